@@ -1,0 +1,69 @@
+# Makes `.venv` and installs this project into it, once. To be sourced by the other scripts.
+#
+# 1. The interpreter is the first of $ANABRANCH_PYTHON, python3.13, python3.12, python3.11 and
+#    python3 that runs, is a supported version, and can make environments.
+# 2. Versions are those of constraints.txt; where they come from is pip's own configuration.
+# 3. A stamp in `.venv` remembers what was installed. While pyproject.toml, constraints.txt and the
+#    place of this directory stay the same nothing is asked of pip, so the scripts start at once and
+#    work without a network.
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() {
+    say "$(basename "$0"): error: $*"
+    exit 2
+}
+
+supported() {
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+        >/dev/null 2>&1
+}
+
+find_python() {
+    local candidate
+    for candidate in ${ANABRANCH_PYTHON:-python3.13 python3.12 python3.11 python3}; do
+        if supported "$candidate"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "no usable Python 3.11, 3.12 or 3.13 (with venv) found;" \
+        "install one or name it in ANABRANCH_PYTHON"
+}
+
+wanted_stamp() {
+    { pwd && cat pyproject.toml constraints.txt; } | sha256sum | cut -d ' ' -f 1
+}
+
+prepare_environment() {
+    local python stamp=.venv/anabranch-installed
+    if ! supported .venv/bin/python; then
+        [ ! -e .venv ] || fail ".venv holds no usable Python 3.11 to 3.13; remove it and run again"
+        python=$(find_python)
+        say "environment: creating .venv with $("$python" --version)"
+        "$python" -m venv .venv || fail "$python could not create .venv"
+    fi
+    if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted_stamp)" ]; then
+        say "environment: installing into .venv (a minute the first time)"
+        .venv/bin/python -m pip install -qq --disable-pip-version-check \
+            --constraint constraints.txt --editable '.[dev]' ||
+            fail "pip could not install the project; its message is above"
+        wanted_stamp >"$stamp"
+    fi
+}
+
+# Runs a command that has nothing to tell while it succeeds.
+quietly() {
+    local report
+    report=$("$@" 2>&1) || {
+        say "$report"
+        fail "failed: $*"
+    }
+}
+
+# Compiles the kernels of the matching index into their cache, so that nothing that is timed, and
+# no process of many, pays for it.
+warm_kernels() {
+    say "environment: compiling kernels that are not in the cache yet"
+    .venv/bin/python -m anabranch.matching.warm >&2
+}

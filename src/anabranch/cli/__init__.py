@@ -1,0 +1,1 @@
+"""The `anabranch` command: reads arguments, calls the rooms below, prints, fails in one line."""

@@ -1,0 +1,89 @@
+"""How the benchmark commands talk: progress and failures on stderr, results on stdout.
+
+The progress bar is redrawn only when told, never by a thread of its own, which would run in the
+middle of what is being timed. Where stderr is no terminal there is no bar at all.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from anabranch.cli.bench.bars import Verdict
+
+
+class Steps:
+    """A progress bar that moves from one named step to the next."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+
+    def begin(self, name: str, total: int = 1) -> None:
+        """Finish the step before and show a new one of `total` parts."""
+        self.finish()
+        self._task = self._progress.add_task(name, total=total)
+        self._progress.refresh()
+
+    def advance(self, parts: int = 1) -> None:
+        """Some parts of the current step are done."""
+        if self._task is not None:
+            self._progress.update(self._task, advance=parts, refresh=True)
+
+    def finish(self) -> None:
+        """The current step is done."""
+        if self._task is not None:
+            total = self._progress.tasks[self._task].total
+            self._progress.update(self._task, completed=total, refresh=True)
+            self._task = None
+
+
+@contextmanager
+def steps_on_stderr() -> Iterator[Steps]:
+    """Steps shown on stderr while the block runs."""
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        TimeElapsedColumn(),
+        console=console,
+        auto_refresh=False,
+        disable=not console.is_terminal,
+    )
+    with progress:
+        steps = Steps(progress)
+        yield steps
+        steps.finish()
+
+
+def figures_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Names on the left, figures on the right."""
+    table = Table("", "", title=title, title_justify="left", show_header=False)
+    table.columns[1].justify = "right"
+    for name, figure in rows:
+        table.add_row(name, figure)
+    return table
+
+
+def verdicts_table(verdicts: Iterable[Verdict]) -> Table:
+    """What was promised, what came out."""
+    table = Table("bar", "measured", "limit", "", title="Bars", title_justify="left")
+    for verdict in verdicts:
+        kind = " (goal)" if verdict.goal else ""
+        table.add_row(
+            verdict.name + kind,
+            f"{verdict.measured:,.2f}",
+            f"{verdict.relation} {verdict.limit:,}",
+            _judgement(verdict),
+        )
+    return table
+
+
+def _judgement(verdict: Verdict) -> Text:
+    if verdict.met:
+        return Text("met", style="green")
+    return Text(f"missed: {verdict.measured / verdict.limit:.2f} times the limit", style="red")

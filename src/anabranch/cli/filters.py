@@ -1,0 +1,177 @@
+"""`anabranch filter`: look at filters, and try them on events.
+
+Events are JSON objects, one per line: strings, numbers and booleans are attribute values. A number
+is an integer if it is written without point and exponent. `null` is refused, as everywhere: an
+attribute without a value is left out.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from anabranch.cli.constraint_text import constraint_text
+from anabranch.cli.errors import CommandError
+from anabranch.cli.output import console, print_json
+from anabranch.model.errors import EventError
+from anabranch.model.event import Event
+from anabranch.model.filter import Filter
+from anabranch.model.language.text import expression_text
+from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.values import Value
+
+app = typer.Typer(
+    name="filter",
+    help="Check filters, try them on events, compare them.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+FilterText = Annotated[str, typer.Argument(metavar="FILTER", show_default=False)]
+Tuples = Annotated[
+    bool, typer.Option("--tuples", help="Read the tuple form: [class,eq,'STOCK'],[open,<,22]")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document per line.")]
+
+
+@app.command()
+def check(
+    text: Annotated[str | None, typer.Argument(metavar="[FILTER]", show_default=False)] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the filter from a file.")
+    ] = None,
+    tuples: Tuples = False,
+    as_json: Json = False,
+) -> None:
+    """Parse a filter; print its canonical text and its normal form.
+
+    The normal form is a list of conjunctions, any one of which suffices. What is not a condition on
+    one attribute alone is shown as "and", and is evaluated as it stands.
+    """
+    checked = _filter(_text(text, file), tuples)
+    if as_json:
+        print_json(_document(checked))
+    else:
+        console().print("\n".join(_summary(checked)), soft_wrap=True)
+
+
+@app.command()
+def match(
+    text: FilterText,
+    *,
+    event: Annotated[
+        list[str] | None,
+        typer.Option("--event", "-e", metavar="JSON", help="An event; may be repeated."),
+    ] = None,
+    tuples: Tuples = False,
+    as_json: Json = False,
+) -> None:
+    """Print the events that match a filter.
+
+    Events are JSON objects, given with --event or one per line on stdin. Matching lines are printed
+    as they came; with --json there is one answer for every event.
+    """
+    chosen = _filter(text, tuples)
+    lines = [one.encode() for one in event] if event else typer.get_binary_stream("stdin")
+    for number, line in _numbered(lines):
+        answer = chosen.matches(_event(line, number))
+        if as_json:
+            print_json({"event": number, "matches": answer})
+        elif answer:
+            typer.echo(line)
+
+
+@app.command()
+def covers(
+    wide: Annotated[str, typer.Argument(metavar="A", show_default=False)],
+    narrow: Annotated[str, typer.Argument(metavar="B", show_default=False)],
+    *,
+    tuples: Tuples = False,
+    as_json: Json = False,
+) -> None:
+    """Tell whether every event that matches B also matches A.
+
+    "yes" is always right. "no" may also mean that the filters are of a kind for which covering
+    cannot be decided. For "intersects" it is the other way round.
+    """
+    first, second = _filter(wide, tuples), _filter(narrow, tuples)
+    answers = {
+        "a_covers_b": first.covers(second),
+        "b_covers_a": second.covers(first),
+        "intersects": first.intersects(second),
+    }
+    if as_json:
+        print_json(answers)
+        return
+    for question, answer in answers.items():
+        typer.echo(f"{question.replace('_', ' ')}: {'yes' if answer else 'no'}")
+
+
+def _text(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        raise CommandError("give either a filter or --file, one of the two")
+    if file is None:
+        assert text is not None
+        return text
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file}: not UTF-8 text, at byte {error.start}") from None
+
+
+def _filter(text: str, tuples: bool) -> Filter:
+    return Filter.from_tuples(text) if tuples else Filter.parse(text)
+
+
+def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines that hold anything, without their ends, and where they stand."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, line.rstrip(b"\r\n")
+
+
+def _event(line: bytes, number: int) -> Event:
+    try:
+        return Event(msgspec.json.decode(line, type=dict[str, Value | None]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(f"event {number} is no flat JSON object: {error}") from None
+    except EventError as error:
+        raise CommandError(f"event {number}: {error}") from None
+
+
+def _summary(checked: Filter) -> Iterator[str]:
+    conjunctions = checked.conjunctions
+    yield f"filter: {checked}"
+    if not conjunctions:
+        yield "matches nothing: the filter contradicts itself"
+        return
+    yield f"normal form: {len(conjunctions)} {_plural('conjunction', len(conjunctions))}"
+    for number, conjunction in enumerate(conjunctions, 1):
+        yield f"  {number}. {'; '.join(_conditions(conjunction)) or 'every event'}"
+
+
+def _conditions(conjunction: Conjunction) -> Iterator[str]:
+    for name, values in conjunction.constraints:
+        yield f"{name}: {constraint_text(values)}"
+    for residue in conjunction.residue:
+        yield f"and {expression_text(residue)}"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _document(checked: Filter) -> dict[str, object]:
+    return {
+        "filter": str(checked),
+        "conjunctions": [
+            {
+                "constraints": {n: constraint_text(v) for n, v in conjunction.constraints},
+                "residue": [expression_text(residue) for residue in conjunction.residue],
+            }
+            for conjunction in checked.conjunctions
+        ],
+    }

@@ -1,0 +1,77 @@
+"""The `anabranch` command itself: what it offers, and its global options.
+
+Each family of commands is a module (or package) of its own that brings a `typer` application; this
+one puts them together. How failures are told is in `errors`.
+"""
+
+from typing import Annotated
+
+import typer
+
+import anabranch
+from anabranch.cli import demo, filters
+from anabranch.cli.bench import app as bench_app
+from anabranch.cli.errors import PROGRAM, CommandGroup
+
+HELP = """
+Content-based publish/subscribe: events, filters, matching and covering.
+
+A filter is written as in Jakarta Messaging or AMQP selectors, for example
+
+    symbol IN ('IBM', 'MSFT') AND price < 22 AND note LIKE '%urgent%'
+
+An attribute that an event lacks makes a comparison UNKNOWN; only TRUE matches.
+
+Results go to stdout. A failure is one line on stderr and exit code 2 (1 if the mistake is ours).
+"""
+EXAMPLES = """
+Examples:
+
+    anabranch filter check "price BETWEEN 10 AND 20 OR urgent"
+    anabranch filter match "price > 50" < events.jsonl
+    anabranch filter covers "price < 30" "price < 20"
+    anabranch bench match --workload stock --subscriptions 200000
+"""
+
+app = typer.Typer(
+    name=PROGRAM,
+    cls=CommandGroup,
+    help=HELP,
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(filters.app)
+app.add_typer(bench_app)
+app.command("demo")(demo.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{PROGRAM} {anabranch.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    # The callback of the option does the work.
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    # Read by the group when something unexpected happens.
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an unexpected failure.")
+    ] = False,
+) -> None:
+    """Options that come before the command."""
+
+
+def main() -> None:
+    """Run the command with the arguments of this process."""
+    app()

@@ -1,0 +1,21 @@
+"""What the command writes to stdout: lines for people, JSON for programs.
+
+JSON is one document per line, with sorted keys where the order says nothing. Text from the user's
+own data is printed as it is, never read as markup.
+"""
+
+import msgspec
+import typer
+from rich.console import Console
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def print_json(document: object) -> None:
+    """One line of JSON."""
+    typer.echo(_encoder.encode(document).decode())
+
+
+def console() -> Console:
+    """A console on the stdout of this moment, which draws tables and takes text literally."""
+    return Console(markup=False, highlight=False, emoji=False)

@@ -1,0 +1,198 @@
+"""The numba engine: kernels over one block of memory.
+
+A thin shell: it packs what the kernels take, makes arrays larger when they ask for it, and
+keeps books of axes and codes that came or went. All state is in `Memory`; losing it costs
+nothing but adding the filters again.
+"""
+
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.matching.engine import Found, Integers, Words, joined
+from anabranch.matching.events import Events
+from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.reach import reach
+from anabranch.matching.kernels.search import search
+from anabranch.matching.kernels.storage import hash_fill, make_cluster
+from anabranch.matching.kernels.update import insert, remove
+from anabranch.matching.memory import CAPACITY_OF, Memory
+from anabranch.matching.schema import Spelling
+
+
+class CompiledEngine:
+    """Entries in, owners out."""
+
+    name = "numba"
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        if memory is None:
+            make_cluster(self.memory.context, -1, 0, 0)
+        self._words = np.zeros(256, np.int64)
+        self._one = np.zeros(2, np.int64)
+        self._no_doubts = np.zeros(2, np.int64)
+        self._span = np.zeros(2, np.int64)
+
+    # -- axes and codes -----------------------------------------------------------------------
+
+    def open_axis(self, axis: int, attribute: int, space: int) -> None:
+        """Make room for a new axis."""
+        memory = self.memory
+        needed = max(axis, attribute) + 1
+        if needed > memory.context[at.AXIS_CAPACITY]:
+            memory.grow(at.AXIS_CAPACITY, needed)
+        words = [attribute, space, -1, 0, 0, 0, 64, -1]
+        memory.arrays[at.AXES][axis * at.AXIS_WORDS :][: at.AXIS_WORDS] = words
+        bounds = memory.arrays[at.BOUNDS][axis * (at.CELLS - 1) :][: at.CELLS - 1]
+        bounds[:] = np.iinfo(np.int64).max
+        nowhere = at.K_ABSENT if space == at.KIND else at.MISS
+        memory.arrays[at.CELL][axis] = nowhere
+        memory.arrays[at.HIGH_CELL][axis] = nowhere
+        memory.arrays[at.ATTRIBUTE_AXES][attribute * 4 + space] = axis
+        memory.context[at.AXIS_COUNT] = max(int(memory.context[at.AXIS_COUNT]), axis + 1)
+
+    def close_axis(self, attribute: int, space: int) -> None:
+        """Forget an axis that nothing refers to."""
+        self.memory.arrays[at.ATTRIBUTE_AXES][attribute * 4 + space] = -1
+
+    def axis_is_used(self, axis: int) -> bool:
+        """Whether some entry has a predicate on the axis."""
+        return bool(self.memory.arrays[at.AXES][axis * at.AXIS_WORDS + at.A_REFS] > 0)
+
+    def freed_codes(self) -> list[int]:
+        """Codes that lost their last reference since the last call."""
+        context = self.memory.context
+        count = int(context[at.FREED_COUNT])
+        if count == 0:
+            return []
+        context[at.FREED_COUNT] = 0
+        codes: list[int] = self.memory.arrays[at.FREED][:count].tolist()
+        return codes
+
+    def reserve_codes(self, count: int) -> None:
+        """Make room for so many codes."""
+        if count > self.memory.context[at.CODE_CAPACITY]:
+            self.memory.grow(at.CODE_CAPACITY, count)
+
+    # -- entries ------------------------------------------------------------------------------
+
+    def insert(self, spelling: Spelling, flags: int, owner: int, group: int) -> int:
+        """Add a conjunction; returns its entry."""
+        count = 1 + len(spelling.words)
+        if count > len(self._words):
+            self._words = np.zeros(2 * count, np.int64)
+        form = "<q" + spelling.form
+        struct.pack_into(form, self._words.data, 0, spelling.count, *spelling.words)
+        return self.insert_words(self._words, flags, owner, group)
+
+    def insert_words(self, words: Words, flags: int, owner: int, group: int) -> int:
+        """Add a conjunction that is packed already."""
+        while True:
+            entry: int = insert(self.memory.context, words, flags, owner, group)
+            if entry >= 0:
+                return entry
+            self._grow(-2 - entry, len(words))
+
+    def _grow(self, array: int, words: int) -> None:
+        context = self.memory.context
+        if array == at.HASH:
+            self.memory.grow_hash(2 * (int(context[at.HASH_MASK]) + 1))
+            hash_fill(context)
+            return
+        axes = int(context[at.AXIS_COUNT])
+        # A table or page array must also hold what one split may take.
+        spare = {at.PAGES: 4 * axes + 8, at.TABLES: 8 * axes + 128, at.RECORDS: 4 * words + 512}
+        capacity = CAPACITY_OF[array]
+        needed = int(context[capacity]) + spare.get(array, 0)
+        self.memory.grow(capacity, needed)
+
+    def remove(self, entry: int) -> None:
+        """Take an entry out."""
+        remove(self.memory.context, entry)
+
+    def chain(self, entry: int) -> list[int]:
+        """All entries of the subscription whose first entry this is."""
+        following = self.memory.arrays[at.ENTRY_NEXT]
+        entries = [entry]
+        while (entry := int(following[entry])) >= 0:
+            entries.append(entry)
+        return entries
+
+    def owner_of(self, entry: int) -> int:
+        """The first entry of an entry's subscription."""
+        return int(self.memory.arrays[at.ENTRY_OWNER][entry])
+
+    def group_of(self, entry: int) -> int:
+        """The number of the destination of an entry's subscription."""
+        return int(self.memory.arrays[at.GROUPS][entry])
+
+    # -- searching ----------------------------------------------------------------------------
+
+    def reserve_output(self) -> None:
+        """Make sure that one search cannot overflow."""
+        context = self.memory.context
+        live = int(context[at.LIVE_ENTRIES])
+        if context[at.OUTPUT_CAPACITY] < live + 65_536:
+            self.memory.grow(at.OUTPUT_CAPACITY, live + live // 4 + 65_536)
+        doubtful = int(context[at.DOUBT_ENTRIES])
+        if context[at.DOUBT_CAPACITY] < doubtful + 4_096:
+            self.memory.grow(at.DOUBT_CAPACITY, doubtful + doubtful // 4 + 4_096)
+
+    def search_one(self, heads: Words, values: Words) -> tuple[Integers, Integers]:
+        """(owners, doubtful entries) of one event; valid until the next call."""
+        context = self.memory.context
+        if (
+            context[at.OUTPUT_CAPACITY] < context[at.LIVE_ENTRIES]
+            or context[at.DOUBT_CAPACITY] < context[at.DOUBT_ENTRIES]
+        ):
+            self.reserve_output()
+        ends = self._one
+        doubt_ends = self._no_doubts
+        self._span[1] = len(heads)
+        search(context, heads, values, self._span, 0, ends, doubt_ends)
+        arrays = self.memory.arrays
+        return arrays[at.OUTPUT][: ends[1]], arrays[at.DOUBTS][: doubt_ends[1]]  # type: ignore[return-value]
+
+    def search(self, events: Events) -> Found:
+        """Everything that matches, event by event."""
+        self.reserve_output()
+        count = len(events)
+        ends = np.zeros(count + 1, np.int64)
+        doubt_ends = np.zeros(count + 1, np.int64)
+        arrays = self.memory.arrays
+        owners: list[Integers] = []
+        doubts: list[Integers] = []
+        offsets = np.zeros(count + 1, np.int64)
+        doubt_offsets = np.zeros(count + 1, np.int64)
+        first = 0
+        while first < count:
+            ends[first] = 0
+            doubt_ends[first] = 0
+            context = self.memory.context
+            done = search(
+                context, events.heads, events.values, events.offsets, first, ends, doubt_ends
+            )
+            span = slice(first + 1, done + 1)
+            offsets[span] = offsets[first] + ends[span]
+            doubt_offsets[span] = doubt_offsets[first] + doubt_ends[span]
+            owners.append(arrays[at.OUTPUT][: ends[done]].copy())  # type: ignore[arg-type]
+            doubts.append(arrays[at.DOUBTS][: doubt_ends[done]].copy())  # type: ignore[arg-type]
+            first = done
+        return Found(joined(owners), offsets, joined(doubts), doubt_offsets)
+
+    def reach(
+        self, heads: Words, values: Words, hits: NDArray[np.bool_], open_bits: Words
+    ) -> Integers:
+        """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
+        self.reserve_output()
+        state = np.array([len(hits) - int(hits.sum()), 0], np.int64)
+        reach(self.memory.context, heads, values, hits, open_bits, state)
+        doubts: Integers = self.memory.arrays[at.DOUBTS][: state[1]].copy()  # type: ignore[assignment]
+        return doubts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use, scratch memory included."""
+        return self.memory.nbytes

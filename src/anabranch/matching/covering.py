@@ -1,0 +1,181 @@
+"""The covering table: which conjunctions make which others superfluous.
+
+A broker tells its neighbours only what they do not know already: the *roots*, conjunctions that
+no other in the table covers. Everything else hangs on a witness, one root that covers it.
+Rules:
+
+1. `add` and `remove` say what changed among the roots, as ids. A covered conjunction changes
+   nothing.
+2. Of equal conjunctions the one that came first is the root; when it leaves, the next one takes
+   over.
+3. Covering is as `model.normal.relations.covers` has it: never claimed wrongly.
+4. When a root leaves, only what hung on it is looked at again. So a removal costs as much as it
+   had dependents, and nothing otherwise.
+
+State: the conjunctions by id, rebuilt from the subscriptions; safe to lose.
+"""
+
+from collections.abc import Hashable, Iterator
+
+import msgspec
+
+from anabranch.matching.boxes import Boxes, Held, make_boxes
+from anabranch.model.errors import DuplicateIdError, UnknownIdError
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.normal.conjunction import Conjunction
+
+
+class RootChange(msgspec.Struct, frozen=True):
+    """What an update did to the set of roots."""
+
+    added_roots: tuple[Hashable, ...] = ()
+    removed_roots: tuple[Hashable, ...] = ()
+
+
+NO_CHANGE = RootChange()
+
+
+class _Node:
+    """One distinct conjunction and the ids that have it."""
+
+    __slots__ = ("dependents", "held", "ids", "witness")
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        #: In the order of their coming; the first is the one that is named.
+        self.ids: dict[Hashable, None] = {}
+        #: A root that covers it; None if it is a root itself.
+        self.witness: _Node | None = None
+        #: The nodes that have it as their witness, in order.
+        self.dependents: dict[_Node, None] = {}
+
+    def name(self) -> Hashable:
+        """The id under which the node is a root."""
+        return next(iter(self.ids))
+
+
+class CoveringTable:
+    """Conjunctions by id, roots told from covered ones. See the rules at the top of this module."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._boxes: Boxes = make_boxes(limits)
+        self._nodes: dict[Hashable, _Node] = {}
+        self._by_id: dict[Hashable, _Node] = {}
+        #: The seated node of a held conjunction.
+        self._of_held: dict[Held, _Node] = {}
+        self._roots: dict[_Node, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+    def roots(self) -> Iterator[Hashable]:
+        """The ids of all roots."""
+        return (node.name() for node in self._roots)
+
+    def root_count(self) -> int:
+        """How many roots there are."""
+        return len(self._roots)
+
+    def is_root(self, id: Hashable) -> bool:
+        """Whether this conjunction is one of the roots."""
+        node = self._node(id)
+        return node.witness is None and node.name() == id
+
+    def is_covered(self, conjunction: Conjunction) -> bool:
+        """Whether some conjunction in the table covers this one, or equals it."""
+        held = self._boxes.hold(conjunction)
+        try:
+            return held.key in self._nodes or self._boxes.coverer(held) is not None
+        finally:
+            self._boxes.release(held)
+
+    def add(self, id: Hashable, conjunction: Conjunction) -> RootChange:
+        """Add a conjunction."""
+        if id in self._by_id:
+            raise DuplicateIdError(f"conjunction {id!r} is in the table already")
+        held = self._boxes.hold(conjunction)
+        node = self._nodes.get(held.key)
+        if node is not None:
+            self._boxes.release(held)
+            node.ids[id] = None
+            self._by_id[id] = node
+            return NO_CHANGE
+        node = _Node(held)
+        node.ids[id] = None
+        self._nodes[held.key] = node
+        self._by_id[id] = node
+        if self._hang(node):
+            return NO_CHANGE
+        demoted = self._make_root(node)
+        return RootChange((id,), tuple(other.name() for other in demoted))
+
+    def remove(self, id: Hashable) -> RootChange:
+        """Remove a conjunction."""
+        node = self._node(id)
+        was_named = node.name() == id
+        del self._by_id[id]
+        del node.ids[id]
+        if node.ids:
+            if node.witness is None and was_named:
+                return RootChange((node.name(),), (id,))
+            return NO_CHANGE
+        del self._nodes[node.held.key]
+        if node.witness is not None:
+            del node.witness.dependents[node]
+            self._boxes.release(node.held)
+            return NO_CHANGE
+        return RootChange(self._remove_root(node), (id,))
+
+    def _node(self, id: Hashable) -> _Node:
+        node = self._by_id.get(id)
+        if node is None:
+            raise UnknownIdError(f"conjunction {id!r} is not in the table")
+        return node
+
+    def _hang(self, node: _Node) -> bool:
+        """Hang a node on a root that covers it, if there is one."""
+        coverer = self._boxes.coverer(node.held)
+        if coverer is None:
+            return False
+        witness = self._of_held[coverer]
+        node.witness = witness
+        witness.dependents[node] = None
+        return True
+
+    def _make_root(self, node: _Node) -> list[_Node]:
+        """Make a node a root; returns the roots that it covers, which are none any more."""
+        demoted = [self._of_held[held] for held in self._boxes.covered(node.held)]
+        for other in demoted:
+            self._unroot(other)
+            other.witness = node
+            node.dependents[other] = None
+            for dependent in other.dependents:
+                dependent.witness = node
+                node.dependents[dependent] = None
+            other.dependents = {}
+        node.witness = None
+        self._boxes.seat(node.held)
+        self._of_held[node.held] = node
+        self._roots[node] = None
+        return demoted
+
+    def _unroot(self, node: _Node) -> None:
+        self._boxes.unseat(node.held)
+        del self._of_held[node.held]
+        del self._roots[node]
+
+    def _remove_root(self, node: _Node) -> tuple[Hashable, ...]:
+        """Take a root out; returns the ids of what became a root in its place."""
+        self._unroot(node)
+        self._boxes.release(node.held)
+        promoted: dict[_Node, None] = {}
+        for dependent in node.dependents:
+            if self._hang(dependent):
+                continue
+            for demoted in self._make_root(dependent):
+                promoted.pop(demoted)
+            promoted[dependent] = None
+        return tuple(other.name() for other in promoted)

@@ -1,0 +1,161 @@
+"""The conjunction DAG: who covers whom directly.
+
+Every distinct conjunction is a node; an edge leads from a coverer to what it covers, with
+nothing in between. Virtual time vectors read start times off it (Zhao's dissertation, 4.1.3).
+Properties, each kept by every update and tested against brute force:
+
+1. *Complete*: one node covers another exactly if there is a path from it, as far as `covers`
+   can tell.
+2. *Minimal*: no edge where there is a longer path.
+3. Equal conjunctions share a node; a node lives as long as an id has it.
+
+A new node asks for all its coverers and all it covers; the direct ones are those with none of
+the others below or above them. On removal every coverer of the node is connected with every
+node it covered, unless another path is left. State: rebuilt from the subscriptions; safe to
+lose.
+"""
+
+from collections.abc import Hashable, Iterator
+
+from anabranch.matching.boxes import Boxes, Held, make_boxes
+from anabranch.model.errors import DuplicateIdError, UnknownIdError
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.normal.conjunction import Conjunction
+
+
+class DagNode:
+    """One distinct conjunction. `payload` belongs to whoever uses the DAG."""
+
+    __slots__ = ("above", "below", "held", "ids", "payload")
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        #: The ids that have this conjunction, in the order of their coming.
+        self.ids: dict[Hashable, None] = {}
+        #: Its direct coverers.
+        self.above: dict[DagNode, None] = {}
+        #: What it covers directly.
+        self.below: dict[DagNode, None] = {}
+        self.payload: object = None
+
+    @property
+    def conjunction(self) -> Conjunction:
+        """The conjunction itself."""
+        return self.held.conjunction
+
+    @property
+    def is_root(self) -> bool:
+        """Whether nothing covers it."""
+        return not self.above
+
+
+class ConjunctionDag:
+    """Conjunctions by id, with their direct coverers. See the top of this module."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._boxes: Boxes = make_boxes(limits)
+        self._nodes: dict[Hashable, DagNode] = {}
+        self._by_id: dict[Hashable, DagNode] = {}
+        self._of_held: dict[Held, DagNode] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+    def nodes(self) -> Iterator[DagNode]:
+        """All nodes, in the order of their coming."""
+        return iter(self._nodes.values())
+
+    def roots(self) -> Iterator[DagNode]:
+        """The nodes that nothing covers."""
+        return (node for node in self._nodes.values() if node.is_root)
+
+    def node(self, id: Hashable) -> DagNode:
+        """The node of an id."""
+        node = self._by_id.get(id)
+        if node is None:
+            raise UnknownIdError(f"conjunction {id!r} is not in the DAG")
+        return node
+
+    def coverers(self, id: Hashable) -> list[DagNode]:
+        """The direct coverers of an id's conjunction."""
+        return list(self.node(id).above)
+
+    def covered(self, id: Hashable) -> list[DagNode]:
+        """What an id's conjunction covers directly."""
+        return list(self.node(id).below)
+
+    def add(self, id: Hashable, conjunction: Conjunction) -> DagNode:
+        """Add a conjunction; returns its node, which an equal one may have had before."""
+        if id in self._by_id:
+            raise DuplicateIdError(f"conjunction {id!r} is in the DAG already")
+        held = self._boxes.hold(conjunction)
+        node = self._nodes.get(held.key)
+        if node is None:
+            node = DagNode(held)
+            self._insert(node)
+        else:
+            self._boxes.release(held)
+        node.ids[id] = None
+        self._by_id[id] = node
+        return node
+
+    def remove(self, id: Hashable) -> DagNode:
+        """Remove an id; returns its node, which is gone if that was its last id."""
+        node = self.node(id)
+        del self._by_id[id]
+        del node.ids[id]
+        if not node.ids:
+            self._delete(node)
+        return node
+
+    def _insert(self, node: DagNode) -> None:
+        over = {self._of_held[held]: None for held in self._boxes.coverers(node.held)}
+        under = {self._of_held[held]: None for held in self._boxes.covered(node.held)}
+        above = [other for other in over if not any(child in over for child in other.below)]
+        below = [other for other in under if not any(parent in under for parent in other.above)]
+        for upper in above:
+            for lower in [child for child in upper.below if child in under]:
+                del upper.below[lower]
+                del lower.above[upper]
+        for upper in above:
+            _connect(upper, node)
+        for lower in below:
+            _connect(node, lower)
+        self._boxes.seat(node.held)
+        self._of_held[node.held] = node
+        self._nodes[node.held.key] = node
+
+    def _delete(self, node: DagNode) -> None:
+        self._boxes.unseat(node.held)
+        self._boxes.release(node.held)
+        del self._of_held[node.held]
+        del self._nodes[node.held.key]
+        for upper in node.above:
+            del upper.below[node]
+        for lower in node.below:
+            del lower.above[node]
+        for lower in node.below:
+            reached = _all_above(lower)
+            for upper in node.above:
+                if upper not in reached:
+                    _connect(upper, lower)
+
+
+def _connect(upper: DagNode, lower: DagNode) -> None:
+    upper.below[lower] = None
+    lower.above[upper] = None
+
+
+def _all_above(node: DagNode) -> set[DagNode]:
+    """Every node with a path down to this one."""
+    seen: set[DagNode] = set()
+    pending = list(node.above)
+    while pending:
+        upper = pending.pop()
+        if upper not in seen:
+            seen.add(upper)
+            pending.extend(upper.above)
+    return seen

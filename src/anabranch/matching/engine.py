@@ -1,0 +1,128 @@
+"""What an index asks of an engine, and which engine it gets.
+
+Two engines keep the same contract: `compiled` (numba kernels) and `vectorised` (numpy alone,
+for machines without numba). Both know entries, axes and codes, nothing of ids or filters.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.matching.events import Events
+from anabranch.matching.memory import Memory
+from anabranch.matching.schema import Spelling
+from anabranch.model.errors import LocalError
+
+Integers = NDArray[np.int32]
+Words = NDArray[np.int64]
+EngineName = Literal["auto", "numba", "numpy"]
+
+
+class Found:
+    """What a search found: owners and doubtful entries, both cut into events by their offsets."""
+
+    __slots__ = ("doubt_offsets", "doubts", "offsets", "owners")
+
+    def __init__(
+        self, owners: Integers, offsets: Words, doubts: Integers, doubt_offsets: Words
+    ) -> None:
+        self.owners = owners
+        self.offsets = offsets
+        self.doubts = doubts
+        self.doubt_offsets = doubt_offsets
+
+
+class Engine(Protocol):
+    """Entries in, owners out."""
+
+    name: str
+
+    def open_axis(self, axis: int, attribute: int, space: int) -> None:
+        """A new axis."""
+
+    def close_axis(self, attribute: int, space: int) -> None:
+        """An axis that nothing refers to is gone."""
+
+    def axis_is_used(self, axis: int) -> bool:
+        """Whether some entry has a predicate on the axis."""
+
+    def reserve_codes(self, count: int) -> None:
+        """Codes are now below `count`."""
+
+    def freed_codes(self) -> list[int]:
+        """Codes that lost their last reference since the last call."""
+
+    def insert(self, spelling: Spelling, flags: int, owner: int, group: int) -> int:
+        """Add a conjunction; returns its entry. `owner` is -1 for the first of a subscription."""
+
+    def remove(self, entry: int) -> None:
+        """Take an entry out."""
+
+    def chain(self, entry: int) -> list[int]:
+        """All entries of the subscription whose first entry this is."""
+
+    def owner_of(self, entry: int) -> int:
+        """The first entry of an entry's subscription."""
+
+    def group_of(self, entry: int) -> int:
+        """The number of the destination of an entry's subscription."""
+
+    def search_one(self, heads: Words, values: Words) -> tuple[Integers, Integers]:
+        """(owners, doubtful entries) of one event; valid until the next call."""
+
+    def search(self, events: Events) -> Found:
+        """Everything that matches, event by event."""
+
+    def reach(
+        self, heads: Words, values: Words, hits: NDArray[np.bool_], open_bits: Words
+    ) -> Integers:
+        """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use."""
+
+
+def numba_is_here() -> bool:
+    """Whether the compiled engine can be had."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def make_engine(name: EngineName) -> Engine:
+    """The engine of this name; `auto` is numba where it is installed."""
+    if name not in ("auto", "numba", "numpy"):
+        raise LocalError(f"there is no engine {name!r}; use 'auto', 'numba' or 'numpy'")
+    if name == "numba" and not numba_is_here():
+        raise LocalError("numba is not installed; use engine='numpy' or install numba")
+    if name == "numpy" or not numba_is_here():
+        from anabranch.matching.vectorised import VectorisedEngine  # noqa: PLC0415
+
+        return VectorisedEngine()
+    from anabranch.matching.compiled import CompiledEngine  # noqa: PLC0415 - needs numba
+
+    return CompiledEngine()
+
+
+def memory_of(engine: Engine) -> Memory | None:
+    """The arrays of a compiled engine; None for another one."""
+    memory = getattr(engine, "memory", None)
+    return memory if isinstance(memory, Memory) else None
+
+
+def engine_over(memory: Memory) -> Engine:
+    """A compiled engine that searches these arrays."""
+    if not numba_is_here():
+        raise LocalError("a snapshot needs numba, which is not installed")
+    from anabranch.matching.compiled import CompiledEngine  # noqa: PLC0415 - needs numba
+
+    return CompiledEngine(memory)
+
+
+def joined(parts: Sequence[Integers]) -> Integers:
+    """One array of several."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int32)

@@ -1,0 +1,73 @@
+"""Destinations: the few links behind which many subscriptions lie.
+
+A relay asks not who wants an event but over which links it must go. Every subscription may name
+a destination, any hashable value; they are numbered here, and a number is reused when the last
+subscription behind it is gone.
+"""
+
+from collections.abc import Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: The number of subscriptions that name no destination; it is never asked for.
+NOWHERE = 0
+
+
+class Groups:
+    """Destination ⇄ number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._names: list[Hashable] = [None]
+        self._members: list[int] = [0]
+        self._free: list[int] = []
+
+    def join(self, destination: Hashable) -> int:
+        """The number of a destination with one subscription more; None is nowhere."""
+        if destination is None:
+            return NOWHERE
+        number = self._numbers.get(destination)
+        if number is None:
+            number = self._free.pop() if self._free else len(self._names)
+            if number == len(self._names):
+                self._names.append(destination)
+                self._members.append(0)
+            self._names[number] = destination
+            self._numbers[destination] = number
+        self._members[number] += 1
+        return number
+
+    def leave(self, number: int) -> None:
+        """One subscription less."""
+        if number == NOWHERE:
+            return
+        self._members[number] -= 1
+        if self._members[number] == 0:
+            del self._numbers[self._names[number]]
+            self._names[number] = None
+            self._free.append(number)
+
+    def members(self) -> list[tuple[Hashable, int, int]]:
+        """(destination, number, subscriptions) of each destination in use."""
+        return [(name, n, self._members[n]) for name, n in self._numbers.items()]
+
+    def restore(self, destination: Hashable, number: int, members: int) -> None:
+        """Take over a destination that another instance numbered."""
+        while number >= len(self._names):
+            self._names.append(None)
+            self._members.append(0)
+        self._names[number] = destination
+        self._members[number] = members
+        self._numbers[destination] = number
+
+    def unhit(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """(what is hit: unused numbers only, how many are not hit per number modulo 64)."""
+        hits = np.array([members == 0 for members in self._members], np.bool_)
+        return hits, np.bincount(np.nonzero(~hits)[0] % 64, minlength=64).astype(np.int64)
+
+    def names(self, hits: NDArray[np.bool_]) -> set[Hashable]:
+        """The destinations that are in use and hit."""
+        return {
+            self._names[number] for number in np.nonzero(hits)[0].tolist() if self._members[number]
+        }

@@ -1,0 +1,55 @@
+"""The ids that callers give their subscriptions, by entry.
+
+While all ids are integers of 64 bits they are kept as such: an answer is then made by numpy
+alone, without touching a Python object per match. The first other id turns the array into one
+of objects.
+"""
+
+from collections.abc import Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.matching.matches import Ids
+from anabranch.model.values import INT_MAX, INT_MIN
+
+
+class Identities:
+    """Entry → id, and back."""
+
+    def __init__(self) -> None:
+        self._by_entry: Ids = np.zeros(1_024, np.int64)
+        #: Id → first entry, or -1 for a filter that nothing satisfies.
+        self.entries: dict[Hashable, int] = {}
+
+    def put(self, identity: Hashable, entry: int) -> None:
+        """Remember the id of a subscription by its first entry (-1: it has none)."""
+        self.entries[identity] = entry
+        if entry < 0:
+            return
+        if self._by_entry.dtype != object and not _is_integer(identity):
+            self._by_entry = self._by_entry.astype(object)
+        if entry >= len(self._by_entry):
+            more = np.zeros(entry // 3 + 16, self._by_entry.dtype)
+            self._by_entry = np.concatenate((self._by_entry, more))
+        self._by_entry[entry] = identity  # type: ignore[call-overload]
+
+    def drop(self, identity: Hashable) -> int:
+        """Forget an id; returns its first entry. KeyError if it is unknown."""
+        entry = self.entries.pop(identity)
+        if entry >= 0:
+            self._by_entry[entry] = 0
+        return entry
+
+    def of(self, entries: NDArray[np.int32]) -> Ids:
+        """The ids of these first entries."""
+        return self._by_entry[entries]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the two maps, without the ids themselves."""
+        return self._by_entry.nbytes + self.entries.__sizeof__()
+
+
+def _is_integer(identity: Hashable) -> bool:
+    return type(identity) is int and INT_MIN <= identity <= INT_MAX

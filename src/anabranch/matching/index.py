@@ -1,0 +1,290 @@
+"""The matching index: which of a million filters does an event satisfy?
+
+    index = MatchIndex()
+    index.add("cheap-ibm", "symbol = 'IBM' AND price < 50")
+    index.match({"symbol": "IBM", "price": 49.5})        # ["cheap-ibm"]
+
+Rules
+1. Exact for the whole language. What an engine cannot decide (a residue, a long text bound) it
+   narrows down, and the filter's own evaluation has the last word.
+2. An id is added once and removed once; adding it twice or removing an unknown one is an error
+   and changes nothing. A failed `add` changes nothing either.
+3. Single writer, any number of readers: every operation holds one lock, so it sees all of an
+   update or nothing of it, from whatever thread it comes. To match in parallel, `save` and
+   `load` elsewhere.
+4. The order of ids in an answer is not specified, but equal histories of calls give equal
+   answers.
+5. Losing an index costs nothing but adding the filters again; `save` writes a copy for other
+   readers.
+"""
+
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from anabranch.matching import snapshot
+from anabranch.matching.doubts import Doubts, check_of
+from anabranch.matching.engine import (
+    Engine,
+    EngineName,
+    Found,
+    Integers,
+    engine_over,
+    joined,
+    make_engine,
+    memory_of,
+)
+from anabranch.matching.events import EventEncoder, Events, attributes_of
+from anabranch.matching.groups import Groups
+from anabranch.matching.identities import Identities
+from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
+from anabranch.matching.matches import Matches
+from anabranch.matching.schema import Schema
+from anabranch.model.errors import (
+    DuplicateIdError,
+    FilterError,
+    FilterLimitError,
+    LocalError,
+    UnknownIdError,
+)
+from anabranch.model.event import Event
+from anabranch.model.filter import Filter
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.values import Attributes
+
+#: A canonical text may be longer than the one it was parsed from.
+_ANY_LENGTH = Limits(filter_bytes_max=1 << 30)
+
+
+class MatchIndex:
+    """Subscriptions by id; events in, ids out. See the rules at the top of this module."""
+
+    def __init__(self, engine: EngineName = "auto", limits: Limits = DEFAULT_LIMITS) -> None:
+        self._assemble(make_engine(engine), limits)
+
+    def _assemble(self, engine: Engine, limits: Limits) -> None:
+        self._limits = limits
+        self._engine = engine
+        self._schema = Schema(engine.open_axis, limits.index_attributes_max)
+        self._encoder = EventEncoder(self._schema)
+        self._identities = Identities()
+        self._doubts = Doubts()
+        self._groups = Groups()
+        self._entry_count = 0
+        self._is_snapshot = False
+        self._lock = threading.Lock()
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    def add(self, id: Hashable, filter: Filter | str, *, destination: Hashable = None) -> None:
+        """Add a subscription. `destination` is what `destinations` answers with."""
+        parsed = self._filter_of(filter)
+        conjunctions = parsed.conjunctions
+        with self._lock:
+            self._check_writable()
+            if id in self._identities.entries:
+                raise DuplicateIdError(f"subscription {id!r} is in the index already")
+            self._identities.put(id, self._insert(parsed, conjunctions, destination))
+
+    def add_many(self, subscriptions: Iterable[tuple[Hashable, Filter | str]]) -> None:
+        """Add one after the other; an error leaves those before it in the index."""
+        for identity, filter in subscriptions:
+            self.add(identity, filter)
+
+    def remove(self, id: Hashable) -> None:
+        """Remove a subscription."""
+        with self._lock:
+            self._check_writable()
+            if id not in self._identities.entries:
+                raise UnknownIdError(f"subscription {id!r} is not in the index")
+            first = self._identities.drop(id)
+            if first >= 0:
+                self._remove(first)
+
+    def __len__(self) -> int:
+        return len(self._identities.entries)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._identities.entries
+
+    def _filter_of(self, filter: Filter | str) -> Filter:
+        if isinstance(filter, str):
+            return Filter.parse(filter, self._limits)
+        if not isinstance(filter, Filter):
+            raise FilterError(f"expected a Filter or its text, not {filter!r}")
+        return filter
+
+    def _check_writable(self) -> None:
+        if self._is_snapshot:
+            raise LocalError("this index is a snapshot of another one and cannot be changed")
+
+    def _insert(
+        self, filter: Filter, conjunctions: tuple[Conjunction, ...], destination: Hashable
+    ) -> int:
+        """Add the entries of a new subscription; returns the first, or -1 if it has none."""
+        if self._entry_count + len(conjunctions) > self._limits.index_conjunctions_max:
+            raise FilterLimitError(
+                f"the index holds {self._entry_count} conjunctions;"
+                f" its limit is {self._limits.index_conjunctions_max}"
+            )
+        if self._schema.is_full():
+            self._sweep()
+        spelled = [(self._schema.spell(c), c) for c in conjunctions]
+        self._engine.reserve_codes(len(self._schema.texts))
+        group = self._groups.join(destination)
+        many = MANY if len(spelled) > 1 else 0
+        first = -1
+        for spelling, conjunction in spelled:
+            check = check_of(conjunction, spelling)
+            entry = self._engine.insert(spelling, many | (DOUBT if check else 0), first, group)
+            if check is not None:
+                self._doubts.put(entry, check, filter)
+            first = entry if first < 0 else first
+        self._entry_count += len(spelled)
+        return first
+
+    def _remove(self, first: int) -> None:
+        self._groups.leave(self._engine.group_of(first))
+        for entry in self._engine.chain(first):
+            self._engine.remove(entry)
+            self._doubts.drop(entry)
+            self._entry_count -= 1
+        for code in self._engine.freed_codes():
+            self._schema.free_code(code)
+
+    def _sweep(self) -> None:
+        """Give back attributes that no filter names any more."""
+        for attribute, space in self._schema.free_unused(self._engine.axis_is_used):
+            self._engine.close_axis(attribute, space)
+
+    # -- matching -----------------------------------------------------------------------------
+
+    def match(self, event: Event | Attributes) -> list[Hashable]:
+        """The ids of all subscriptions whose filter the event satisfies."""
+        attributes = attributes_of(event)
+        with self._lock:
+            owners, doubts = self._engine.search_one(*self._encoder.one(attributes))
+            if len(doubts):
+                owners = self._decided(owners, doubts, attributes)
+            ids: list[Hashable] = self._identities.of(owners).tolist()
+        return ids
+
+    def match_batch(self, events: Sequence[Event | Attributes] | Events) -> Matches:
+        """`match` for many events at once: a sequence with a list of ids for each."""
+        with self._lock:
+            encoded = self._current(events)
+            found = self._engine.search(encoded)
+            if len(found.doubts):
+                found = self._settle(encoded, found)
+            return Matches(self._identities.of(found.owners), found.offsets)
+
+    def encode(self, events: Sequence[Event | Attributes]) -> Events:
+        """The events as `match_batch` wants them, for matching the same ones repeatedly."""
+        attributes = [attributes_of(event) for event in events]
+        with self._lock:
+            return self._encoder.many(attributes)
+
+    def destinations(self, event: Event | Attributes) -> set[Hashable]:
+        """The destinations of all subscriptions the event satisfies; stops when all are found."""
+        attributes = attributes_of(event)
+        with self._lock:
+            hits, open_bits = self._groups.unhit()
+            heads, values = self._encoder.one(attributes)
+            doubts = self._engine.reach(heads, values, hits, open_bits).tolist()
+            for entry in doubts:
+                group = self._engine.group_of(entry)
+                if not hits[group]:
+                    hits[group] = self._doubts.decide(entry, attributes)
+            return self._groups.names(hits)
+
+    def _current(self, events: Sequence[Event | Attributes] | Events) -> Events:
+        """Encoded events that the schema of this moment understands."""
+        if not isinstance(events, Events):
+            return self._encoder.many([attributes_of(event) for event in events])
+        if events.stamp == self._encoder.stamp:
+            return events
+        return self._encoder.many(events.attributes)
+
+    def _decided(self, owners: Integers, doubts: Integers, attributes: Attributes) -> Integers:
+        """The owners, and those of doubtful entries that do match."""
+        known = set(owners.tolist())
+        more = []
+        for entry in doubts.tolist():
+            owner = self._engine.owner_of(entry)
+            if owner not in known and self._doubts.decide(entry, attributes):
+                known.add(owner)
+                more.append(owner)
+        return np.concatenate((owners, np.array(more, np.int32)))
+
+    def _settle(self, events: Events, found: Found) -> Found:
+        """The same find with its doubts decided."""
+        parts = []
+        offsets = np.zeros_like(found.offsets)
+        for i, attributes in enumerate(events.attributes):
+            owners = found.owners[found.offsets[i] : found.offsets[i + 1]]
+            doubts = found.doubts[found.doubt_offsets[i] : found.doubt_offsets[i + 1]]
+            if len(doubts):
+                owners = self._decided(owners, doubts, attributes)
+            parts.append(owners)
+            offsets[i + 1] = offsets[i] + len(owners)
+        return Found(joined(parts), offsets, found.doubts[:0], offsets)
+
+    # -- the index itself ---------------------------------------------------------------------
+
+    @property
+    def engine(self) -> str:
+        """Which engine is at work: `numba` or `numpy`."""
+        return self._engine.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the index holds: arrays in use, and the maps of ids (not the ids themselves)."""
+        return self._engine.nbytes + self._identities.nbytes
+
+    def save(self, directory: str | PathLike[str]) -> None:
+        """Write a snapshot that `load` can match with; needs the numba engine."""
+        with self._lock:
+            memory = memory_of(self._engine)
+            if memory is None:
+                raise snapshot.SnapshotError("only an index with the numba engine can be saved")
+            snapshot.write(Path(directory), memory, self._contents())
+
+    def _contents(self) -> snapshot.Contents:
+        storable = snapshot.check_id
+        return {
+            "format": snapshot.FORMAT,
+            "names": self._schema.names,
+            "axes": [list(axes.items()) for axes in self._schema.axes],
+            "texts": self._schema.texts,
+            "ids": [(storable(i), entry) for i, entry in self._identities.entries.items()],
+            "doubts": [(entry, str(filter)) for entry, filter in self._doubts.filters.items()],
+            "groups": [(storable(name), n, members) for name, n, members in self._groups.members()],
+            "checksums": {},
+        }
+
+    @classmethod
+    def load(cls, directory: str | PathLike[str], *, verify: bool = True) -> Self:
+        """The index that was saved there, for matching only; its arrays are memory-mapped.
+
+        `verify` compares every file with its checksum first; leave it out where start-up counts
+        and the files are known to be whole.
+        """
+        memory, contents = snapshot.read(Path(directory), verify)
+        index = cls.__new__(cls)
+        index._assemble(engine_over(memory), DEFAULT_LIMITS)
+        index._schema.restore(contents["names"], contents["axes"], contents["texts"])
+        for identity, entry in contents["ids"]:
+            index._identities.put(identity, entry)
+        for entry, text in contents["doubts"]:
+            filter = Filter.parse(text, _ANY_LENGTH)
+            index._doubts.put(entry, filter.matches, filter)
+        for name, number, members in contents["groups"]:
+            index._groups.restore(name, number, members)
+        index._entry_count = len(memory.arrays[ENTRY_OWNER])
+        index._is_snapshot = True
+        return index

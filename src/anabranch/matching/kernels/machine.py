@@ -1,0 +1,101 @@
+"""How kernels are compiled, and the few machine instructions that numba does not name.
+
+A function that Python calls is an `entry_point`: it is cached on disk with all it calls. The others
+are `kernel`s: they have no way in from Python, which halves what there is to compile.
+"""
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+entry_point = njit(cache=True)
+kernel = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+
+
+@intrinsic
+def lowest_bit(typingctx, word):
+    """Number of the lowest set bit of a word that is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def bit_count(typingctx, word):
+    """How many bits of a word are set."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def float_bits(typingctx, number):
+    """The bits of a float as an integer."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def bits_float(typingctx, bits):
+    """The float that has these bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at an address."""
+
+    def generate(context, builder, signature, arguments):
+        byte_pointer = ir.IntType(8).as_pointer()
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        pointer = builder.inttoptr(arguments[0], byte_pointer)
+        builder.call(function, [pointer, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+def _array_at(element, bytes_each):
+    """An intrinsic that sees the array of a number, without copying or counting references.
+
+    Plain pointers would do, but numba indexes arrays only. The length is a pretence: the kernels
+    know how far they may go.
+    """
+
+    @intrinsic
+    def array_at(typingctx, context, number):
+        kind = types.Array(element, 1, "C")
+
+        def generate(target, builder, signature, arguments):
+            vector = make_array(signature.args[0])(target, builder, arguments[0])
+            address = builder.load(builder.gep(vector.data, [arguments[1]]))
+            view = make_array(kind)(target, builder)
+            data = builder.inttoptr(address, view.data.type)
+            size = target.get_constant(types.intp, bytes_each)
+            length = target.get_constant(types.intp, 1 << 40)
+            populate_array(view, data, (length,), (size,), size, None)
+            return view._getvalue()
+
+        return kind(context, types.intp), generate
+
+    return array_at
+
+
+words_at = _array_at(types.int64, 8)
+bitmaps_at = _array_at(types.uint64, 8)
+integers_at = _array_at(types.int32, 4)

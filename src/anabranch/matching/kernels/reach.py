@@ -1,0 +1,173 @@
+"""Which destinations an event reaches: what a relay asks, and stops asking early.
+
+Same steps as `search`, but an entry whose destination is already reached is not looked at, a
+block all of whose destinations are reached is skipped, and when none is left the search is
+over. The order of clusters is the same as in `search`; nothing is prefetched, since most calls
+end after a few blocks.
+"""
+
+import numpy as np
+
+from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.keys import words_of_predicate
+from anabranch.matching.kernels.machine import (
+    bitmaps_at,
+    entry_point,
+    integers_at,
+    kernel,
+    lowest_bit,
+    words_at,
+)
+from anabranch.matching.kernels.search import lift_event, place_event, record_holds
+from anabranch.matching.kernels.storage import find_cluster
+
+_FIRST_ROW = np.int64((1 << 40) - 1)
+
+
+@kernel
+def line_holds(context, slot):
+    """Do the ranges in a slot's line admit the placed event, or the placed box?"""
+    lines = integers_at(context, at.LINES)
+    ties = integers_at(context, at.TIES)
+    low = words_at(context, at.LOW)
+    high = words_at(context, at.HIGH)
+    line = slot * at.LINE_WORDS
+    for j in range(np.int64(lines[line + at.L_INFO]) & 0xFF):
+        axis = (np.int64(lines[line + at.L_AXES + (j >> 1)]) >> (16 * (j & 1))) & 0xFFFF
+        tie = slot * at.TIE_WORDS + 2 * j
+        start = np.int64(lines[line + at.L_ENDS + 2 * j]) << 32
+        stop = np.int64(lines[line + at.L_ENDS + 2 * j + 1]) << 32
+        if low[axis] < start | (np.int64(ties[tie]) & 0xFFFFFFFF):
+            return False
+        if high[axis] > stop | (np.int64(ties[tie + 1]) & 0xFFFFFFFF):
+            return False
+    return True
+
+
+@kernel
+def _slot_holds(context, slot):
+    """Does the entry in a slot hold for the placed event, its residue aside?"""
+    if not line_holds(context, slot):
+        return False
+    record = np.int64(integers_at(context, at.LINES)[slot * at.LINE_WORDS + at.L_RECORD])
+    if record < 0:
+        return True
+    records = words_at(context, at.RECORDS)
+    position = record + 1
+    for _ in range(records[record] & 0xFFFF):
+        if not record_holds(context, position):
+            return False
+        position += words_of_predicate(records[position])
+    return True
+
+
+@kernel
+def _zones_admit(context, block):
+    """Do the narrowest zones of a block admit the placed event?"""
+    zones = words_at(context, at.ZONES)
+    z = block * at.ZONE_WORDS
+    axes = zones[z + at.Z_AXES]
+    for rank in range(3):
+        axis = (axes >> (16 * rank)) & 0xFFFF
+        if axis == at.NO_AXIS:
+            return True
+        if (axes >> (48 + rank)) & 1:
+            cell = np.uint64(words_at(context, at.CELL)[axis])
+            if (np.uint64(zones[z + at.Z_RANGE + 2 * rank]) >> cell) & np.uint64(1) == np.uint64(0):
+                return False
+        elif (
+            words_at(context, at.LOW)[axis] < zones[z + at.Z_RANGE + 2 * rank]
+            or words_at(context, at.HIGH)[axis] > zones[z + at.Z_RANGE + 2 * rank + 1]
+        ):
+            return False
+    return True
+
+
+@kernel
+def _try_slot(context, slot, hits, open_bits, state):
+    """Check one entry; state: destinations left, doubts."""
+    entry = np.int64(integers_at(context, at.SLOT_ENTRY)[slot])
+    group = integers_at(context, at.GROUPS)[entry & at.ENTRY_MASK]
+    if hits[group] or not _slot_holds(context, slot):
+        return
+    if entry & at.DOUBT:
+        integers_at(context, at.DOUBTS)[state[1]] = entry & at.ENTRY_MASK
+        state[1] += 1
+        return
+    hits[group] = True
+    state[0] -= 1
+    open_bits[group & 63] -= 1
+
+
+@kernel
+def _try_block(context, block, hits, open_bits, state):
+    """Check the members of a block that its pages let through."""
+    blocks = words_at(context, at.BLOCKS)
+    pages = bitmaps_at(context, at.PAGES)
+    row_pages = words_at(context, at.ROW_PAGES)
+    cell = words_at(context, at.CELL)
+    b = block * at.BLOCK_WORDS
+    first = blocks[b + at.B_TABLE] & _FIRST_ROW
+    count = (blocks[b + at.B_TABLE] >> 40) & 0xFFFF
+    for word in range(at.WORDS):
+        members = np.uint64(blocks[b + at.B_LIVE + word])
+        for row in range(first, first + count):
+            if members == np.uint64(0):
+                break
+            spot = (row_pages[row] >> 16) * at.PAGE_WORDS + cell[row_pages[row] & 0xFFFF] * at.WORDS
+            members &= pages[spot + word]
+        slot = blocks[b + at.B_CHUNKS + (word >> 1)] + 64 * (word & 1)
+        while members != np.uint64(0) and state[0] > 0:
+            _try_slot(context, slot + lowest_bit(members), hits, open_bits, state)
+            members &= members - np.uint64(1)
+
+
+@kernel
+def _try_cluster(context, cluster, hits, open_bits, state):
+    """Check the entries of a cluster that may reach something new."""
+    clusters = words_at(context, at.CLUSTERS)
+    zones = words_at(context, at.ZONES)
+    blocks = words_at(context, at.BLOCKS)
+    c = cluster * at.CLUSTER_WORDS
+    run = clusters[c + at.C_RUN]
+    if run >= 0:
+        for slot in range(run, run + clusters[c + at.C_COUNT]):
+            _try_slot(context, slot, hits, open_bits, state)
+    block = clusters[c + at.C_BLOCKS]
+    while block >= 0 and state[0] > 0:
+        if _zones_admit(context, block):
+            groups = np.uint64(blocks[block * at.BLOCK_WORDS + at.B_GROUPS])
+            while groups != np.uint64(0):
+                if open_bits[lowest_bit(groups)] > 0:
+                    _try_block(context, block, hits, open_bits, state)
+                    break
+                groups &= groups - np.uint64(1)
+        block = (zones[block * at.ZONE_WORDS + at.Z_NEXT] & 0xFFFFFFFF) - 1
+
+
+@entry_point
+def reach(context, heads, values, hits, open_bits, state):
+    """Mark in `hits` the destinations that one event reaches; doubtful entries go to DOUBTS.
+
+    `open_bits` counts, modulo 64, the destinations that are not hit; `state` is how many those
+    are, and how many doubts there are.
+    """
+    axes = words_at(context, at.AXES)
+    touched = words_at(context, at.TOUCHED)
+    low = words_at(context, at.LOW)
+    high = words_at(context, at.HIGH)
+    count = place_event(context, heads, values, 0, heads.shape[0])
+    _try_cluster(context, np.int64(0), hits, open_bits, state)
+    for i in range(count):
+        axis = touched[i]
+        if state[0] == 0:
+            break
+        cluster = axes[axis * at.AXIS_WORDS + at.A_CLUSTER]
+        if cluster >= 0:
+            _try_cluster(context, cluster, hits, open_bits, state)
+        if axes[axis * at.AXIS_WORDS + at.A_KEYS] > 0:
+            rest = words_at(context, at.REST)[axis] if high[axis] > low[axis] else np.int64(0)
+            cluster = find_cluster(context, axis, low[axis], rest)
+            if cluster >= 0:
+                _try_cluster(context, cluster, hits, open_bits, state)
+    lift_event(context, count)

@@ -1,0 +1,431 @@
+"""Finding the entries an event satisfies: the inner loop of the whole system.
+
+For each event: (1) work out its cell on every axis of its attributes; (2) collect the clusters
+it can reach, by point, by axis, and the one that everybody must look into; check the runs at
+once, and keep the blocks whose zones admit the event; (3) AND the rows of each of those blocks,
+asking for the next block's rows meanwhile; members that all certain pages vouch for are
+matches, the rest are candidates; (4) check the candidates' records, asking for the next ones
+meanwhile. An entry with a residue is not decided here: it goes to DOUBTS, and Python has the
+last word.
+
+The two kernels are written out by hand: a helper that takes arrays, inlined or not, halves the
+speed.
+"""
+
+import numpy as np
+
+from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.keys import (
+    cell_of,
+    key_and_rest,
+    key_of_bits,
+    words_of_predicate,
+)
+from anabranch.matching.kernels.machine import (
+    bit_count,
+    bitmaps_at,
+    bits_float,
+    entry_point,
+    integers_at,
+    kernel,
+    lowest_bit,
+    prefetch,
+    words_at,
+)
+from anabranch.matching.kernels.storage import find_cluster
+
+_AHEAD = 2  #: Blocks whose rows are asked for before they are needed.
+_LINES_AHEAD = 12  #: Candidates' lines likewise.
+_CERTAIN_FROM = 12  #: Candidates in a block that make its certain pages worth reading.
+_LOWEST = np.int64(-0x8000000000000000)
+_HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF)
+_FIRST_ROW = np.int64((1 << 40) - 1)
+
+
+@kernel
+def place_event(context, heads, values, start, stop):
+    """Set the event's cell and keys on every axis of its attributes; returns how many axes."""
+    attribute_axes = integers_at(context, at.ATTRIBUTE_AXES)
+    cell = words_at(context, at.CELL)
+    low = words_at(context, at.LOW)
+    high = words_at(context, at.HIGH)
+    rests = words_at(context, at.REST)
+    touched = words_at(context, at.TOUCHED)
+    count = 0
+    for i in range(start, stop):
+        attribute = heads[i] & 0xFFFFFFFF
+        form = heads[i] >> 32
+        value = values[2 * i]
+        is_number = form == at.FORM_INTEGER or form == at.FORM_FLOAT
+        kind = at.K_TRUE if value != 0 else at.K_FALSE
+        if form == at.FORM_TEXT:
+            kind = at.K_TEXT
+        elif is_number:
+            kind = at.K_NUMBER
+            if form == at.FORM_FLOAT:
+                number = bits_float(value)
+                if number != number:
+                    kind = at.K_NAN
+                    is_number = False
+        axis = attribute_axes[attribute * 4 + at.KIND]
+        if axis >= 0:
+            cell[axis] = kind
+            touched[count] = axis
+            count += 1
+        axis = attribute_axes[attribute * 4 + at.NUMBER]
+        if axis >= 0 and is_number:
+            rest = np.int64(0)
+            if form == at.FORM_FLOAT:
+                key = key_of_bits(value)
+            else:
+                key, rest = key_and_rest(value)
+            cell[axis] = cell_of(context, axis, key)
+            low[axis] = key
+            high[axis] = key + (1 if rest != 0 else 0)
+            rests[axis] = rest
+            touched[count] = axis
+            count += 1
+        if form == at.FORM_TEXT:
+            axis = attribute_axes[attribute * 4 + at.CODE]
+            if axis >= 0:
+                cell[axis] = value % at.CELLS if value >= 0 else at.OTHER
+                low[axis] = value << 32
+                high[axis] = value << 32
+                touched[count] = axis
+                count += 1
+            axis = attribute_axes[attribute * 4 + at.TEXT]
+            if axis >= 0:
+                key = values[2 * i + 1]
+                cell[axis] = cell_of(context, axis, key)
+                low[axis] = key
+                high[axis] = key
+                touched[count] = axis
+                count += 1
+    return count
+
+
+@kernel
+def lift_event(context, count):
+    """Undo `place_event`: every axis misses again."""
+    axes = words_at(context, at.AXES)
+    cell = words_at(context, at.CELL)
+    low = words_at(context, at.LOW)
+    high = words_at(context, at.HIGH)
+    rests = words_at(context, at.REST)
+    touched = words_at(context, at.TOUCHED)
+    for i in range(count):
+        axis = touched[i]
+        cell[axis] = at.K_ABSENT if axes[axis * at.AXIS_WORDS + 1] == at.KIND else at.MISS
+        low[axis] = _LOWEST
+        high[axis] = _HIGHEST
+        rests[axis] = 0
+
+
+@kernel
+def record_holds(context, position):
+    """Does the predicate at this word of RECORDS hold?"""
+    records = words_at(context, at.RECORDS)
+    head = records[position]
+    axis = head & 0xFFFF
+    test = (head >> 16) & 0xFF
+    count = head >> 24
+    low = words_at(context, at.LOW)[axis]
+    high = words_at(context, at.HIGH)[axis]
+    if test == at.RANGES:
+        for i in range(count):
+            spot = position + 1 + 2 * i
+            if low >= records[spot] and high <= records[spot + 1]:
+                return True
+        return False
+    if test == at.CODES:
+        if words_at(context, at.CELL)[axis] == at.MISS:
+            return False
+        for i in range(count):
+            if records[position + 1 + i] << 32 == low:
+                return True
+        return False
+    if test == at.NOT_CODES:
+        if words_at(context, at.CELL)[axis] == at.MISS:
+            return False
+        for i in range(count):
+            if records[position + 1 + i] << 32 == low:
+                return False
+        return True
+    if test == at.KINDS:
+        mask = np.uint64(records[position + 1])
+        return (mask >> np.uint64(words_at(context, at.CELL)[axis])) & np.uint64(1) != np.uint64(0)
+    rest = words_at(context, at.REST)[axis]
+    for i in range(count):
+        spot = position + 1 + 4 * i
+        above = low > records[spot] or (low == records[spot] and rest >= records[spot + 1])
+        if high > low:
+            below = low < records[spot + 2] or (
+                low == records[spot + 2] and rest <= records[spot + 3]
+            )
+        else:
+            below = low <= records[spot + 2]
+        if words_at(context, at.CELL)[axis] != at.MISS and above and below:
+            return True
+    return False
+
+
+@entry_point
+def search(context, heads, values, offsets, first, ends, doubt_ends):
+    """Match events `first` … and write owners to OUTPUT, doubtful entries to DOUBTS.
+
+    Event i has the attributes heads[offsets[i] : offsets[i + 1]]; its matches end at ends[i + 1].
+    Returns the number of events done; fewer than asked for when OUTPUT might overflow.
+    """
+    clusters = words_at(context, at.CLUSTERS)
+    axes = words_at(context, at.AXES)
+    blocks = words_at(context, at.BLOCKS)
+    tables = words_at(context, at.TABLES)
+    row_pages = words_at(context, at.ROW_PAGES)
+    records = words_at(context, at.RECORDS)
+    pages = bitmaps_at(context, at.PAGES)
+    slot_entry = integers_at(context, at.SLOT_ENTRY)
+    lines = integers_at(context, at.LINES)
+    ties = integers_at(context, at.TIES)
+    zones = words_at(context, at.ZONES)
+    entry_owner = integers_at(context, at.ENTRY_OWNER)
+    cell = words_at(context, at.CELL)
+    low = words_at(context, at.LOW)
+    high = words_at(context, at.HIGH)
+    touched = words_at(context, at.TOUCHED)
+    visited = words_at(context, at.VISITED)
+    candidates = integers_at(context, at.CANDIDATES)
+    output = integers_at(context, at.OUTPUT)
+    doubts = integers_at(context, at.DOUBTS)
+    stamps = integers_at(context, at.STAMPS)
+    pages_address = context[at.PAGES]
+    blocks_address = context[at.BLOCKS]
+    rows_address = context[at.ROW_PAGES]
+    lines_address = context[at.LINES]
+    zero = np.uint64(0)
+    one = np.uint64(1)
+    n = ends[first]
+    d = doubt_ends[first]
+    live = context[at.LIVE_ENTRIES]
+    doubtful = context[at.DOUBT_ENTRIES]
+    event_count = offsets.shape[0] - 1
+    for event in range(first, event_count):
+        if n + live > context[at.OUTPUT_CAPACITY] or d + doubtful > context[at.DOUBT_CAPACITY]:
+            return event
+        context[at.STAMP] += 1
+        if context[at.STAMP] >= at.STAMP_MAX:
+            for entry in range(context[at.ENTRY_COUNT]):
+                stamps[entry] = 0
+            context[at.STAMP] = 1
+        stamp = context[at.STAMP]
+        touched_count = place_event(context, heads, values, offsets[event], offsets[event + 1])
+        visits = 0
+        found = 0
+        # -- (2) clusters: -1 is the one without access, then two for every axis touched
+        for step in range(-1, 2 * touched_count):
+            cluster = np.int64(0)
+            if step >= 0:
+                axis = touched[step >> 1]
+                if step & 1:
+                    if axes[axis * at.AXIS_WORDS + at.A_KEYS] == 0:
+                        continue
+                    rest = np.int64(0)
+                    if high[axis] > low[axis]:
+                        rest = words_at(context, at.REST)[axis]
+                    cluster = find_cluster(context, axis, low[axis], rest)
+                else:
+                    cluster = axes[axis * at.AXIS_WORDS + at.A_CLUSTER]
+                if cluster < 0:
+                    continue
+            c = cluster * at.CLUSTER_WORDS
+            run = clusters[c + at.C_RUN]
+            if run >= 0:
+                for slot in range(run, run + clusters[c + at.C_COUNT]):
+                    candidates[found] = slot
+                    found += 1
+            block = clusters[c + at.C_BLOCKS]
+            while block >= 0:
+                z = block * at.ZONE_WORDS
+                zone_axes = zones[z + at.Z_AXES]
+                admitted = True
+                for rank in range(3):
+                    axis = (zone_axes >> (16 * rank)) & 0xFFFF
+                    if axis == at.NO_AXIS:
+                        break
+                    if (zone_axes >> (48 + rank)) & 1:
+                        zone = np.uint64(zones[z + at.Z_RANGE + 2 * rank])
+                        admitted = (zone >> np.uint64(cell[axis])) & one != zero
+                    else:
+                        admitted = low[axis] >= zones[z + at.Z_RANGE + 2 * rank]
+                        admitted = admitted and high[axis] <= zones[z + at.Z_RANGE + 2 * rank + 1]
+                    if not admitted:
+                        break
+                following = zones[z + at.Z_NEXT]
+                if admitted:
+                    visited[visits] = block
+                    visits += 1
+                    prefetch(blocks_address + 8 * at.BLOCK_WORDS * block)
+                    prefetch(blocks_address + 8 * at.BLOCK_WORDS * block + 64)
+                    prefetch(rows_address + 8 * (following >> 32))
+                    prefetch(rows_address + 8 * (following >> 32) + 64)
+                block = (following & 0xFFFFFFFF) - 1
+        # -- (3) blocks
+        for i in range(visits + _AHEAD):
+            if i < visits:
+                b = visited[i] * at.BLOCK_WORDS
+                table = blocks[b + at.B_TABLE]
+                row = table & _FIRST_ROW
+                for r in range(row, row + ((table >> 40) & 0xFFFF)):
+                    word = row_pages[r]
+                    spot = (word >> 16) * at.PAGE_WORDS + cell[word & 0xFFFF] * at.WORDS
+                    prefetch(pages_address + 8 * spot)
+            if i < _AHEAD:
+                continue
+            block = visited[i - _AHEAD]
+            b = block * at.BLOCK_WORDS
+            x0 = np.uint64(blocks[b + at.B_LIVE])
+            x1 = np.uint64(blocks[b + at.B_LIVE + 1])
+            x2 = np.uint64(blocks[b + at.B_LIVE + 2])
+            x3 = np.uint64(blocks[b + at.B_LIVE + 3])
+            x4 = np.uint64(blocks[b + at.B_LIVE + 4])
+            x5 = np.uint64(blocks[b + at.B_LIVE + 5])
+            x6 = np.uint64(blocks[b + at.B_LIVE + 6])
+            x7 = np.uint64(blocks[b + at.B_LIVE + 7])
+            table = blocks[b + at.B_TABLE]
+            row = table & _FIRST_ROW
+            row_end = row + ((table >> 40) & 0xFFFF)
+            for r in range(row, row_end):
+                word = row_pages[r]
+                spot = (word >> 16) * at.PAGE_WORDS + cell[word & 0xFFFF] * at.WORDS
+                x0 &= pages[spot]
+                x1 &= pages[spot + 1]
+                x2 &= pages[spot + 2]
+                x3 &= pages[spot + 3]
+                x4 &= pages[spot + 4]
+                x5 &= pages[spot + 5]
+                x6 &= pages[spot + 6]
+                x7 &= pages[spot + 7]
+            if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == zero:
+                continue
+            members = bit_count(x0) + bit_count(x1) + bit_count(x2) + bit_count(x3)
+            members += bit_count(x4) + bit_count(x5) + bit_count(x6) + bit_count(x7)
+            y0 = zero
+            y1 = zero
+            y2 = zero
+            y3 = zero
+            y4 = zero
+            y5 = zero
+            y6 = zero
+            y7 = zero
+            if members >= _CERTAIN_FROM:
+                y0 = x0
+                y1 = x1
+                y2 = x2
+                y3 = x3
+                y4 = x4
+                y5 = x5
+                y6 = x6
+                y7 = x7
+                for r in range(row, row_end):
+                    word = row_pages[r]
+                    page = tables[r * at.TABLE_WORDS + at.T_CERTAIN]
+                    spot = page * at.PAGE_WORDS + cell[word & 0xFFFF] * at.WORDS
+                    if page < 0:
+                        spot = (word >> 16) * at.PAGE_WORDS + at.MISS * at.WORDS
+                    y0 &= pages[spot]
+                    y1 &= pages[spot + 1]
+                    y2 &= pages[spot + 2]
+                    y3 &= pages[spot + 3]
+                    y4 &= pages[spot + 4]
+                    y5 &= pages[spot + 5]
+                    y6 &= pages[spot + 6]
+                    y7 &= pages[spot + 7]
+            word = 0
+            for x, y in (
+                (x0, y0),
+                (x1, y1),
+                (x2, y2),
+                (x3, y3),
+                (x4, y4),
+                (x5, y5),
+                (x6, y6),
+                (x7, y7),
+            ):
+                slot = blocks[b + at.B_CHUNKS + (word >> 1)] + 64 * (word & 1)
+                word += 1
+                x &= ~y
+                while x != zero:
+                    candidates[found] = slot + lowest_bit(x)
+                    found += 1
+                    x &= x - one
+                while y != zero:
+                    entry = np.int64(slot_entry[slot + lowest_bit(y)])
+                    y &= y - one
+                    if entry & (at.MANY | at.DOUBT):
+                        flags = entry
+                        entry &= at.ENTRY_MASK
+                        if flags & at.MANY and stamps[entry_owner[entry]] == stamp:
+                            continue
+                        if flags & at.DOUBT:
+                            doubts[d] = entry
+                            d += 1
+                            continue
+                        entry = np.int64(entry_owner[entry])
+                        stamps[entry] = stamp
+                    output[n] = entry
+                    n += 1
+        # -- (4) candidates
+        for i in range(min(found, _LINES_AHEAD)):
+            prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(candidates[i]))
+        for i in range(found):
+            if i + _LINES_AHEAD < found:
+                prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(candidates[i + _LINES_AHEAD]))
+            line = at.LINE_WORDS * np.int64(candidates[i])
+            info = np.int64(lines[line + at.L_INFO])
+            holds = True
+            for j in range(info & 0xFF):
+                axis = (np.int64(lines[line + at.L_AXES + (j >> 1)]) >> (16 * (j & 1))) & 0xFFFF
+                low_end = np.int64(lines[line + at.L_ENDS + 2 * j])
+                high_end = np.int64(lines[line + at.L_ENDS + 2 * j + 1])
+                upper_low = low[axis] >> 32
+                upper_high = high[axis] >> 32
+                if upper_low < low_end or upper_high > high_end:
+                    holds = False
+                    break
+                if upper_low == low_end and (info >> (8 + j)) & 1:
+                    lower = np.int64(ties[at.TIE_WORDS * np.int64(candidates[i]) + 2 * j])
+                    if low[axis] & 0xFFFFFFFF < lower & 0xFFFFFFFF:
+                        holds = False
+                        break
+                if upper_high == high_end and (info >> (16 + j)) & 1:
+                    lower = np.int64(ties[at.TIE_WORDS * np.int64(candidates[i]) + 2 * j + 1])
+                    if high[axis] & 0xFFFFFFFF > lower & 0xFFFFFFFF:
+                        holds = False
+                        break
+            record = np.int64(lines[line + at.L_RECORD])
+            if holds and record >= 0:
+                position = record + 1
+                for _ in range(records[record] & 0xFFFF):
+                    if not record_holds(context, position):
+                        holds = False
+                        break
+                    position += words_of_predicate(records[position])
+            if not holds:
+                continue
+            entry = np.int64(lines[line + at.L_ENTRY])
+            if entry & (at.MANY | at.DOUBT):
+                flags = entry
+                entry &= at.ENTRY_MASK
+                if flags & at.MANY and stamps[entry_owner[entry]] == stamp:
+                    continue
+                if flags & at.DOUBT:
+                    doubts[d] = entry
+                    d += 1
+                    continue
+                entry = np.int64(entry_owner[entry])
+                stamps[entry] = stamp
+            output[n] = entry
+            n += 1
+        lift_event(context, touched_count)
+        ends[event + 1] = n
+        doubt_ends[event + 1] = d
+    return event_count

@@ -1,0 +1,218 @@
+"""Splitting a full block so that events find reason to skip one half.
+
+A cluster's blocks are the leaves of a binary tree. A node has an axis and a cut; an entry goes
+left if it does not constrain the axis or if the middle of its cells lies below the cut, right
+otherwise. The tree only decides where an entry is put; a search never walks it, it goes by the
+zones.
+
+The cut is chosen by what it saves: for each axis the cut *constrained or not* and the cut at
+the median are weighed by the expected work `entries × probability that the zones let an event
+in`, on either side. If nothing separates the members (hundreds of equal filters), the node
+sends everything to the new block.
+"""
+
+import numpy as np
+
+from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.blocks import (
+    block_put,
+    certify_block,
+    clear_block,
+    make_block,
+    slot_at,
+)
+from anabranch.matching.kernels.keys import (
+    predicate_axis,
+    predicate_cells,
+    predicate_count,
+    predicate_on,
+)
+from anabranch.matching.kernels.machine import (
+    bit_count,
+    bitmaps_at,
+    integers_at,
+    kernel,
+    lowest_bit,
+    words_at,
+)
+from anabranch.matching.kernels.storage import copy_slot, take_node
+
+#: Axes weighed at a split, the most used ones.
+_AXES_WEIGHED = 16
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@kernel
+def feature_of(cells, feature):
+    """A feature of a set of cells; -1 for an unconstrained entry."""
+    if cells == _ALL:
+        return np.int64(-1)
+    if feature == at.BY_WIDTH:
+        return bit_count(cells)
+    top = cells
+    highest = lowest_bit(top)
+    while top != np.uint64(0):
+        highest = lowest_bit(top)
+        top &= top - np.uint64(1)
+    return lowest_bit(cells) + highest
+
+
+@kernel
+def _cells_on_axis(context, slot, axis):
+    """Possible cells of a slot's entry on an axis; all bits if it does not constrain it."""
+    number = predicate_on(context, slot, axis)
+    if number < 0:
+        return _ALL
+    possible, _ = predicate_cells(context, slot, number)
+    return possible
+
+
+@kernel
+def find_leaf(context, cluster, slot):
+    """(block, parent node or -1, side) where the tree puts the entry of a slot."""
+    nodes = integers_at(context, at.NODES)
+    clusters = words_at(context, at.CLUSTERS)
+    spot = clusters[cluster * at.CLUSTER_WORDS + at.C_ROOT]
+    parent = np.int64(-1)
+    side = np.int64(0)
+    while spot >= 0:
+        rule = np.int64(nodes[spot * at.NODE_WORDS])
+        parent = spot
+        side = np.int64(3)
+        if rule >= 0:
+            cells = _cells_on_axis(context, slot, rule & 0xFFFF)
+            if feature_of(cells, rule >> 16) < nodes[spot * at.NODE_WORDS + 1]:
+                side = np.int64(2)
+        spot = np.int64(nodes[parent * at.NODE_WORDS + side])
+    return -2 - spot, parent, side
+
+
+@kernel
+def _gather_masks(context, block, axes):
+    """Write every member's cells on the most used axes to MASKS; returns how many axes."""
+    blocks = words_at(context, at.BLOCKS)
+    row_pages = words_at(context, at.ROW_PAGES)
+    masks = bitmaps_at(context, at.MASKS)
+    b = block * at.BLOCK_WORDS
+    table = blocks[b + at.B_TABLE]
+    first = table & ((np.int64(1) << np.int64(40)) - 1)
+    count = (table >> 40) & 0xFFFF
+    uses = np.zeros(count, np.int64)
+    for place in range(at.BLOCK_SLOTS):
+        slot = slot_at(blocks, b, place)
+        for predicate in range(predicate_count(context, slot)):
+            axis = predicate_axis(context, slot, predicate)
+            for row in range(count):
+                if row_pages[first + row] & 0xFFFF == axis:
+                    uses[row] += 1
+                    break
+    number = min(count, _AXES_WEIGHED)
+    for j in range(number):
+        best = 0
+        for row in range(count):
+            if uses[row] > uses[best]:
+                best = row
+        uses[best] = -1
+        axes[j] = row_pages[first + best] & 0xFFFF
+    for place in range(at.BLOCK_SLOTS):
+        slot = slot_at(blocks, b, place)
+        for j in range(number):
+            masks[place * _AXES_WEIGHED + j] = _cells_on_axis(context, slot, axes[j])
+    return number
+
+
+@kernel
+def _work(masks, number, features, cut):
+    """Expected work of either side of a cut; infinite if it is too lopsided."""
+    left = np.zeros(_AXES_WEIGHED, np.uint64)
+    right = np.zeros(_AXES_WEIGHED, np.uint64)
+    lefts = 0
+    for place in range(at.BLOCK_SLOTS):
+        if features[place] < cut:
+            lefts += 1
+            for j in range(number):
+                left[j] |= masks[place * _AXES_WEIGHED + j]
+        else:
+            for j in range(number):
+                right[j] |= masks[place * _AXES_WEIGHED + j]
+    if lefts < at.BLOCK_SLOTS // 8 or lefts > at.BLOCK_SLOTS - at.BLOCK_SLOTS // 8:
+        return np.inf
+    chance_left = 1.0
+    chance_right = 1.0
+    for j in range(number):
+        chance_left *= min(bit_count(left[j]), at.CELLS) / at.CELLS
+        chance_right *= min(bit_count(right[j]), at.CELLS) / at.CELLS
+    return lefts * chance_left + (at.BLOCK_SLOTS - lefts) * chance_right
+
+
+@kernel
+def _choose(context, number, features):
+    """(axis, feature, cut) that leave the least expected work; axis -1 if none does."""
+    masks = bitmaps_at(context, at.MASKS)
+    best = np.inf
+    best_axis = np.int64(-1)
+    best_feature = np.int64(0)
+    best_cut = np.int64(0)
+    for j in range(number):
+        for feature in (at.BY_MIDDLE, at.BY_WIDTH):
+            counts = np.zeros(2 * at.CELLS + 8, np.int64)
+            for place in range(at.BLOCK_SLOTS):
+                features[place] = feature_of(masks[place * _AXES_WEIGHED + j], feature)
+                counts[features[place] + 1] += 1
+            below = counts[0]
+            cut = np.int64(0)
+            while below < at.BLOCK_SLOTS // 2:
+                below += counts[cut + 1]
+                cut += 1
+            for candidate in (cut, cut - 1, 0):
+                if candidate > 0 or (candidate == 0 and feature == at.BY_MIDDLE):
+                    work = _work(masks, number, features, candidate)
+                    if work < best:
+                        best = work
+                        best_axis = np.int64(j)
+                        best_feature = np.int64(feature)
+                        best_cut = np.int64(candidate)
+    return best_axis, best_feature, best_cut
+
+
+@kernel
+def split_leaf(context, cluster, block, parent, side):
+    """Split a full block into two and hang both into the tree."""
+    nodes = integers_at(context, at.NODES)
+    clusters = words_at(context, at.CLUSTERS)
+    masks = bitmaps_at(context, at.MASKS)
+    axes = np.empty(_AXES_WEIGHED, np.int64)
+    features = np.empty(at.BLOCK_SLOTS, np.int64)
+    number = _gather_masks(context, block, axes)
+    chosen, feature, cut = _choose(context, number, features)
+    other = make_block(context, cluster)
+    c = cluster * at.CLUSTER_WORDS
+    words_at(context, at.ZONES)[other * at.ZONE_WORDS + at.Z_NEXT] |= clusters[c + at.C_BLOCKS] + 1
+    clusters[c + at.C_BLOCKS] = other
+    node = take_node(context)
+    nodes[node * at.NODE_WORDS] = -1 if chosen < 0 else axes[chosen] | (feature << 16)
+    nodes[node * at.NODE_WORDS + 1] = cut
+    nodes[node * at.NODE_WORDS + 2] = -2 - block
+    nodes[node * at.NODE_WORDS + 3] = -2 - other
+    if parent < 0:
+        clusters[c + at.C_ROOT] = node
+    else:
+        nodes[parent * at.NODE_WORDS + side] = node
+    if chosen >= 0:
+        for place in range(at.BLOCK_SLOTS):
+            features[place] = feature_of(masks[place * _AXES_WEIGHED + chosen], feature)
+        _deal(context, block, other, features, cut)
+
+
+@kernel
+def _deal(context, block, other, features, cut):
+    """Seat the members of a full block anew: below the cut here, the rest in `other`."""
+    blocks = words_at(context, at.BLOCKS)
+    for place in range(at.BLOCK_SLOTS):
+        copy_slot(context, slot_at(blocks, block * at.BLOCK_WORDS, place), 1 + place)
+    clear_block(context, block)
+    for place in range(at.BLOCK_SLOTS):
+        target = block if features[place] < cut else other
+        block_put(context, target, 1 + place)
+    certify_block(context, block)
+    certify_block(context, other)

@@ -1,0 +1,336 @@
+"""Attributes, axes and codes: how filters and events are spelled for the engines.
+
+An attribute gets a number when the first filter names it, and an *axis* for every way in which
+filters look at it: by kind (is it there, is it TRUE), as a number, by code (text equality), in
+text order. A text that some filter compares for equality gets a *code*; an event's text that
+has none equals none of them. `predicates` turns one conjunction into tests on axes, as the
+words of a record (see `kernels.layout`).
+
+State: names, axes and codes that some entry refers to. Codes are given back when the last entry
+that names them goes; attribute numbers are swept up when they run out. All of it is rebuilt
+from the filters.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from anabranch.matching import keys
+from anabranch.matching.kernels import layout as at
+from anabranch.model.errors import FilterLimitError
+from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.normal.number_ranges import ALL_NUMBERS
+from anabranch.model.normal.text_ranges import ALL_TEXTS
+from anabranch.model.normal.valueset import ValueSet
+from anabranch.model.values import FLOAT_EXACT_MAX, INFINITY
+
+#: A set with more ranges than this is tested by its hull, and its residue by hand.
+RANGES_MAX = 32
+#: A set with more texts than this likewise.
+CODES_MAX = 16_384
+
+#: Set in a predicate's head: the ends of its ranges are floats yet to be made keys.
+FLOAT_ENDS = 1 << 62
+_NUMBER_RANGE = at.RANGES << 16 | 1 << 24 | FLOAT_ENDS
+
+#: Between these every number is a float.
+_PLAIN_MIN = -FLOAT_EXACT_MAX
+_PLAIN_MAX = FLOAT_EXACT_MAX
+
+_ABSENT = 1 << at.K_ABSENT
+_NUMBER = 1 << at.K_NUMBER
+_NAN = 1 << at.K_NAN
+_TEXT = 1 << at.K_TEXT
+
+
+class Spelling:
+    """A conjunction as words, the format that packs them, and what they leave undecided."""
+
+    __slots__ = ("count", "form", "is_line", "undecided", "words")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.words: list[int | float] = []
+        #: One letter per word, as `struct` has them.
+        self.form = ""
+        #: Whether every predicate is a single range or a single code, and they fit into a line.
+        self.is_line = True
+        #: Constraints that the words imply but do not decide.
+        self.undecided: list[tuple[str, ValueSet]] = []
+
+    def put(self, form: str, *words: int | float) -> None:
+        """Append one predicate that is not a single range or code."""
+        self.count += 1
+        self.is_line = False
+        self.form += form
+        self.words += words
+
+    def put_line(self, form: str, *words: int | float) -> None:
+        """Append a single range or code."""
+        self.count += 1
+        self.is_line = self.is_line and self.count <= at.LINE_RANGES
+        self.form += form
+        self.words += words
+
+
+class Schema:
+    """Numbers for attributes and axes, codes for texts."""
+
+    def __init__(
+        self,
+        open_axis: Callable[[int, int, int], None],
+        attributes_max: int,
+        learn_code: Callable[[int, str], None] | None = None,
+    ) -> None:
+        #: Tells the engine about a new axis: (axis, attribute, space).
+        self._open_axis = open_axis
+        #: Is told about a new code, if it wants to be: (code, text).
+        self._learn_code = learn_code
+        self._attributes_max = attributes_max
+        self.attributes: dict[str, int] = {}
+        self.names: list[str | None] = []
+        self._free_attributes: list[int] = []
+        #: Per space: attribute number → axis.
+        self.axes: tuple[dict[int, int], ...] = ({}, {}, {}, {})
+        #: Attribute name → head of a single range on its number axis.
+        self._number_heads: dict[str, int] = {}
+        self.axis_count = 0
+        self._free_axes: list[int] = []
+        #: Attribute number → text → code.
+        self.codes: dict[int, dict[str, int]] = {}
+        #: Code → (attribute number, text), None when free.
+        self.texts: list[tuple[int, str] | None] = []
+        self._free_codes: list[int] = []
+        #: Grows whenever an attribute or an axis comes or goes: shapes of events are stale then.
+        self.version = 0
+        #: Grows whenever a code comes or goes: encoded events are stale then.
+        self.code_version = 0
+
+    # -- attributes, axes, codes --------------------------------------------------------------
+
+    def axis(self, name: str, space: int) -> int:
+        """The axis of an attribute in a space, new if need be."""
+        attribute = self.attributes.get(name)
+        if attribute is None:
+            attribute = self._new_attribute(name)
+        axis = self.axes[space].get(attribute)
+        if axis is None:
+            axis = self._free_axes.pop() if self._free_axes else self.axis_count
+            self.axis_count = max(self.axis_count, axis + 1)
+            self.axes[space][attribute] = axis
+            self.version += 1
+            self._open_axis(axis, attribute, space)
+        return axis
+
+    def _new_attribute(self, name: str) -> int:
+        if self._free_attributes:
+            attribute = self._free_attributes.pop()
+            self.names[attribute] = name
+        else:
+            attribute = len(self.names)
+            if attribute >= self._attributes_max:
+                raise FilterLimitError(
+                    f"the index knows {attribute} attribute names already, which is its limit;"
+                    f" {name!r} would be one more"
+                )
+            self.names.append(name)
+        self.attributes[name] = attribute
+        self.version += 1
+        return attribute
+
+    def code(self, axis_name: str, text: str) -> int:
+        """The code of a text of an attribute that has a code axis, new if need be."""
+        attribute = self.attributes[axis_name]
+        codes = self.codes.setdefault(attribute, {})
+        code = codes.get(text)
+        if code is None:
+            code = self._free_codes.pop() if self._free_codes else len(self.texts)
+            if code == len(self.texts):
+                self.texts.append((attribute, text))
+            else:
+                self.texts[code] = (attribute, text)
+            codes[text] = code
+            self.code_version += 1
+            if self._learn_code is not None:
+                self._learn_code(code, text)
+        return code
+
+    def free_code(self, code: int) -> None:
+        """Nobody names this code any more."""
+        known = self.texts[code]
+        assert known is not None
+        attribute, text = known
+        del self.codes[attribute][text]
+        self.texts[code] = None
+        self._free_codes.append(code)
+        self.code_version += 1
+
+    def free_unused(self, is_used: Callable[[int], bool]) -> list[tuple[int, int]]:
+        """Give back unused axes and attributes; returns (attribute, space) of each axis."""
+        closed = []
+        self._number_heads.clear()
+        for space, axes in enumerate(self.axes):
+            for attribute, axis in list(axes.items()):
+                if not is_used(axis):
+                    del axes[attribute]
+                    self._free_axes.append(axis)
+                    closed.append((attribute, space))
+        for name, attribute in list(self.attributes.items()):
+            if not any(attribute in axes for axes in self.axes):
+                del self.attributes[name]
+                self.codes.pop(attribute, None)
+                self.names[attribute] = None
+                self._free_attributes.append(attribute)
+        self.version += 1
+        return closed
+
+    def is_full(self) -> bool:
+        """Whether the next new name would be refused."""
+        return not self._free_attributes and len(self.names) >= self._attributes_max
+
+    def restore(
+        self,
+        names: list[str | None],
+        axes: Sequence[Sequence[tuple[int, int]]],
+        texts: Sequence[tuple[int, str] | None],
+    ) -> None:
+        """Take over what another schema knew, for reading."""
+        self.names = names
+        self.attributes = {name: i for i, name in enumerate(names) if name is not None}
+        self.axes = tuple(dict(pairs) for pairs in axes)
+        self.texts = [None if known is None else (known[0], known[1]) for known in texts]
+        for code, known in enumerate(self.texts):
+            if known is not None:
+                self.codes.setdefault(known[0], {})[known[1]] = code
+        self.version += 1
+
+    # -- conjunctions -------------------------------------------------------------------------
+
+    def spell(self, conjunction: Conjunction) -> Spelling:
+        """The tests of a conjunction's constraints."""
+        spelling = Spelling()
+        words = spelling.words
+        heads = self._number_heads
+        plain = 0
+        for name, values in conjunction.constraints:
+            numbers = values.numbers
+            if (
+                len(numbers) == 1
+                and name in heads
+                and not (values.texts or values.truths or values.nan or values.absent)
+            ):
+                low, high = numbers[0]
+                # Ends in this span are floats for certain; both infinite is a matter of kind.
+                if (
+                    high >= _PLAIN_MIN
+                    and low <= _PLAIN_MAX
+                    and (
+                        (low >= _PLAIN_MIN and (high <= _PLAIN_MAX or high == INFINITY))
+                        or (low == -INFINITY and high <= _PLAIN_MAX)
+                    )
+                ):
+                    words += (heads[name], low, high)
+                    spelling.form += "qdd"
+                    plain += 1
+                    continue
+            self._spell_constraint(spelling, name, values)
+        spelling.count += plain
+        spelling.is_line = spelling.is_line and spelling.count <= at.LINE_RANGES
+        return spelling
+
+    def _spell_constraint(self, spelling: Spelling, name: str, values: ValueSet) -> None:
+        """Any constraint, by the kind or kinds of value it admits."""
+        if values.truths or values.nan or values.absent or (values.numbers and values.texts):
+            self._spell_kinds(spelling, name, values)
+        elif values.numbers:
+            self._spell_numbers(spelling, name, values)
+        else:
+            self._spell_texts(spelling, name, values)
+
+    def _spell_numbers(self, spelling: Spelling, name: str, values: ValueSet) -> None:
+        ranges = values.numbers
+        if ranges == ALL_NUMBERS:
+            self._spell_kinds(spelling, name, values)
+            return
+        if len(ranges) > RANGES_MAX:
+            spelling.undecided.append((name, values))
+            ranges = ((ranges[0][0], ranges[-1][1]),)
+        axis = self.axis(name, at.NUMBER)
+        count = len(ranges)
+        ends = [end for pair in ranges for end in pair]
+        if all(map(keys.is_float, ends)):
+            head = axis | at.RANGES << 16 | count << 24 | FLOAT_ENDS
+            put = spelling.put_line if count == 1 else spelling.put
+            put("q" + "dd" * count, head, *ends)
+            self._number_heads[name] = axis | _NUMBER_RANGE
+        else:
+            head = axis | at.FINE_RANGES << 16 | count << 24
+            words = [word for end in ends for word in keys.key_and_rest(end)]
+            spelling.put("q" + "qqqq" * count, head, *words)
+
+    def _spell_texts(self, spelling: Spelling, name: str, values: ValueSet) -> None:
+        ranges = values.texts
+        if ranges == ALL_TEXTS:
+            self._spell_kinds(spelling, name, values)
+            return
+        points = [start for start, end in ranges if end == start + "\0"]
+        if len(points) == len(ranges) and len(points) <= CODES_MAX:
+            self._spell_codes(spelling, name, at.CODES, points)
+            return
+        gaps = _single_gaps(values)
+        if gaps is not None and len(gaps) <= CODES_MAX:
+            self._spell_codes(spelling, name, at.NOT_CODES, gaps)
+            return
+        if len(ranges) > RANGES_MAX:
+            ranges = ((ranges[0][0], ranges[-1][1]),)
+        ends = [text for pair in ranges for text in pair if text is not None]
+        if len(ranges) < len(values.texts) or any(map(_is_long, ends)):
+            spelling.undecided.append((name, values))
+        axis = self.axis(name, at.TEXT)
+        words = [word for start, end in ranges for word in _text_keys(start, end)]
+        head = axis | at.RANGES << 16 | len(ranges) << 24
+        put = spelling.put_line if len(ranges) == 1 else spelling.put
+        put("q" * (1 + len(words)), head, *words)
+
+    def _spell_codes(self, spelling: Spelling, name: str, test: int, texts: list[str]) -> None:
+        axis = self.axis(name, at.CODE)
+        codes = [self.code(name, text) for text in texts]
+        put = spelling.put_line if test == at.CODES and len(codes) == 1 else spelling.put
+        put("q" * (1 + len(codes)), axis | test << 16 | len(codes) << 24, *codes)
+
+    def _spell_kinds(self, spelling: Spelling, name: str, values: ValueSet) -> None:
+        """Kinds of values that occur; those that occur in part are left to be decided."""
+        mask = values.truths << at.K_FALSE
+        mask |= _NUMBER if values.numbers else 0
+        mask |= _TEXT if values.texts else 0
+        mask |= _NAN if values.nan else 0
+        mask |= _ABSENT if values.absent else 0
+        partly = values.numbers not in ((), ALL_NUMBERS) or values.texts not in ((), ALL_TEXTS)
+        if partly:
+            spelling.undecided.append((name, values))
+        axis = self.axis(name, at.KIND)
+        spelling.put("qq", axis | at.KINDS << 16 | 1 << 24, mask)
+
+
+def _is_long(text: str) -> bool:
+    return len(text.encode()) > keys.TEXT_EXACT_BYTES
+
+
+def _text_keys(start: str, end: str | None) -> tuple[int, int]:
+    """(lowest, highest) key of the texts from `start` up to but not including `end`."""
+    low = keys.key_of_text(start)
+    if end is None:
+        return low, (1 << 63) - 1
+    return low, keys.key_of_text(end) - (0 if _is_long(end) else 1)
+
+
+def _single_gaps(values: ValueSet) -> list[str] | None:
+    """The texts left out, if all texts but some single ones are in the set."""
+    ranges = values.texts
+    if ranges[0][0] not in ("", "\0") or ranges[-1][1] is not None:
+        return None
+    gaps = [""] if ranges[0][0] == "\0" else []
+    for (_, gap), (after, _) in pairwise(ranges):
+        if gap is None or after != gap + "\0":
+            return None
+        gaps.append(gap)
+    return gaps

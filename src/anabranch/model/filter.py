@@ -1,0 +1,196 @@
+"""Filters: which events a subscriber wants.
+
+    Filter.parse("symbol = 'IBM' AND price > 50")
+    Filter.from_tuples("[symbol,eq,'IBM'],[price,>,50]")
+    Filter.of((attr("symbol") == "IBM") & (attr("price") > 50))
+
+All three are the same filter: equal, with the same hash and the same text. Rules:
+
+1. A filter is its tree (see `language.expression`) and never changes. `a > 1` and `1 < a` match
+   the same events, but they are two filters; ask `covers` both ways for sameness of meaning.
+2. A filter is TRUE, FALSE or UNKNOWN of an event and matches only if it is TRUE. So `~f` is not
+   the complement of f: an event that lacks an attribute f asks for matches neither f nor ~f.
+3. `matches` takes an event, or a mapping of names to values, which is checked like the attributes
+   of an event. It evaluates the tree and needs no normal form.
+4. `covers`, `intersects` and `conjunctions` use the normal form (see `normal.dnf`), which is found
+   when it is first asked for and kept. A filter that would explode raises `FilterLimitError` then.
+5. `covers` is never wrong when it says True, `intersects` never when it says False;
+   `normal.relations` says how far they are exact.
+"""
+
+from collections.abc import Mapping
+from typing import NoReturn, Union, final
+
+from anabranch.model.attributes import check_attributes
+from anabranch.model.errors import EventError, FilterError
+from anabranch.model.event import Event
+from anabranch.model.language.builder import Condition
+from anabranch.model.language.compiled import Condition as CompiledCondition
+from anabranch.model.language.compiled import compile_condition
+from anabranch.model.language.expression import (
+    FALSE,
+    TRUE,
+    Expression,
+    conjunction_of,
+    disjunction_of,
+    negation_of,
+)
+from anabranch.model.language.parser import parse_expression
+from anabranch.model.language.text import expression_text
+from anabranch.model.language.tuples import parse_tuples
+from anabranch.model.language.validity import check_expression
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.normal.dnf import normalise
+from anabranch.model.normal.relations import any_intersects, each_is_covered
+from anabranch.model.values import Attributes, Value
+
+FilterSource = Union["Filter", Condition, Expression]
+
+_set = object.__setattr__
+
+
+@final
+class Filter:
+    """One immutable filter. See the rules at the top of this module."""
+
+    __slots__ = ("_condition", "_conjunctions", "_expression", "_limits")
+
+    _expression: Expression
+    _limits: Limits
+    #: The compiled tree; None until an event is matched.
+    _condition: CompiledCondition | None
+    #: The normal form; None until it is asked for.
+    _conjunctions: tuple[Conjunction, ...] | None
+
+    def __init__(self, source: FilterSource, limits: Limits = DEFAULT_LIMITS) -> None:
+        _set_parts(self, _checked_tree(source, limits), limits)
+
+    @classmethod
+    def parse(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
+        """The filter that `text` says, or a `FilterError` that says what is wrong and where."""
+        return _of_checked(parse_expression(text, limits), limits)
+
+    @classmethod
+    def from_tuples(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
+        """The filter of a list of tuples such as `[class,eq,'STOCK'],[open,<,22]`."""
+        return _of_checked(parse_tuples(text, limits), limits)
+
+    @classmethod
+    def of(cls, source: FilterSource, limits: Limits = DEFAULT_LIMITS) -> "Filter":
+        """The filter of a condition made with `attr`, or of a tree; a filter is itself."""
+        return source if isinstance(source, Filter) else cls(source, limits)
+
+    @classmethod
+    def everything(cls) -> "Filter":
+        """TRUE: matches every event."""
+        return _of_checked(TRUE, DEFAULT_LIMITS)
+
+    @classmethod
+    def nothing(cls) -> "Filter":
+        """FALSE: matches no event."""
+        return _of_checked(FALSE, DEFAULT_LIMITS)
+
+    @property
+    def expression(self) -> Expression:
+        """The tree."""
+        return self._expression
+
+    @property
+    def conjunctions(self) -> tuple[Conjunction, ...]:
+        """The normal form: the filter matches an event exactly if one of these does."""
+        known = self._conjunctions
+        if known is None:
+            known = normalise(self._expression, self._limits)
+            _set(self, "_conjunctions", known)
+        return known
+
+    def matches(self, event: Event | Mapping[str, Value]) -> bool:
+        """Whether the filter is TRUE of the event, or of these attributes."""
+        condition = self._condition
+        if condition is None:
+            condition = compile_condition(self._expression)
+            _set(self, "_condition", condition)
+        if isinstance(event, Event):
+            return condition(event.attributes) is True
+        return condition(_checked_attributes(event, self._limits)) is True
+
+    def covers(self, other: FilterSource) -> bool:
+        """True only if every event that matches `other` matches this filter."""
+        return each_is_covered(Filter.of(other).conjunctions, self.conjunctions)
+
+    def intersects(self, other: FilterSource) -> bool:
+        """False only if no event matches both this filter and `other`."""
+        return any_intersects(self.conjunctions, Filter.of(other).conjunctions)
+
+    def __and__(self, other: FilterSource) -> "Filter":
+        tree = conjunction_of((self._expression, Filter.of(other)._expression))
+        return Filter(tree, self._limits)
+
+    def __or__(self, other: FilterSource) -> "Filter":
+        tree = disjunction_of((self._expression, Filter.of(other)._expression))
+        return Filter(tree, self._limits)
+
+    def __invert__(self) -> "Filter":
+        """NOT: matches where this filter is FALSE; where it is UNKNOWN, neither matches."""
+        return Filter(negation_of(self._expression), self._limits)
+
+    def __bool__(self) -> NoReturn:
+        raise FilterError(
+            "a filter has no truth before there is an event",
+            expected="& | ~ instead of and, or, not; matches(event) to try it",
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            self._expression == other._expression if isinstance(other, Filter) else NotImplemented
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._expression)
+
+    def __str__(self) -> str:
+        return expression_text(self._expression)
+
+    def __repr__(self) -> str:
+        return f"Filter.parse({str(self)!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _of_checked, (self._expression, self._limits)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a filter never changes: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a filter never changes: {name} cannot be deleted")
+
+
+def _set_parts(target: Filter, expression: Expression, limits: Limits) -> None:
+    _set(target, "_expression", expression)
+    _set(target, "_limits", limits)
+    _set(target, "_condition", None)
+    _set(target, "_conjunctions", None)
+
+
+def _of_checked(expression: Expression, limits: Limits) -> Filter:
+    """A filter of a tree that is known to be valid."""
+    made = object.__new__(Filter)
+    _set_parts(made, expression, limits)
+    return made
+
+
+def _checked_tree(source: FilterSource, limits: Limits) -> Expression:
+    if isinstance(source, str):
+        raise FilterError("a filter is not made from text directly", expected="Filter.parse(text)")
+    tree = source.expression if isinstance(source, Filter | Condition) else source
+    check_expression(tree, limits)
+    return tree
+
+
+def _checked_attributes(attributes: Mapping[str, Value], limits: Limits) -> Attributes:
+    if not isinstance(attributes, Mapping):
+        raise EventError(
+            f"a {type(attributes).__name__} is neither an event nor a mapping of attributes"
+        )
+    check_attributes(attributes, limits)
+    return attributes

@@ -1,0 +1,49 @@
+"""Every bound of the system, in one value.
+
+Whatever is read from elsewhere, kept, or grown has its bound here, so that memory is a matter of
+configuration and not of what somebody sends. `Limits()` holds the defaults; a deployment passes
+its own. Sizes of text are in UTF-8 bytes.
+"""
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Upper bounds, all inclusive."""
+
+    # -- events
+    #: Attributes of one event.
+    attributes_max: int = 256
+    #: Bytes of an attribute, stream, publisher or destination name, of a content type and of a
+    #: correlation id.
+    name_bytes_max: int = 255
+    #: Bytes of one string value.
+    value_bytes_max: int = 65_536
+    #: Bytes of the opaque payload.
+    payload_bytes_max: int = 4 * 1024 * 1024
+    #: Explicit destinations of one event; more than 65,535 are never allowed.
+    destinations_max: int = 256
+    #: Bytes of one encoded event, everything included.
+    event_bytes_max: int = 8 * 1024 * 1024
+
+    # -- filters
+    #: Bytes of the text of one filter.
+    filter_bytes_max: int = 262_144
+    #: Depth of nesting of one filter: parentheses, NOT, arithmetic.
+    filter_depth_max: int = 100
+    #: Nodes of the tree of one filter.
+    filter_nodes_max: int = 50_000
+    #: Conjunctions of one filter's normal form.
+    conjunctions_max: int = 1_024
+    #: Constraints and residues over all conjunctions of one normal form.
+    predicates_max: int = 16_384
+
+    # -- the matching index
+    #: Conjunctions one index holds.
+    index_conjunctions_max: int = 100_000_000
+    #: Attribute names one index knows.
+    index_attributes_max: int = 32_768
+
+
+#: What is used where no limits are given.
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,1 @@
+"""Tests: unit mirrors src, property holds Hypothesis against naive oracles."""

@@ -1,0 +1,22 @@
+"""How much is generated: the profiles of Hypothesis, one per tier.
+
+`test` (the default) and `fast` draw the same examples in every run, so that a failure in one place
+is a failure everywhere. `soak` draws new ones from the seed it is given, many more of them, and
+remembers the failing ones. ANABRANCH_HYPOTHESIS_PROFILE chooses; `--hypothesis-profile` overrules.
+No profile has a deadline: how long an example takes says more about the machine than about us.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+RELAXED = [HealthCheck.too_slow]
+
+settings.register_profile(
+    "test", max_examples=150, deadline=None, derandomize=True, suppress_health_check=RELAXED
+)
+settings.register_profile("fast", parent=settings.get_profile("test"), max_examples=40)
+settings.register_profile(
+    "soak", max_examples=1_000, deadline=None, print_blob=True, suppress_health_check=RELAXED
+)
+settings.load_profile(os.environ.get("ANABRANCH_HYPOTHESIS_PROFILE", "test"))
