@@ -20,7 +20,7 @@ COLUMNS_MAX = 100
 HEADER_CHARACTERS_MIN = 60
 README_LINES_MAX = 60
 
-KERNEL_DECORATORS = {"njit", "jit", "kernel", "vectorize", "guvectorize"}
+KERNEL_DECORATORS = {"njit", "jit", "kernel", "entry_point", "vectorize", "guvectorize"}
 KERNEL_MODULE = "# tidy: kernels only"
 
 MARKERS = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK", "PLACE" + "HOLDER")

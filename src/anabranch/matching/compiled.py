@@ -152,8 +152,8 @@ class CompiledEngine:
         doubt_ends = self._no_doubts
         self._span[1] = len(heads)
         search(context, heads, values, self._span, 0, ends, doubt_ends)
-        arrays = self.memory.arrays
-        return arrays[at.OUTPUT][: ends[1]], arrays[at.DOUBTS][: doubt_ends[1]]  # type: ignore[return-value]
+        memory = self.memory
+        return memory.integers(at.OUTPUT)[: ends[1]], memory.integers(at.DOUBTS)[: doubt_ends[1]]
 
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
@@ -161,7 +161,6 @@ class CompiledEngine:
         count = len(events)
         ends = np.zeros(count + 1, np.int64)
         doubt_ends = np.zeros(count + 1, np.int64)
-        arrays = self.memory.arrays
         owners: list[Integers] = []
         doubts: list[Integers] = []
         offsets = np.zeros(count + 1, np.int64)
@@ -177,8 +176,8 @@ class CompiledEngine:
             span = slice(first + 1, done + 1)
             offsets[span] = offsets[first] + ends[span]
             doubt_offsets[span] = doubt_offsets[first] + doubt_ends[span]
-            owners.append(arrays[at.OUTPUT][: ends[done]].copy())  # type: ignore[arg-type]
-            doubts.append(arrays[at.DOUBTS][: doubt_ends[done]].copy())  # type: ignore[arg-type]
+            owners.append(self.memory.integers(at.OUTPUT)[: ends[done]].copy())
+            doubts.append(self.memory.integers(at.DOUBTS)[: doubt_ends[done]].copy())
             first = done
         return Found(joined(owners), offsets, joined(doubts), doubt_offsets)
 
@@ -189,8 +188,7 @@ class CompiledEngine:
         self.reserve_output()
         state = np.array([len(hits) - int(hits.sum()), 0], np.int64)
         reach(self.memory.context, heads, values, hits, open_bits, state)
-        doubts: Integers = self.memory.arrays[at.DOUBTS][: state[1]].copy()  # type: ignore[assignment]
-        return doubts
+        return self.memory.integers(at.DOUBTS)[: state[1]].copy()
 
     @property
     def nbytes(self) -> int:

@@ -5,6 +5,8 @@ beyond what is in use is never touched, so it costs address space only. Not thre
 index holds a lock.
 """
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -171,6 +173,10 @@ class Memory:
         """A new empty hash table of this size, a power of two; the caller fills it."""
         self._put(at.HASH, np.zeros(units, np.int32))
         self.context[at.HASH_MASK] = units - 1
+
+    def integers(self, number: int) -> NDArray[np.int32]:
+        """The int32 array of this number."""
+        return cast("NDArray[np.int32]", self.arrays[number])
 
     def used(self) -> dict[int, Array]:
         """The parts in use of the arrays that a reader needs."""

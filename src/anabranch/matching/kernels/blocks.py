@@ -16,11 +16,9 @@ import numpy as np
 
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.keys import (
-    is_ordered,
     predicate_axis,
     predicate_cells,
     predicate_count,
-    predicate_ends,
     predicate_on,
 )
 from anabranch.matching.kernels.machine import (
@@ -43,11 +41,16 @@ from anabranch.matching.kernels.storage import (
     take_slots,
     take_table,
 )
+from anabranch.matching.kernels.zones import (
+    close_zone,
+    open_zone,
+    rank_zones,
+    row_of_axis,
+    table_of,
+    widen_zone,
+)
 
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FIRST_ROW = np.int64((1 << 40) - 1)
-_LOWEST = np.int64(-0x8000000000000000)
-_HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF)
 #: A certain page pays where constraints span this many cells on average.
 _CERTAIN_CELLS = 6
 
@@ -66,7 +69,7 @@ def make_block(context, cluster):
     for chunk in range(at.CHUNKS):
         blocks[b + at.B_CHUNKS + chunk] = -1
     blocks[b + at.B_COUNT] = cluster << 32
-    _rank_zones(context, block)
+    rank_zones(context, block)
     return block
 
 
@@ -77,7 +80,7 @@ def clear_block(context, block):
     tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
     b = block * at.BLOCK_WORDS
-    first, count, size_class = _table_of(blocks, b)
+    first, count, size_class = table_of(blocks, b)
     for row in range(first, first + count):
         free_page(context, row_pages[row] >> 16)
         if tables[row * at.TABLE_WORDS + at.T_CERTAIN] >= 0:
@@ -93,7 +96,7 @@ def clear_block(context, block):
             blocks[b + at.B_CHUNKS + chunk] = -1
     blocks[b + at.B_COUNT] = (blocks[b + at.B_COUNT] >> 32) << 32
     blocks[b + at.B_GROUPS] = 0
-    _rank_zones(context, block)
+    rank_zones(context, block)
 
 
 @kernel
@@ -113,13 +116,6 @@ def _show_table(context, block):
     first = words_at(context, at.BLOCKS)[block * at.BLOCK_WORDS + at.B_TABLE] & _FIRST_ROW
     z = block * at.ZONE_WORDS + at.Z_NEXT
     zones[z] = (zones[z] & 0xFFFFFFFF) | (first << 32)
-
-
-@kernel
-def _table_of(blocks, b):
-    """(first row, number of axes, size class) of a block's table."""
-    word = blocks[b + at.B_TABLE]
-    return word & _FIRST_ROW, (word >> 40) & 0xFFFF, word >> 56
 
 
 @kernel
@@ -146,7 +142,7 @@ def block_put(context, block, source):
     blocks[b + at.B_GROUPS] = np.int64(np.uint64(blocks[b + at.B_GROUPS]) | group)
     _mark(context, block, place, slot)
     blocks[b + at.B_COUNT] += 1
-    _rank_zones(context, block)
+    rank_zones(context, block)
 
 
 @kernel
@@ -176,59 +172,22 @@ def _mark(context, block, place, slot):
     row_pages = words_at(context, at.ROW_PAGES)
     b = block * at.BLOCK_WORDS
     members = blocks[b + at.B_COUNT] & 0xFFFFFFFF
-    first, count, _ = _table_of(blocks, b)
+    first, count, _ = table_of(blocks, b)
     for row in range(first, first + count):
         if predicate_on(context, slot, row_pages[row] & 0xFFFF) < 0:
-            _open_zone(tables, row * at.TABLE_WORDS)
+            open_zone(tables, row * at.TABLE_WORDS)
     for number in range(predicate_count(context, slot)):
         axis = predicate_axis(context, slot, number)
-        row = _row_of_axis(context, block, axis)
+        row = row_of_axis(context, block, axis)
         if row < 0:
             row = _add_axis(context, block, axis)
             if members > 0:
-                _open_zone(tables, row * at.TABLE_WORDS)
+                open_zone(tables, row * at.TABLE_WORDS)
         possible, certain = predicate_cells(context, slot, number)
         _clear_cells(context, row_pages[row] >> 16, place, possible)
         if tables[row * at.TABLE_WORDS + at.T_CERTAIN] >= 0:
             _clear_cells(context, tables[row * at.TABLE_WORDS + at.T_CERTAIN], place, certain)
-        _widen_zone(context, row * at.TABLE_WORDS, slot, number, possible)
-
-
-@kernel
-def _open_zone(tables, t):
-    """Some member does not constrain the axis: every event is within its zone."""
-    tables[t + at.T_ZONE] = np.int64(_ALL)
-    tables[t + at.T_LOWEST] = _LOWEST
-    tables[t + at.T_HIGHEST] = _HIGHEST
-
-
-@kernel
-def _close_zone(tables, t):
-    """No members yet: no event is within the zone."""
-    tables[t + at.T_ZONE] = 0
-    tables[t + at.T_LOWEST] = _HIGHEST
-    tables[t + at.T_HIGHEST] = _LOWEST
-
-
-@kernel
-def _widen_zone(context, t, slot, number, possible):
-    """Let the zone of a table row include a slot's predicate."""
-    tables = words_at(context, at.TABLES)
-    low, high = predicate_ends(context, slot, number)
-    tables[t + at.T_ZONE] |= np.int64(possible)
-    tables[t + at.T_LOWEST] = min(tables[t + at.T_LOWEST], low)
-    tables[t + at.T_HIGHEST] = max(tables[t + at.T_HIGHEST], high)
-
-
-@kernel
-def _row_of_axis(context, block, axis):
-    """Table row of an axis in a block, or -1."""
-    row_pages = words_at(context, at.ROW_PAGES)
-    first, count, _ = _table_of(words_at(context, at.BLOCKS), block * at.BLOCK_WORDS)
-    for row in range(first, first + count):
-        if row_pages[row] & 0xFFFF == axis:
-            return row
-    return np.int64(-1)
+        widen_zone(context, row * at.TABLE_WORDS, slot, number, possible)
 
 
 @kernel
@@ -238,7 +197,7 @@ def _add_axis(context, block, axis):
     tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
     b = block * at.BLOCK_WORDS
-    first, count, size_class = _table_of(blocks, b)
+    first, count, size_class = table_of(blocks, b)
     if count == np.int64(4) << size_class:
         larger = take_table(context, size_class + 1)
         for row in range(count):
@@ -251,7 +210,7 @@ def _add_axis(context, block, axis):
     row = first + count
     row_pages[row] = axis | (take_page(context) << 16)
     tables[row * at.TABLE_WORDS + at.T_CERTAIN] = -1
-    _close_zone(tables, row * at.TABLE_WORDS)
+    close_zone(tables, row * at.TABLE_WORDS)
     blocks[b + at.B_TABLE] = first | ((count + 1) << 40) | (size_class << 56)
     _show_table(context, block)
     return row
@@ -285,7 +244,7 @@ def block_remove(context, block, slot):
         clear_block(context, block)
         return
     for number in range(predicate_count(context, slot)):
-        row = _row_of_axis(context, block, predicate_axis(context, slot, number))
+        row = row_of_axis(context, block, predicate_axis(context, slot, number))
         _set_column(context, row_pages[row] >> 16, place)
         if tables[row * at.TABLE_WORDS + at.T_CERTAIN] >= 0:
             _set_column(context, tables[row * at.TABLE_WORDS + at.T_CERTAIN], place)
@@ -302,43 +261,6 @@ def _set_column(context, page, place):
 
 
 @kernel
-def _rank_zones(context, block):
-    """Copy the three narrowest zones into the block's header."""
-    blocks = words_at(context, at.BLOCKS)
-    tables = words_at(context, at.TABLES)
-    row_pages = words_at(context, at.ROW_PAGES)
-    zones = words_at(context, at.ZONES)
-    b = block * at.BLOCK_WORDS
-    z = block * at.ZONE_WORDS
-    first, count, _ = _table_of(blocks, b)
-    axes = np.int64(0)
-    floor = np.int64(-1)
-    for rank in range(3):
-        best = np.int64(-1)
-        best_width = np.int64(1) << np.int64(40)
-        for row in range(first, first + count):
-            width = bit_count(np.uint64(tables[row * at.TABLE_WORDS + at.T_ZONE]))
-            # Widths are ranked together with the row number, so that no two are equal.
-            width = width * 65536 + (row - first)
-            if floor < width < best_width:
-                best_width = width
-                best = row
-        if best < 0 or best_width >= at.ROWS * 65536:
-            axes |= np.int64(at.NO_AXIS) << np.int64(16 * rank)
-        else:
-            t = best * at.TABLE_WORDS
-            axes |= (row_pages[best] & 0xFFFF) << np.int64(16 * rank)
-            floor = best_width
-            if is_ordered(context, row_pages[best] & 0xFFFF):
-                zones[z + at.Z_RANGE + 2 * rank] = tables[t + at.T_LOWEST]
-                zones[z + at.Z_RANGE + 2 * rank + 1] = tables[t + at.T_HIGHEST]
-            else:
-                axes |= np.int64(1) << np.int64(48 + rank)
-                zones[z + at.Z_RANGE + 2 * rank] = tables[t + at.T_ZONE]
-    zones[z + at.Z_AXES] = axes
-
-
-@kernel
 def redraw_row(context, block, row):
     """Draw the pages and the zone of one axis of a block anew, from its members' records."""
     tables = words_at(context, at.TABLES)
@@ -350,7 +272,7 @@ def redraw_row(context, block, row):
     fill_page(context, row_pages[row] >> 16)
     if tables[t + at.T_CERTAIN] >= 0:
         fill_page(context, tables[t + at.T_CERTAIN])
-    _close_zone(tables, t)
+    close_zone(tables, t)
     for word in range(at.WORDS):
         live = np.uint64(blocks[b + at.B_LIVE + word])
         while live != np.uint64(0):
@@ -359,10 +281,10 @@ def redraw_row(context, block, row):
             slot = slot_at(blocks, b, place)
             number = predicate_on(context, slot, axis)
             if number < 0:
-                _open_zone(tables, t)
+                open_zone(tables, t)
                 continue
             possible, certain = predicate_cells(context, slot, number)
-            _widen_zone(context, t, slot, number, possible)
+            widen_zone(context, t, slot, number, possible)
             _clear_cells(context, row_pages[row] >> 16, place, possible)
             if tables[t + at.T_CERTAIN] >= 0:
                 _clear_cells(context, tables[t + at.T_CERTAIN], place, certain)
@@ -371,10 +293,10 @@ def redraw_row(context, block, row):
 @kernel
 def redraw_axis(context, block, axis):
     """Draw one axis of a block anew, if the block has it; the axis has new bounds."""
-    row = _row_of_axis(context, block, axis)
+    row = row_of_axis(context, block, axis)
     if row >= 0:
         redraw_row(context, block, row)
-        _rank_zones(context, block)
+        rank_zones(context, block)
 
 
 @kernel
@@ -384,7 +306,7 @@ def certify_block(context, block):
     tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
     b = block * at.BLOCK_WORDS
-    first, count, _ = _table_of(blocks, b)
+    first, count, _ = table_of(blocks, b)
     for row in range(first, first + count):
         t = row * at.TABLE_WORDS
         axis = row_pages[row] & 0xFFFF

@@ -9,7 +9,9 @@ end after a few blocks.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.keys import words_of_predicate
+from anabranch.matching.kernels.keys import (
+    words_of_predicate,
+)
 from anabranch.matching.kernels.machine import (
     bitmaps_at,
     entry_point,
@@ -18,8 +20,14 @@ from anabranch.matching.kernels.machine import (
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.search import lift_event, place_event, record_holds
-from anabranch.matching.kernels.storage import find_cluster
+from anabranch.matching.kernels.placing import (
+    lift_event,
+    place_event,
+    record_holds,
+)
+from anabranch.matching.kernels.storage import (
+    find_cluster,
+)
 
 _FIRST_ROW = np.int64((1 << 40) - 1)
 

@@ -35,7 +35,10 @@ from anabranch.matching.kernels.machine import (
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.storage import copy_slot, take_node
+from anabranch.matching.kernels.storage import (
+    copy_slot,
+    take_node,
+)
 
 #: Axes weighed at a split, the most used ones.
 _AXES_WEIGHED = 16

@@ -14,43 +14,47 @@ cost of an insert stays constant on average.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.access import (
+    choose_access,
+    cluster_for,
+)
 from anabranch.matching.kernels.blocks import (
     block_put,
     block_remove,
     certify_block,
     drop_block,
     make_block,
-    redraw_axis,
+)
+from anabranch.matching.kernels.bounds import (
+    draw_bounds,
+    sample,
 )
 from anabranch.matching.kernels.keys import (
-    KEY_HIGHEST,
-    KEY_LOWEST,
-    cell_of,
     keys_from_floats,
     predicate_axis,
-    predicate_cells,
-    predicate_count,
     words_of_predicate,
 )
+from anabranch.matching.kernels.lines import (
+    write_slot,
+)
 from anabranch.matching.kernels.machine import (
-    bit_count,
     entry_point,
     integers_at,
     kernel,
     words_at,
 )
-from anabranch.matching.kernels.split import find_leaf, split_leaf
+from anabranch.matching.kernels.split import (
+    find_leaf,
+    split_leaf,
+)
 from anabranch.matching.kernels.storage import (
     copy_slot,
-    find_cluster,
     free_cluster,
     free_entry,
     free_node,
     free_record,
     free_slots,
-    make_cluster,
     take_entry,
-    take_record,
     take_slots,
 )
 
@@ -80,130 +84,6 @@ def _lacking(context, words):
     return -1
 
 
-@kernel
-def _choose_access(context, words):
-    """(position of the access predicate or -1, its key, its rest)."""
-    clusters = words_at(context, at.CLUSTERS)
-    best = np.int64(1) << np.int64(60)
-    access = np.int64(-1)
-    key = np.int64(0)
-    rest = np.int64(0)
-    position = np.int64(1)
-    for _ in range(words[0]):
-        head = words[position]
-        test = (head >> 16) & 0xFF
-        point = False
-        if head >> 24 == 1:
-            if test == at.RANGES:
-                point = words[position + 1] == words[position + 2]
-            elif test == at.FINE_RANGES:
-                point = words[position + 1] == words[position + 3]
-                point = point and words[position + 2] == words[position + 4]
-            elif test == at.CODES:
-                point = True
-        if point:
-            this_rest = words[position + 2] if test == at.FINE_RANGES else np.int64(0)
-            this_key = words[position + 1] << 32 if test == at.CODES else words[position + 1]
-            cluster = find_cluster(context, head & 0xFFFF, this_key, this_rest)
-            count = 0 if cluster < 0 else clusters[cluster * at.CLUSTER_WORDS + at.C_COUNT]
-            if count < best:
-                best = count
-                access = position
-                key = this_key
-                rest = this_rest
-        position += words_of_predicate(head)
-    return access, key, rest
-
-
-@kernel
-def _narrowest(context, slot):
-    """The axis on which an entry allows the fewest cells, absence not among them; or -1."""
-    axes = words_at(context, at.AXES)
-    best = np.int64(at.CELLS + 8)
-    narrowest = np.int64(-1)
-    for number in range(predicate_count(context, slot)):
-        axis = predicate_axis(context, slot, number)
-        possible, _ = predicate_cells(context, slot, number)
-        width = bit_count(possible)
-        if axes[axis * at.AXIS_WORDS + at.A_SPACE] == at.KIND:
-            width = np.int64(at.CELLS)
-            if (possible >> np.uint64(at.K_ABSENT)) & np.uint64(1):
-                width = np.int64(at.CELLS + 8)
-        if width < best:
-            best = width
-            narrowest = axis
-    return narrowest
-
-
-@kernel
-def _write_slot(context, words, access, entry_word):
-    """Write line, ties and record of a conjunction to slot 0, but for its access predicate."""
-    lines = integers_at(context, at.LINES)
-    records = words_at(context, at.RECORDS)
-    lines[at.L_ENTRY] = entry_word
-    lines[at.L_INFO] = 0
-    lines[at.L_RECORD] = -1
-    rest_words = np.int64(1)
-    rest_count = np.int64(0)
-    position = np.int64(1)
-    for _ in range(words[0]):
-        head = words[position]
-        if position != access and not _write_range(context, words, position):
-            rest_words += words_of_predicate(head)
-            rest_count += 1
-            words[position] = head | (np.int64(1) << np.int64(61))
-        position += words_of_predicate(head)
-    if rest_count == 0:
-        return
-    record = take_record(context, rest_words)
-    lines[at.L_RECORD] = record
-    records[record] = rest_count | (rest_words << 16)
-    spot = record + 1
-    position = np.int64(1)
-    for _ in range(words[0]):
-        head = words[position] & ~(np.int64(1) << np.int64(61))
-        if head != words[position]:
-            words[position] = head
-            for word in range(words_of_predicate(head)):
-                records[spot] = words[position + word]
-                spot += 1
-        position += words_of_predicate(head)
-
-
-@kernel
-def _write_range(context, words, position):
-    """Write a predicate to the line in slot 0 if it is a single range or code and there is room."""
-    lines = integers_at(context, at.LINES)
-    ties = integers_at(context, at.TIES)
-    head = words[position]
-    test = (head >> 16) & 0xFF
-    count = np.int64(lines[at.L_INFO]) & 0xFF
-    if head >> 24 != 1 or count == at.LINE_RANGES or (test != at.RANGES and test != at.CODES):
-        return False
-    low = words[position + 1]
-    high = low
-    if test == at.CODES:
-        low <<= 32
-        high = low | 0xFFFFFFFF
-    else:
-        high = words[position + 2]
-    info = np.int64(lines[at.L_INFO]) + 1
-    if low & 0xFFFFFFFF != 0:
-        info |= np.int64(1) << (8 + count)
-    if high & 0xFFFFFFFF != 0xFFFFFFFF:
-        info |= np.int64(1) << (16 + count)
-    lines[at.L_INFO] = info
-    pair = np.int64(lines[at.L_AXES + (count >> 1)])
-    axis = head & 0xFFFF
-    pair = (pair & 0xFFFF) | (axis << 16) if count & 1 else axis
-    lines[at.L_AXES + (count >> 1)] = np.int32(pair)
-    lines[at.L_ENDS + 2 * count] = np.int32(low >> 32)
-    lines[at.L_ENDS + 2 * count + 1] = np.int32(high >> 32)
-    ties[2 * count] = np.int32(low & 0xFFFFFFFF)
-    ties[2 * count + 1] = np.int32(high & 0xFFFFFFFF)
-    return True
-
-
 @entry_point
 def refer(context, words, step):
     """Count the predicates' references to axes and codes up or down."""
@@ -221,74 +101,6 @@ def refer(context, words, step):
                 else:
                     _drop_code(context, words[position + 1 + i])
         position += words_of_predicate(head)
-
-
-@kernel
-def _sample(context, words):
-    """Offer the ends of ranges to the samples; returns an axis whose bounds are due, or -1."""
-    axes = words_at(context, at.AXES)
-    samples = words_at(context, at.SAMPLES)
-    due = np.int64(-1)
-    position = np.int64(1)
-    for _ in range(words[0]):
-        head = words[position]
-        test = (head >> 16) & 0xFF
-        if test == at.RANGES or test == at.FINE_RANGES:
-            axis = head & 0xFFFF
-            a = axis * at.AXIS_WORDS
-            stride = 1 if test == at.RANGES else 2
-            for i in range(2 * (head >> 24)):
-                key = words[position + 1 + i * stride]
-                if axes[a + at.A_SPACE] == at.NUMBER and (key <= KEY_LOWEST or key >= KEY_HIGHEST):
-                    continue
-                seen = axes[a + at.A_SEEN]
-                place = seen
-                if seen >= at.SAMPLE_SIZE:
-                    mixed = np.uint64(context[at.RANDOM]) * np.uint64(6364136223846793005)
-                    mixed += np.uint64(1442695040888963407)
-                    context[at.RANDOM] = np.int64(mixed)
-                    place = np.int64((mixed >> np.uint64(33)) % np.uint64(seen + 1))
-                if place < at.SAMPLE_SIZE:
-                    samples[axis * at.SAMPLE_SIZE + place] = key
-                axes[a + at.A_SEEN] = seen + 1
-            if axes[a + at.A_SEEN] >= axes[a + at.A_BOUND_AT]:
-                due = axis
-        position += words_of_predicate(head)
-    return due
-
-
-@kernel
-def _draw_bounds(context, axis):
-    """Set an axis' bounds to quantiles of its sample, and redraw what depends on them."""
-    axes = words_at(context, at.AXES)
-    samples = words_at(context, at.SAMPLES)
-    bounds = words_at(context, at.BOUNDS)
-    nodes = integers_at(context, at.NODES)
-    a = axis * at.AXIS_WORDS
-    seen = axes[a + at.A_SEEN]
-    axes[a + at.A_BOUND_AT] = seen * 8
-    size = min(seen, at.SAMPLE_SIZE)
-    ordered = np.empty(size, np.int64)
-    for i in range(size):
-        # Insertion sort: numba's own takes seconds to compile, and this runs a few times in all.
-        key = samples[axis * at.SAMPLE_SIZE + i]
-        j = i
-        while j > 0 and ordered[j - 1] > key:
-            ordered[j] = ordered[j - 1]
-            j -= 1
-        ordered[j] = key
-    old = np.empty(at.CELLS - 1, np.int64)
-    for i in range(at.CELLS - 1):
-        old[i] = bounds[axis * (at.CELLS - 1) + i]
-        bounds[axis * (at.CELLS - 1) + i] = ordered[((i + 1) * size) // at.CELLS]
-    for node in range(context[at.NODE_COUNT]):
-        by_middle = nodes[node * at.NODE_WORDS] == axis | (at.BY_MIDDLE << 16)
-        if by_middle and nodes[node * at.NODE_WORDS + 1] > 1:
-            bound = old[min(nodes[node * at.NODE_WORDS + 1] // 2, at.CELLS - 1) - 1]
-            nodes[node * at.NODE_WORDS + 1] = max(1, 2 * cell_of(context, axis, bound))
-    for block in range(context[at.BLOCK_COUNT]):
-        if words_at(context, at.BLOCKS)[block * at.BLOCK_WORDS + at.B_COUNT] & 0xFFFFFFFF > 0:
-            redraw_axis(context, block, axis)
 
 
 @kernel
@@ -368,12 +180,12 @@ def insert(context, words, flags, owner, group):
     prepared = _prepare(context, words)
     if prepared < 0:
         return prepared
-    access, key, rest = _choose_access(context, words)
+    access, key, rest = choose_access(context, words)
     entry = _make_entry(context, words, access, flags, owner, group)
-    _seat(context, _cluster_for(context, words, access, key, rest))
-    due = _sample(context, words)
+    _seat(context, cluster_for(context, words, access, key, rest))
+    due = sample(context, words)
     if due >= 0:
-        _draw_bounds(context, due)
+        draw_bounds(context, due)
     return entry
 
 
@@ -386,28 +198,10 @@ def _prepare(context, words):
 
 
 @kernel
-def _cluster_for(context, words, access, key, rest):
-    """The cluster for the entry in slot 0, new if need be."""
-    if access >= 0:
-        axis = words[access] & 0xFFFF
-        cluster = find_cluster(context, axis, key, rest)
-    else:
-        axis = _narrowest(context, 0)
-        key = np.int64(0)
-        rest = np.int64(at.AXIS_ACCESS)
-        cluster = np.int64(0)
-        if axis >= 0:
-            cluster = words_at(context, at.AXES)[axis * at.AXIS_WORDS + at.A_CLUSTER]
-    if cluster < 0:
-        cluster = make_cluster(context, axis, key, rest)
-    return cluster
-
-
-@kernel
 def _make_entry(context, words, access, flags, owner, group):
     """A new entry, written to slot 0 without its access predicate."""
     entry = take_entry(context)
-    _write_slot(context, words, -1 if context[at.COVERING] else access, entry | flags)
+    write_slot(context, words, -1 if context[at.COVERING] else access, entry | flags)
     entry_next = integers_at(context, at.ENTRY_NEXT)
     entry_next[entry] = -1
     if owner >= 0:
