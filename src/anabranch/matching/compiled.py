@@ -10,7 +10,7 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.engine import Found, Integers, Words, joined
+from anabranch.matching.engine import Bytes, Found, Integers, Words, joined
 from anabranch.matching.events import Events
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.reach import reach
@@ -18,6 +18,7 @@ from anabranch.matching.kernels.search import search
 from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory
+from anabranch.matching.patterns import PatternBook
 from anabranch.matching.schema import Spelling
 
 
@@ -30,6 +31,7 @@ class CompiledEngine:
         self.memory = memory or Memory()
         if memory is None:
             make_cluster(self.memory.context, -1, 0, 0)
+        self._book = PatternBook(self.memory)
         self._words = np.zeros(256, np.int64)
         self._one = np.zeros(2, np.int64)
         self._no_doubts = np.zeros(2, np.int64)
@@ -50,12 +52,13 @@ class CompiledEngine:
         nowhere = at.K_ABSENT if space == at.KIND else at.MISS
         memory.arrays[at.CELL][axis] = nowhere
         memory.arrays[at.HIGH_CELL][axis] = nowhere
-        memory.arrays[at.ATTRIBUTE_AXES][attribute * 4 + space] = axis
+        memory.arrays[at.CELL_MASK][axis] = 1 << nowhere
+        memory.arrays[at.ATTRIBUTE_AXES][attribute * at.SPACES + space] = axis
         memory.context[at.AXIS_COUNT] = max(int(memory.context[at.AXIS_COUNT]), axis + 1)
 
     def close_axis(self, attribute: int, space: int) -> None:
         """Forget an axis that nothing refers to."""
-        self.memory.arrays[at.ATTRIBUTE_AXES][attribute * 4 + space] = -1
+        self.memory.arrays[at.ATTRIBUTE_AXES][attribute * at.SPACES + space] = -1
 
     def axis_is_used(self, axis: int) -> bool:
         """Whether some entry has a predicate on the axis."""
@@ -69,7 +72,19 @@ class CompiledEngine:
             return []
         context[at.FREED_COUNT] = 0
         codes: list[int] = self.memory.arrays[at.FREED][:count].tolist()
+        for code in codes:
+            self._book.forget(code)
         return codes
+
+    def learn_pattern(self, code: int, attribute: int, kind: int, literal: bytes) -> None:
+        """A new pattern."""
+        self.reserve_codes(code + 1)
+        self._book.learn(code, attribute, kind, literal)
+
+    def _reserve_text(self, size: int) -> None:
+        """Make room for hashing a text of so many bytes."""
+        if size >= self.memory.context[at.TEXT_CAPACITY]:
+            self.memory.grow(at.TEXT_CAPACITY, size + 1)
 
     def reserve_codes(self, count: int) -> None:
         """Make room for so many codes."""
@@ -140,9 +155,10 @@ class CompiledEngine:
         if context[at.DOUBT_CAPACITY] < doubtful + 4_096:
             self.memory.grow(at.DOUBT_CAPACITY, doubtful + doubtful // 4 + 4_096)
 
-    def search_one(self, heads: Words, values: Words) -> tuple[Integers, Integers]:
+    def search_one(self, heads: Words, values: Words, texts: Bytes) -> tuple[Integers, Integers]:
         """(owners, doubtful entries) of one event; valid until the next call."""
         context = self.memory.context
+        self._reserve_text(len(texts))
         if (
             context[at.OUTPUT_CAPACITY] < context[at.LIVE_ENTRIES]
             or context[at.DOUBT_CAPACITY] < context[at.DOUBT_ENTRIES]
@@ -151,13 +167,14 @@ class CompiledEngine:
         ends = self._one
         doubt_ends = self._no_doubts
         self._span[1] = len(heads)
-        search(context, heads, values, self._span, 0, ends, doubt_ends)
+        search(context, heads, values, texts, self._span, 0, ends, doubt_ends)
         memory = self.memory
         return memory.integers(at.OUTPUT)[: ends[1]], memory.integers(at.DOUBTS)[: doubt_ends[1]]
 
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
         self.reserve_output()
+        self._reserve_text(events.longest_text)
         count = len(events)
         ends = np.zeros(count + 1, np.int64)
         doubt_ends = np.zeros(count + 1, np.int64)
@@ -171,7 +188,14 @@ class CompiledEngine:
             doubt_ends[first] = 0
             context = self.memory.context
             done = search(
-                context, events.heads, events.values, events.offsets, first, ends, doubt_ends
+                context,
+                events.heads,
+                events.values,
+                events.texts,
+                events.offsets,
+                first,
+                ends,
+                doubt_ends,
             )
             span = slice(first + 1, done + 1)
             offsets[span] = offsets[first] + ends[span]
@@ -182,12 +206,18 @@ class CompiledEngine:
         return Found(joined(owners), offsets, joined(doubts), doubt_offsets)
 
     def reach(
-        self, heads: Words, values: Words, hits: NDArray[np.bool_], open_bits: Words
+        self,
+        heads: Words,
+        values: Words,
+        texts: Bytes,
+        hits: NDArray[np.bool_],
+        open_bits: Words,
     ) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
         self.reserve_output()
+        self._reserve_text(len(texts))
         state = np.array([len(hits) - int(hits.sum()), 0], np.int64)
-        reach(self.memory.context, heads, values, hits, open_bits, state)
+        reach(self.memory.context, heads, values, texts, hits, open_bits, state)
         return self.memory.integers(at.DOUBTS)[: state[1]].copy()
 
     @property

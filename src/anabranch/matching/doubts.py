@@ -9,7 +9,6 @@ from collections.abc import Callable
 from anabranch.matching.schema import Spelling
 from anabranch.model.filter import Filter
 from anabranch.model.language.evaluate import compile_condition
-from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.values import Attributes
 
 Check = Callable[[Attributes], bool]
@@ -42,11 +41,11 @@ class Doubts:
         return len(self._checks)
 
 
-def check_of(conjunction: Conjunction, spelling: Spelling) -> Check | None:
+def check_of(spelling: Spelling) -> Check | None:
     """The check of what a spelling leaves undecided; None if nothing is."""
-    if not conjunction.residue and not spelling.undecided:
+    if not spelling.residue and not spelling.undecided:
         return None
-    conditions = tuple(map(compile_condition, conjunction.residue))
+    conditions = tuple(map(compile_condition, spelling.residue))
     undecided = tuple(spelling.undecided)
 
     def check(attributes: Attributes) -> bool:

@@ -5,7 +5,7 @@ for machines without numba). Both know entries, axes and codes, nothing of ids o
 """
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from anabranch.model.errors import LocalError
 
 Integers = NDArray[np.int32]
 Words = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 EngineName = Literal["auto", "numba", "numpy"]
 
 
@@ -52,6 +53,10 @@ class Engine(Protocol):
     def reserve_codes(self, count: int) -> None:
         """Codes are now below `count`."""
 
+    @property
+    def learn_pattern(self) -> Callable[[int, int, int, bytes], None] | None:
+        """Is told about a new pattern: (code, attribute, kind, literal); None: it takes none."""
+
     def freed_codes(self) -> list[int]:
         """Codes that lost their last reference since the last call."""
 
@@ -70,14 +75,19 @@ class Engine(Protocol):
     def group_of(self, entry: int) -> int:
         """The number of the destination of an entry's subscription."""
 
-    def search_one(self, heads: Words, values: Words) -> tuple[Integers, Integers]:
+    def search_one(self, heads: Words, values: Words, texts: Bytes) -> tuple[Integers, Integers]:
         """(owners, doubtful entries) of one event; valid until the next call."""
 
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
 
     def reach(
-        self, heads: Words, values: Words, hits: NDArray[np.bool_], open_bits: Words
+        self,
+        heads: Words,
+        values: Words,
+        texts: Bytes,
+        hits: NDArray[np.bool_],
+        open_bits: Words,
     ) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
 

@@ -16,7 +16,6 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching import keys
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.schema import Schema
 from anabranch.model.errors import EventError
@@ -37,20 +36,25 @@ _FORMS: dict[type, int] = {
 class Events:
     """Encoded events: event i has the heads from offsets[i] to offsets[i + 1]."""
 
-    __slots__ = ("attributes", "heads", "offsets", "stamp", "values")
+    __slots__ = ("attributes", "heads", "longest_text", "offsets", "stamp", "texts", "values")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made in one place only
         self,
         attributes: Sequence[Attributes],
         heads: NDArray[np.int64],
         values: NDArray[np.int64],
+        texts: NDArray[np.uint8],
         offsets: NDArray[np.int64],
+        longest_text: int,
         stamp: tuple[int, int],
     ) -> None:
         #: As given, for residues.
         self.attributes = attributes
         self.heads = heads
         self.values = values
+        #: The texts that filters look into, one after the other.
+        self.texts = texts
+        self.longest_text = longest_text
         self.offsets = offsets
         #: Versions of the schema and its codes; to another schema the words mean nothing.
         self.stamp = stamp
@@ -68,7 +72,7 @@ class _Shape:
         kept: list[int] = []
         heads: list[int] = []
         form = "<"
-        #: (place among the packed values, codes of the attribute, whether text order matters)
+        #: (place among the packed values, codes of the attribute, whether its bytes matter)
         self.texts: list[tuple[int, Mapping[str, int], bool]] = []
         for index, (name, kind) in enumerate(zip(names, types, strict=True)):
             if kind not in _FORMS:
@@ -81,7 +85,10 @@ class _Shape:
                 continue
             if kind is str:
                 codes = schema.codes.get(attribute, _NO_CODES)
-                self.texts.append((2 * len(kept), codes, attribute in schema.axes[at.TEXT]))
+                looked_into = (
+                    attribute in schema.axes[at.TEXT] or attribute in schema.axes[at.PATTERN]
+                )
+                self.texts.append((2 * len(kept), codes, looked_into))
             form += "dq" if kind is float else "qq"
             kept.append(index)
             heads.append(attribute | _FORMS[kind] << 32)
@@ -92,6 +99,7 @@ class _Shape:
 
 
 _NO_CODES: Mapping[str, int] = {}
+_NO_TEXTS = np.frombuffer(bytearray(8), np.uint8)
 
 
 def _picker(kept: list[int]) -> Callable[[list[Value]], tuple[Value, ...]] | None:
@@ -115,14 +123,17 @@ class EventEncoder:
         """What encoded events must carry to be understood now."""
         return self._schema.version, self._schema.code_version
 
-    def one(self, attributes: Attributes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(heads, values) of one event; the values are valid until the next call."""
+    def one(
+        self, attributes: Attributes
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+        """(heads, values, texts) of one event; the values are valid until the next call."""
         row = [*attributes.values(), 0]
         shape = self._shape(tuple(attributes), tuple(map(type, row)))
         if len(self._buffer) < 2 * shape.size:
             self._buffer = np.zeros(4 * shape.size, np.int64)
-        self._pack(shape, row, self._buffer, 0)
-        return shape.heads, self._buffer
+        texts = bytearray()
+        self._pack(shape, row, self._buffer, 0, texts)
+        return shape.heads, self._buffer, np.frombuffer(texts, np.uint8) if texts else _NO_TEXTS
 
     def many(self, attributes: Sequence[Attributes]) -> Events:
         """All events, encoded."""
@@ -135,12 +146,17 @@ class EventEncoder:
             shapes.append(self._shape(tuple(event), tuple(map(type, row))))
         np.cumsum([shape.size for shape in shapes], out=offsets[1:])
         values = np.zeros(2 * int(offsets[-1]) + 1, np.int64)
+        texts = bytearray()
         at_byte = 0
+        longest = 0
         for shape, row in zip(shapes, rows, strict=True):
-            self._pack(shape, row, values, at_byte)
+            before = len(texts)
+            self._pack(shape, row, values, at_byte, texts)
+            longest = max(longest, len(texts) - before)
             at_byte += 16 * shape.size
         heads = np.concatenate([shape.heads for shape in shapes]) if shapes else values[:0]
-        return Events(attributes, heads, values, offsets, self.stamp)
+        all_texts = np.frombuffer(texts, np.uint8) if texts else _NO_TEXTS
+        return Events(attributes, heads, values, all_texts, offsets, longest, self.stamp)
 
     def _shape(self, names: tuple[str, ...], types: tuple[type, ...]) -> _Shape:
         if self._version != self._schema.version or len(self._shapes) > _SHAPES_MAX:
@@ -153,30 +169,39 @@ class EventEncoder:
         return shape
 
     @staticmethod
-    def _pack(shape: _Shape, row: list[Value], into: NDArray[np.int64], byte: int) -> None:
+    def _pack(
+        shape: _Shape, row: list[Value], into: NDArray[np.int64], byte: int, texts: bytearray
+    ) -> None:
         if shape.pick is None:
             return
-        words = shape.pick(row)
+        words: Sequence[Value] = shape.pick(row)
         if shape.texts:
-            packed = list(words)
-            for place, codes, ordered in shape.texts:
-                text = packed[place]
-                assert isinstance(text, str)
-                packed[place] = codes.get(text, -1)
-                if ordered:
-                    packed[place + 1] = _text_key(text)
-            shape_words: Sequence[Value] = packed
-        else:
-            shape_words = words
+            words = _with_codes(words, shape.texts, texts)
         try:
-            shape.pack_into(into.data, byte, *shape_words)
+            shape.pack_into(into.data, byte, *words)
         except struct.error:
             raise EventError("an integer attribute does not fit into 64 bits") from None
 
 
-def _text_key(text: str) -> int:
+def _with_codes(
+    words: Sequence[Value], places: list[tuple[int, Mapping[str, int], bool]], texts: bytearray
+) -> list[Value]:
+    """The values with codes for texts; the texts that are looked into are appended to `texts`."""
+    packed = list(words)
+    for place, codes, looked_into in places:
+        text = packed[place]
+        assert isinstance(text, str)
+        packed[place] = codes.get(text, -1)
+        if looked_into:
+            data = _bytes_of(text)
+            packed[place + 1] = len(texts) | len(data) << 32
+            texts += data
+    return packed
+
+
+def _bytes_of(text: str) -> bytes:
     try:
-        return keys.key_of_text(text)
+        return text.encode()
     except UnicodeEncodeError:
         raise EventError("a text attribute holds a lone surrogate, which is no text") from None
 

@@ -70,7 +70,9 @@ class MatchIndex:
     def _assemble(self, engine: Engine, limits: Limits) -> None:
         self._limits = limits
         self._engine = engine
-        self._schema = Schema(engine.open_axis, limits.index_attributes_max)
+        self._schema = Schema(
+            engine.open_axis, limits.index_attributes_max, learn_pattern=engine.learn_pattern
+        )
         self._encoder = EventEncoder(self._schema)
         self._identities = Identities()
         self._doubts = Doubts()
@@ -134,13 +136,13 @@ class MatchIndex:
             )
         if self._schema.is_full():
             self._sweep()
-        spelled = [(self._schema.spell(c), c) for c in conjunctions]
+        spelled = [self._schema.spell(conjunction) for conjunction in conjunctions]
         self._engine.reserve_codes(len(self._schema.texts))
         group = self._groups.join(destination)
         many = MANY if len(spelled) > 1 else 0
         first = -1
-        for spelling, conjunction in spelled:
-            check = check_of(conjunction, spelling)
+        for spelling in spelled:
+            check = check_of(spelling)
             entry = self._engine.insert(spelling, many | (DOUBT if check else 0), first, group)
             if check is not None:
                 self._doubts.put(entry, check, filter)
@@ -194,8 +196,8 @@ class MatchIndex:
         attributes = attributes_of(event)
         with self._lock:
             hits, open_bits = self._groups.unhit()
-            heads, values = self._encoder.one(attributes)
-            doubts = self._engine.reach(heads, values, hits, open_bits).tolist()
+            heads, values, texts = self._encoder.one(attributes)
+            doubts = self._engine.reach(heads, values, texts, hits, open_bits).tolist()
             for entry in doubts:
                 group = self._engine.group_of(entry)
                 if not hits[group]:
@@ -260,7 +262,10 @@ class MatchIndex:
             "format": snapshot.FORMAT,
             "names": self._schema.names,
             "axes": [list(axes.items()) for axes in self._schema.axes],
-            "texts": self._schema.texts,
+            "texts": [
+                None if known is None or not isinstance(known[1], str) else (known[0], known[1])
+                for known in self._schema.texts
+            ],
             "ids": [(storable(i), entry) for i, entry in self._identities.entries.items()],
             "doubts": [(entry, str(filter)) for entry, filter in self._doubts.filters.items()],
             "groups": [(storable(name), n, members) for name, n, members in self._groups.members()],

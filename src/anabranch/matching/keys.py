@@ -52,6 +52,10 @@ def _float_of_key(key: int) -> float:
 
 def key_of_text(text: str) -> int:
     """The key of a text."""
-    data = text.encode()
+    return key_of_bytes(text.encode())
+
+
+def key_of_bytes(data: bytes) -> int:
+    """The key of a text that is given in UTF-8."""
     first = int.from_bytes(data[:7].ljust(7, b"\0"), "big")
     return (first << 8 | min(len(data), 8)) - _HALF

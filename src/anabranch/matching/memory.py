@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from anabranch.matching.kernels import layout as at
 
-Array = NDArray[np.int32] | NDArray[np.int64] | NDArray[np.uint64]
+Array = NDArray[np.int32] | NDArray[np.int64] | NDArray[np.uint64] | NDArray[np.uint8]
 
 #: capacity counter → (array, element type, elements per unit); these grow together.
 GROUPS: dict[int, tuple[tuple[int, DTypeLike, int], ...]] = {
@@ -50,13 +50,21 @@ GROUPS: dict[int, tuple[tuple[int, DTypeLike, int], ...]] = {
         (at.REST, np.int64, 1),
         (at.HIGH_CELL, np.int64, 1),
         (at.TOUCHED, np.int64, 1),
-        (at.ATTRIBUTE_AXES, np.int32, 4),
+        (at.ATTRIBUTE_AXES, np.int32, at.SPACES),
+        (at.ATTRIBUTE_CLASSES, np.int32, 2),
+        (at.CELL_MASK, np.uint64, 1),
     ),
     at.CODE_CAPACITY: (
         (at.CODE_REFS, np.int32, 1),
         (at.FREED, np.int64, 1),
         (at.CODE_KEYS, np.int64, 1),
+        (at.PATTERNS, np.int64, at.PATTERN_WORDS),
+        (at.HITS, np.int32, 1),
+        (at.HIT_LIST, np.int32, 1),
     ),
+    at.LITERAL_CAPACITY: ((at.LITERALS, np.uint8, 1),),
+    at.CLASS_CAPACITY: ((at.CLASSES, np.int32, 1),),
+    at.TEXT_CAPACITY: ((at.TEXT_HASHES, np.int64, 1),),
     at.OUTPUT_CAPACITY: ((at.OUTPUT, np.int32, 1),),
     at.DOUBT_CAPACITY: ((at.DOUBTS, np.int32, 1),),
 }
@@ -96,6 +104,12 @@ STORED = frozenset(
         at.AXES,
         at.BOUNDS,
         at.ATTRIBUTE_AXES,
+        at.ATTRIBUTE_CLASSES,
+        at.PATTERNS,
+        at.PATTERN_HASH,
+        at.LITERALS,
+        at.CLASSES,
+        at.POWERS,
     )
 )
 
@@ -110,6 +124,9 @@ _FIRST_CAPACITY: dict[int, int] = {
     at.NODE_CAPACITY: 16,
     at.AXIS_CAPACITY: 32,
     at.CODE_CAPACITY: 256,
+    at.LITERAL_CAPACITY: 4_096,
+    at.CLASS_CAPACITY: 64,
+    at.TEXT_CAPACITY: 1_024,
     at.OUTPUT_CAPACITY: 65_536,
     at.DOUBT_CAPACITY: 4_096,
 }
@@ -135,7 +152,9 @@ class Memory:
         for capacity, units in _FIRST_CAPACITY.items():
             self._resize(capacity, units)
         self._put(at.MASKS, _aligned(at.BLOCK_SLOTS * 16, np.uint64))
+        self._put(at.POWERS, np.zeros(at.LITERAL_BYTES_MAX + 1, np.int64))
         self.grow_hash(1_024)
+        self.grow_pattern_hash(256)
         self.context[at.SLOT_COUNT] = at.SCRATCH_SLOTS
 
     def _put(self, number: int, array: Array) -> None:
@@ -154,6 +173,7 @@ class Memory:
             self._blank_axes(old_units, units)
         elif capacity == at.CODE_CAPACITY:
             self.arrays[at.CODE_REFS][old_units:] = 0
+            self.arrays[at.HITS][old_units:] = 0
 
     def _blank_axes(self, start: int, stop: int) -> None:
         """New axes miss every event and have a single cell."""
@@ -162,7 +182,9 @@ class Memory:
         self.arrays[at.LOW][start:stop] = np.iinfo(np.int64).min
         self.arrays[at.HIGH][start:stop] = np.iinfo(np.int64).max
         self.arrays[at.REST][start:stop] = 0
-        self.arrays[at.ATTRIBUTE_AXES][4 * start : 4 * stop] = -1
+        self.arrays[at.ATTRIBUTE_AXES][at.SPACES * start : at.SPACES * stop] = -1
+        self.arrays[at.ATTRIBUTE_CLASSES][2 * start : 2 * stop] = 0
+        self.arrays[at.CELL_MASK][start:stop] = 1 << at.MISS
 
     def grow(self, capacity: int, units_min: int = 0) -> None:
         """Make the arrays behind a capacity counter larger by a third, or to `units_min`."""
@@ -174,13 +196,18 @@ class Memory:
         self._put(at.HASH, np.zeros(units, np.int32))
         self.context[at.HASH_MASK] = units - 1
 
+    def grow_pattern_hash(self, units: int) -> None:
+        """A new empty hash table for patterns, likewise."""
+        self._put(at.PATTERN_HASH, np.zeros(units, np.int32))
+        self.context[at.PATTERN_HASH_MASK] = units - 1
+
     def integers(self, number: int) -> NDArray[np.int32]:
         """The int32 array of this number."""
         return cast("NDArray[np.int32]", self.arrays[number])
 
     def used(self) -> dict[int, Array]:
         """The parts in use of the arrays that a reader needs."""
-        parts = {at.HASH: self.arrays[at.HASH]}
+        parts = {number: self.arrays[number] for number in (at.HASH, at.PATTERN_HASH, at.POWERS)}
         for capacity, arrays in GROUPS.items():
             units = int(self.context[COUNT_OF.get(capacity, capacity)])
             for number, _, per_unit in arrays:
@@ -207,6 +234,7 @@ class Memory:
         for number, array in stored.items():
             memory._put(number, array)
         memory.arrays[at.STAMPS][:] = 0
+        memory.arrays[at.HITS][:] = 0
         memory._blank_cells()
         return memory
 
@@ -215,6 +243,7 @@ class Memory:
         axes = self.arrays[at.AXES].reshape(-1, at.AXIS_WORDS)
         nowhere = np.where(axes[:, at.A_SPACE] == at.KIND, at.K_ABSENT, at.MISS)
         self.arrays[at.CELL][:] = nowhere
+        self.arrays[at.CELL_MASK][:] = np.uint64(1) << nowhere.astype(np.uint64)
         self.arrays[at.HIGH_CELL][:] = nowhere
         self.arrays[at.LOW][:] = np.iinfo(np.int64).min
         self.arrays[at.HIGH][:] = np.iinfo(np.int64).max
@@ -223,7 +252,8 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """Bytes of the parts of the arrays that are or were in use, scratch memory included."""
-        total = self.arrays[at.HASH].nbytes + self.arrays[at.MASKS].nbytes
+        single = (at.HASH, at.PATTERN_HASH, at.POWERS, at.MASKS)
+        total = sum(self.arrays[number].nbytes for number in single)
         for capacity, arrays in GROUPS.items():
             units = int(self.context[COUNT_OF.get(capacity, capacity)])
             for _, kind, per_unit in arrays:

@@ -101,11 +101,15 @@ class Placed:
         """An axis is gone."""
         del self._axes[attribute, space]
 
-    def place(self, heads: NDArray[np.int64], values: NDArray[np.int64]) -> None:
+    def place(
+        self, heads: NDArray[np.int64], values: NDArray[np.int64], texts: NDArray[np.uint8]
+    ) -> None:
         """Set low and high key on the axes of an event's attributes."""
         words = values.tolist()
         for i, head in enumerate(heads.tolist()):
-            self._place_one(head & 0xFFFFFFFF, head >> 32, words[2 * i], words[2 * i + 1])
+            first, length = words[2 * i + 1] & 0xFFFFFFFF, words[2 * i + 1] >> 32
+            text_key = keys.key_of_bytes(texts[first : first + length].tobytes())
+            self._place_one(head & 0xFFFFFFFF, head >> 32, words[2 * i], text_key)
 
     def _place_one(self, attribute: int, form: int, value: int, text_key: int) -> None:
         kind = at.K_TEXT

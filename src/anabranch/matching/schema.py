@@ -16,7 +16,9 @@ from itertools import pairwise
 
 from anabranch.matching import keys
 from anabranch.matching.kernels import layout as at
+from anabranch.matching.textual import TextPattern, pattern_of_condition, pattern_of_values
 from anabranch.model.errors import FilterLimitError
+from anabranch.model.language.expression import Expression
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
 from anabranch.model.normal.text_ranges import ALL_TEXTS
@@ -45,7 +47,7 @@ _TEXT = 1 << at.K_TEXT
 class Spelling:
     """A conjunction as words, the format that packs them, and what they leave undecided."""
 
-    __slots__ = ("count", "form", "is_line", "undecided", "words")
+    __slots__ = ("count", "form", "is_line", "patterned", "residue", "undecided", "words")
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,6 +58,10 @@ class Spelling:
         self.is_line = True
         #: Constraints that the words imply but do not decide.
         self.undecided: list[tuple[str, ValueSet]] = []
+        #: Residues that the words do not decide.
+        self.residue: tuple[Expression, ...] = ()
+        #: Attributes on which a pattern is spelled: there is one at the most.
+        self.patterned: tuple[str, ...] = ()
 
     def put(self, form: str, *words: int | float) -> None:
         """Append one predicate that is not a single range or code."""
@@ -80,25 +86,30 @@ class Schema:
         open_axis: Callable[[int, int, int], None],
         attributes_max: int,
         learn_code: Callable[[int, str], None] | None = None,
+        learn_pattern: Callable[[int, int, int, bytes], None] | None = None,
     ) -> None:
         #: Tells the engine about a new axis: (axis, attribute, space).
         self._open_axis = open_axis
         #: Is told about a new code, if it wants to be: (code, text).
         self._learn_code = learn_code
+        #: Is told about a new pattern: (code, attribute, kind, literal). None: no patterns.
+        self._learn_pattern = learn_pattern
         self._attributes_max = attributes_max
         self.attributes: dict[str, int] = {}
         self.names: list[str | None] = []
         self._free_attributes: list[int] = []
         #: Per space: attribute number → axis.
-        self.axes: tuple[dict[int, int], ...] = ({}, {}, {}, {})
+        self.axes: tuple[dict[int, int], ...] = ({}, {}, {}, {}, {})
         #: Attribute name → head of a single range on its number axis.
         self._number_heads: dict[str, int] = {}
         self.axis_count = 0
         self._free_axes: list[int] = []
         #: Attribute number → text → code.
         self.codes: dict[int, dict[str, int]] = {}
-        #: Code → (attribute number, text), None when free.
-        self.texts: list[tuple[int, str] | None] = []
+        #: Attribute number → (kind, literal) → code.
+        self.patterns: dict[int, dict[tuple[int, bytes], int]] = {}
+        #: Code → (attribute number, its text, or kind and literal of its pattern); None when free.
+        self.texts: list[tuple[int, str | tuple[int, bytes]] | None] = []
         self._free_codes: list[int] = []
         #: Grows whenever an attribute or an axis comes or goes: shapes of events are stale then.
         self.version = 0
@@ -137,21 +148,36 @@ class Schema:
         self.version += 1
         return attribute
 
-    def code(self, axis_name: str, text: str) -> int:
+    def code(self, name: str, text: str) -> int:
         """The code of a text of an attribute that has a code axis, new if need be."""
-        attribute = self.attributes[axis_name]
+        attribute = self.attributes[name]
         codes = self.codes.setdefault(attribute, {})
         code = codes.get(text)
         if code is None:
-            code = self._free_codes.pop() if self._free_codes else len(self.texts)
-            if code == len(self.texts):
-                self.texts.append((attribute, text))
-            else:
-                self.texts[code] = (attribute, text)
-            codes[text] = code
-            self.code_version += 1
+            code = codes[text] = self._new_code(attribute, text)
             if self._learn_code is not None:
                 self._learn_code(code, text)
+        return code
+
+    def _pattern_code(self, pattern: TextPattern) -> int:
+        """The code of a pattern, new if need be."""
+        attribute = self.attributes[pattern.name]
+        codes = self.patterns.setdefault(attribute, {})
+        key = (pattern.kind, pattern.literal)
+        code = codes.get(key)
+        if code is None:
+            code = codes[key] = self._new_code(attribute, key)
+            assert self._learn_pattern is not None
+            self._learn_pattern(code, attribute, *key)
+        return code
+
+    def _new_code(self, attribute: int, text: str | tuple[int, bytes]) -> int:
+        code = self._free_codes.pop() if self._free_codes else len(self.texts)
+        if code == len(self.texts):
+            self.texts.append((attribute, text))
+        else:
+            self.texts[code] = (attribute, text)
+        self.code_version += 1
         return code
 
     def free_code(self, code: int) -> None:
@@ -159,7 +185,10 @@ class Schema:
         known = self.texts[code]
         assert known is not None
         attribute, text = known
-        del self.codes[attribute][text]
+        if isinstance(text, str):
+            del self.codes[attribute][text]
+        else:
+            del self.patterns[attribute][text]
         self.texts[code] = None
         self._free_codes.append(code)
         self.code_version += 1
@@ -178,6 +207,7 @@ class Schema:
             if not any(attribute in axes for axes in self.axes):
                 del self.attributes[name]
                 self.codes.pop(attribute, None)
+                self.patterns.pop(attribute, None)
                 self.names[attribute] = None
                 self._free_attributes.append(attribute)
         self.version += 1
@@ -191,15 +221,15 @@ class Schema:
         self,
         names: list[str | None],
         axes: Sequence[Sequence[tuple[int, int]]],
-        texts: Sequence[tuple[int, str] | None],
+        texts: Sequence[tuple[int, str | tuple[int, bytes]] | None],
     ) -> None:
         """Take over what another schema knew, for reading."""
         self.names = names
         self.attributes = {name: i for i, name in enumerate(names) if name is not None}
         self.axes = tuple(dict(pairs) for pairs in axes)
-        self.texts = [None if known is None else (known[0], known[1]) for known in texts]
+        self.texts = list(texts)
         for code, known in enumerate(self.texts):
-            if known is not None:
+            if known is not None and isinstance(known[1], str):
                 self.codes.setdefault(known[0], {})[known[1]] = code
         self.version += 1
 
@@ -211,6 +241,8 @@ class Schema:
         words = spelling.words
         heads = self._number_heads
         plain = 0
+        if conjunction.residue:
+            self._spell_residue(spelling, conjunction)
         for name, values in conjunction.constraints:
             numbers = values.numbers
             if (
@@ -232,10 +264,31 @@ class Schema:
                     spelling.form += "qdd"
                     plain += 1
                     continue
+            if name in spelling.patterned and values.texts == ALL_TEXTS:
+                continue
             self._spell_constraint(spelling, name, values)
         spelling.count += plain
         spelling.is_line = spelling.is_line and spelling.count <= at.LINE_RANGES
         return spelling
+
+    def _spell_residue(self, spelling: Spelling, conjunction: Conjunction) -> None:
+        """Spell one pattern per attribute, where residues imply one."""
+        left = []
+        for condition in conjunction.residue:
+            pattern = pattern_of_condition(condition) if self._learn_pattern else None
+            if pattern is None or pattern.name in spelling.patterned:
+                left.append(condition)
+                continue
+            self._spell_pattern(spelling, pattern)
+            if not pattern.is_exact:
+                left.append(condition)
+        spelling.residue = tuple(left)
+
+    def _spell_pattern(self, spelling: Spelling, pattern: TextPattern) -> None:
+        axis = self.axis(pattern.name, at.PATTERN)
+        code = self._pattern_code(pattern)
+        spelling.put_line("qq", axis | at.PATTERN_CODE << 16 | 1 << 24, code)
+        spelling.patterned += (pattern.name,)
 
     def _spell_constraint(self, spelling: Spelling, name: str, values: ValueSet) -> None:
         """Any constraint, by the kind or kinds of value it admits."""
@@ -275,6 +328,10 @@ class Schema:
         points = [start for start, end in ranges if end == start + "\0"]
         if len(points) == len(ranges) and len(points) <= CODES_MAX:
             self._spell_codes(spelling, name, at.CODES, points)
+            return
+        prefix = pattern_of_values(name, values) if self._learn_pattern else None
+        if prefix is not None and name not in spelling.patterned:
+            self._spell_pattern(spelling, prefix)
             return
         gaps = _single_gaps(values)
         if gaps is not None and len(gaps) <= CODES_MAX:

@@ -1,10 +1,12 @@
 """An index as a directory of arrays, to be matched with elsewhere.
 
-`save` writes every array of a compiled index as a `.npy` file and the rest (names, codes, ids, the
-filters in doubt) as `index.json`; `load` maps the arrays into memory, so that any number of
-processes share one copy. A loaded index answers like the one that was saved, and refuses changes.
+`save` writes every array of a compiled index as a `.npy` file and the rest (names, codes, ids,
+the filters in doubt) as `index.json`; `load` maps the arrays into memory, so that any number of
+processes share one copy. A loaded index answers like the one that was saved, and refuses
+changes.
 
-1. The directory is written beside its place and moved there whole; a reader never sees half of one.
+1. The directory is written beside its place and moved there whole; a reader never sees half of
+   one.
 2. Ids must be texts or integers of 64 bits: they are stored as JSON.
 3. A snapshot names its format; another format or a damaged file is an error that says so.
 4. Filters that the kernels do not decide alone are stored as text and evaluated by the reader.

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.engine import Found, Integers, Words, joined
+from anabranch.matching.engine import Bytes, Found, Integers, Words, joined
 from anabranch.matching.events import Events
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.points import Placed, Predicate, holds, predicates_of
@@ -47,6 +47,8 @@ class VectorisedEngine:
     """Entries in, owners out."""
 
     name = "numpy"
+    #: Patterns are left to the filters themselves.
+    learn_pattern = None
 
     def __init__(self) -> None:
         self._entries: list[_Entry | None] = []
@@ -203,10 +205,10 @@ class VectorisedEngine:
 
     # -- searching ----------------------------------------------------------------------------
 
-    def _matching(self, heads: Words, values: Words) -> Iterator[int]:
+    def _matching(self, heads: Words, values: Words, texts: Bytes) -> Iterator[int]:
         """Entries whose spelled predicates hold for an event."""
         placed = self._placed
-        placed.place(heads, values)
+        placed.place(heads, values, texts)
         lists = [None, *placed.points()]
         found = [self._array(point) for point in lists if point in self._lists]
         candidates = np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -228,11 +230,11 @@ class VectorisedEngine:
             self._arrays[point] = array
         return array
 
-    def search_one(self, heads: Words, values: Words) -> tuple[Integers, Integers]:
+    def search_one(self, heads: Words, values: Words, texts: Bytes) -> tuple[Integers, Integers]:
         """(owners, doubtful entries) of one event."""
         owners: dict[int, None] = {}
         doubts: list[int] = []
-        for number in self._matching(heads, values):
+        for number in self._matching(heads, values, texts):
             entry = self._entry(number)
             if entry.flags & at.DOUBT:
                 doubts.append(number)
@@ -246,7 +248,8 @@ class VectorisedEngine:
         doubts: list[Integers] = []
         for i in range(len(events)):
             start, stop = int(events.offsets[i]), int(events.offsets[i + 1])
-            found = self.search_one(events.heads[start:stop], events.values[2 * start : 2 * stop])
+            heads, values = events.heads[start:stop], events.values[2 * start : 2 * stop]
+            found = self.search_one(heads, values, events.texts)
             owners.append(found[0])
             doubts.append(found[1])
         return Found(joined(owners), _offsets(owners), joined(doubts), _offsets(doubts))
@@ -255,12 +258,13 @@ class VectorisedEngine:
         self,
         heads: Words,
         values: Words,
+        texts: Bytes,
         hits: NDArray[np.bool_],
         open_bits: Words,  # noqa: ARG002 - the contract has it, for engines that stop early
     ) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
         doubts: list[int] = []
-        for number in self._matching(heads, values):
+        for number in self._matching(heads, values, texts):
             entry = self._entry(number)
             if entry.flags & at.DOUBT:
                 doubts.append(number)

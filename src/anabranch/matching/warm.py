@@ -1,9 +1,9 @@
 """Compile every kernel and fill the cache on disk: `python -m anabranch.matching.warm`.
 
 The first use of an index on a machine compiles its kernels, which takes the better part of a
-minute; afterwards they are loaded from the cache beside the package. Scripts run this once before
-anything is timed and before processes are started, so that none of them compiles again. Without
-numba there is nothing to do.
+minute; afterwards they are loaded from the cache beside the package. Scripts run this once
+before anything is timed and before processes are started, so that none of them compiles again.
+Without numba there is nothing to do.
 """
 
 import tempfile

@@ -43,11 +43,13 @@ def choose_access(context, words):
             elif test == at.FINE_RANGES:
                 point = words[position + 1] == words[position + 3]
                 point = point and words[position + 2] == words[position + 4]
-            elif test == at.CODES:
+            elif test == at.CODES or test == at.PATTERN_CODE:
                 point = True
         if point:
             this_rest = words[position + 2] if test == at.FINE_RANGES else np.int64(0)
-            this_key = words[position + 1] << 32 if test == at.CODES else words[position + 1]
+            this_key = words[position + 1]
+            if test == at.CODES or test == at.PATTERN_CODE:
+                this_key <<= 32
             cluster = find_cluster(context, head & 0xFFFF, this_key, this_rest)
             count = 0 if cluster < 0 else clusters[cluster * at.CLUSTER_WORDS + at.C_COUNT]
             if count < best:

@@ -1,8 +1,8 @@
 """Boxes: placing a conjunction on the axes as if it were an event.
 
-On each axis a conjunction reaches from a lowest to a highest key. `place_box` writes both ends, and
-the cells they lie in, where `search` has the single key of an event; on every other axis of its
-attributes it leaves what an entry there would need to contain it.
+On each axis a conjunction reaches from a lowest to a highest key. `place_box` writes both ends,
+and the cells they lie in, where `search` has the single key of an event; on every other axis of
+its attributes it leaves what an entry there would need to contain it.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ def _place(context, axis, low_cell, high_cell, low, high, rest):
 def _place_kind(context, attribute, kind, count):
     """Let the box be of one kind on an attribute's kind axis, if it has one."""
     touched = words_at(context, at.TOUCHED)
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * 4 + at.KIND])
+    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.KIND])
     if axis < 0:
         return count
     _place(context, axis, kind, kind, _LOWEST, _HIGHEST, 0)
@@ -75,7 +75,7 @@ def _place_codes(context, words, position, attribute, count):
     _place(context, axis, first % at.CELLS, last % at.CELLS, lowest << 32, highest << 32, 0)
     words_at(context, at.TOUCHED)[count] = axis
     count += 1
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * 4 + at.TEXT])
+    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.TEXT])
     if axis >= 0:
         count = _place_order(context, axis, low_key, high_key, 0, count)
     return count
@@ -84,7 +84,7 @@ def _place_codes(context, words, position, attribute, count):
 @kernel
 def _place_any_text(context, attribute, count):
     """A box of texts that no single code contains; entries that exclude codes may."""
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * 4 + at.CODE])
+    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.CODE])
     if axis < 0:
         return count
     _place(context, axis, at.OTHER, at.OTHER, _LOWEST, _HIGHEST, 0)
@@ -132,7 +132,7 @@ def place_box(context, words):
             elif test == at.NOT_CODES:
                 count = _place_any_text(context, attribute, count)
                 text_axis = np.int64(
-                    integers_at(context, at.ATTRIBUTE_AXES)[attribute * 4 + at.TEXT]
+                    integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.TEXT]
                 )
                 if text_axis >= 0:
                     _place(context, text_axis, 0, at.CELLS - 1, _LOWEST, _HIGHEST, 0)

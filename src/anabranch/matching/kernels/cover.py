@@ -234,7 +234,7 @@ def _is_within(context, slot, words):
                 # A text given by its code lies within a range of texts if its key does.
                 attribute = axes[axis * at.AXIS_WORDS + at.A_ATTRIBUTE]
                 code_axis = np.int64(
-                    integers_at(context, at.ATTRIBUTE_AXES)[attribute * 4 + at.CODE]
+                    integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.CODE]
                 )
                 if code_axis >= 0:
                     known, low, high = _reach_of(context, slot, code_axis)

@@ -123,7 +123,7 @@ def cells_of_predicate(context, position):
             more_possible, more_certain = _range_cells(context, axis, low, high, by_text)
             possible |= more_possible
             certain |= more_certain
-    elif test == at.CODES:
+    elif test == at.CODES or test == at.PATTERN_CODE:
         for i in range(count):
             possible |= one << np.uint64(records[position + 1 + i] % at.CELLS)
     elif test == at.NOT_CODES:
@@ -240,7 +240,7 @@ def predicate_cells(context, slot, number):
     axis = predicate_axis(context, slot, number)
     low = _line_key(context, slot, 2 * number)
     space = words_at(context, at.AXES)[axis * at.AXIS_WORDS + at.A_SPACE]
-    if space == at.CODE:
+    if space == at.CODE or space == at.PATTERN:
         return np.uint64(1) << np.uint64((low >> 32) % at.CELLS), np.uint64(0)
     high = _line_key(context, slot, 2 * number + 1)
     return _range_cells(context, axis, low, high, space == at.TEXT)

@@ -39,7 +39,7 @@ NODES: Final = 12  #: i32, NODE_WORDS per node of the clusters' trees.
 AXES: Final = 13  #: i64, AXIS_WORDS per axis.
 BOUNDS: Final = 14  #: i64, CELLS - 1 per axis, ascending.
 SAMPLES: Final = 15  #: i64, SAMPLE_SIZE keys per axis.
-ATTRIBUTE_AXES: Final = 16  #: i32, 4 per attribute: its axis in each space, or -1.
+ATTRIBUTE_AXES: Final = 16  #: i32, SPACES per attribute: its axis in each space, or -1.
 CODE_REFS: Final = 17  #: i32 per code: how many records name it.
 CELL: Final = 18  #: i64 per axis: the event's cell (scratch).
 LOW: Final = 19  #: i64 per axis: the event's key, rounded down (scratch).
@@ -59,7 +59,17 @@ LINES: Final = 32  #: i32, LINE_WORDS per slot: one cache line that decides almo
 TIES: Final = 33  #: i32, TIE_WORDS per slot: the lower halves of the keys in the line.
 HIGH_CELL: Final = 34  #: i64 per axis: the cell of a box's higher end (scratch of covering).
 CODE_KEYS: Final = 35  #: i64 per code: the key of its text.
-ARRAYS: Final = 36
+CELL_MASK: Final = 36  #: u64 per axis: the event's cells as bits; pattern axes may have several.
+PATTERNS: Final = 37  #: i64, PATTERN_WORDS per code of a pattern.
+PATTERN_HASH: Final = 38  #: i32, open addressing: code + 1, or 0.
+LITERALS: Final = 39  #: u8: the literals of patterns, one after the other.
+ATTRIBUTE_CLASSES: Final = 40  #: i32, 2 per attribute: its first class in CLASSES, how many.
+CLASSES: Final = 41  #: i32: kind << 16 | length of the patterns an attribute has.
+POWERS: Final = 42  #: i64: powers of the base of the text hash.
+TEXT_HASHES: Final = 43  #: i64: hashes of all beginnings of a text (scratch).
+HITS: Final = 44  #: i32 per code: the last event that satisfied the pattern.
+HIT_LIST: Final = 45  #: i32: the patterns this event satisfies (scratch).
+ARRAYS: Final = 46
 
 # -- counters, behind the addresses -----------------------------------------------------------
 
@@ -86,9 +96,11 @@ LIVE_ENTRIES: Final = _C + 18
 RANDOM: Final = _C + 19  #: State of the sampler's generator: results never depend on it.
 RECORDS_LIVE: Final = _C + 20  #: Words in use.
 DOUBT_ENTRIES: Final = _C + 21  #: Entries whose record is not sufficient.
+PATTERN_COUNT: Final = _C + 23
 COVERING: Final = _C + 22  #: 1 where boxes are asked about: lines are whole, codes counted outside.
 
-SLOT_FREE: Final = _C + 24  #: One head per run size 2**0 … 2**7.
+PATTERN_HASH_MASK: Final = _C + 24
+SLOT_FREE: Final = _C + 25  #: One head per run size 2**0 … 2**7.
 TABLE_FREE: Final = SLOT_FREE + 10  #: One head per table size 4 * 2**0 … 4 * 2**15.
 RECORD_FREE: Final = TABLE_FREE + 16  #: One head per size class of records.
 RECORD_CLASSES: Final = 96
@@ -108,6 +120,9 @@ AXIS_CAPACITY: Final = _K + 8
 CODE_CAPACITY: Final = _K + 9
 OUTPUT_CAPACITY: Final = _K + 10
 DOUBT_CAPACITY: Final = _K + 11
+LITERAL_CAPACITY: Final = _K + 12
+CLASS_CAPACITY: Final = _K + 13
+TEXT_CAPACITY: Final = _K + 14
 CONTEXT_WORDS: Final = _K + 16
 
 # -- sizes ------------------------------------------------------------------------------------
@@ -115,6 +130,7 @@ CONTEXT_WORDS: Final = _K + 16
 CELLS: Final = 32  #: Cells of ordered and code axes.
 OTHER: Final = 32  #: Code axes: a text that no filter names.
 MISS: Final = 33  #: The attribute is absent or of another kind.
+MULTI: Final = 64  #: In CELL: the event lies in several cells of the axis, see CELL_MASK.
 ROWS: Final = 34
 WORDS: Final = 8  #: u64 words of a row.
 BLOCK_SLOTS: Final = 512
@@ -189,6 +205,20 @@ KIND: Final = 0
 NUMBER: Final = 1
 CODE: Final = 2
 TEXT: Final = 3
+PATTERN: Final = 4
+SPACES: Final = 5
+
+# -- patterns: a text begins with, ends with or contains a literal; each has a code --------------
+
+PATTERN_WORDS: Final = 3
+P_HASH: Final = 0
+P_LITERAL: Final = 1  #: First byte in LITERALS | length << 32.
+P_CLASS: Final = 2  #: Attribute << 32 | kind << 16 | length.
+BEGINS: Final = 1
+ENDS: Final = 2
+CONTAINS: Final = 3
+#: A longer literal is left to Python.
+LITERAL_BYTES_MAX: Final = 255
 
 #: Cells of a KIND axis.
 K_ABSENT: Final = 0
@@ -206,7 +236,8 @@ K_TEXT: Final = 5
 
 LINE_WORDS: Final = 16
 L_ENTRY: Final = 0  #: As SLOT_ENTRY. In a free run's first slot: the next free run.
-L_INFO: Final = 1  #: Ranges | low end may tie << (8 + j) | high end may tie << (16 + j).
+#: Ranges | low end may tie << (8 + j) | high end may tie << (16 + j) | pattern << (24 + j).
+L_INFO: Final = 1
 L_RECORD: Final = 2  #: Position of a record with further predicates, or -1.
 L_AXES: Final = 3  #: Axes of the ranges, 16 bits each.
 L_ENDS: Final = 6  #: Upper halves of low and high end of each range.
@@ -224,9 +255,10 @@ RANGES: Final = 0  #: count × (low key, high key); both ends are floats exactly
 FINE_RANGES: Final = 1  #: count × (low key, low rest, high key, high rest).
 CODES: Final = 2  #: count codes, one of which it is.
 NOT_CODES: Final = 3  #: a text, and none of these.
+PATTERN_CODE: Final = 5  #: 1 code of a pattern that the text satisfies.
 KINDS: Final = 4  #: mask of KIND cells.
 
-# -- events: a head attribute | form << 32, and two words: value or code, text key ------------
+# -- events: a head attribute | form << 32, and two words: value or code, bytes of its text ------
 
 FORM_TRUTH: Final = 1
 FORM_INTEGER: Final = 2

@@ -62,11 +62,15 @@ def _write_range(context, words, position):
     head = words[position]
     test = (head >> 16) & 0xFF
     count = np.int64(lines[at.L_INFO]) & 0xFF
-    if head >> 24 != 1 or count == at.LINE_RANGES or (test != at.RANGES and test != at.CODES):
+    if (
+        head >> 24 != 1
+        or count == at.LINE_RANGES
+        or (test != at.RANGES and test != at.CODES and test != at.PATTERN_CODE)
+    ):
         return False
     low = words[position + 1]
     high = low
-    if test == at.CODES:
+    if test == at.CODES or test == at.PATTERN_CODE:
         low <<= 32
         high = low | 0xFFFFFFFF
     else:
@@ -76,6 +80,8 @@ def _write_range(context, words, position):
         info |= np.int64(1) << (8 + count)
     if high & 0xFFFFFFFF != 0xFFFFFFFF:
         info |= np.int64(1) << (16 + count)
+    if test == at.PATTERN_CODE:
+        info |= np.int64(1) << (24 + count)
     lines[at.L_INFO] = info
     pair = np.int64(lines[at.L_AXES + (count >> 1)])
     axis = head & 0xFFFF

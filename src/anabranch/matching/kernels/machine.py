@@ -1,7 +1,7 @@
 """How kernels are compiled, and the few machine instructions that numba does not name.
 
-A function that Python calls is an `entry_point`: it is cached on disk with all it calls. The others
-are `kernel`s: they have no way in from Python, which halves what there is to compile.
+A function that Python calls is an `entry_point`: it is cached on disk with all it calls. The
+others are `kernel`s: they have no way in from Python, which halves what there is to compile.
 """
 
 from llvmlite import ir
@@ -99,3 +99,4 @@ def _array_at(element, bytes_each):
 words_at = _array_at(types.int64, 8)
 bitmaps_at = _array_at(types.uint64, 8)
 integers_at = _array_at(types.int32, 4)
+bytes_at = _array_at(types.uint8, 1)

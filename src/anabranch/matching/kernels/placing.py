@@ -1,105 +1,146 @@
 """Placing an event: its cell and its keys on every axis of its attributes.
 
 Until an event is placed, every axis misses: no entry that constrains the axis admits it.
-`lift_event` restores that, touching only what was set.
+`lift_event` restores that, touching only what was set. A text may satisfy several patterns and
+so lie in several cells of a pattern axis; then CELL has the lowest of them and MULTI, and
+CELL_MASK has them all. On a pattern axis every range in a line is passed, and what decides is
+whether the pattern's code was hit by this very event.
 """
 
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.keys import (
-    cell_of,
-    key_and_rest,
-    key_of_bits,
-)
+from anabranch.matching.kernels.keys import cell_of, key_and_rest, key_of_bits
 from anabranch.matching.kernels.machine import (
+    bitmaps_at,
     bits_float,
     integers_at,
     kernel,
+    lowest_bit,
     words_at,
 )
+from anabranch.matching.kernels.patterns import find_patterns
 
 _LOWEST = np.int64(-0x8000000000000000)
 _HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 @kernel
-def place_event(context, heads, values, start, stop):
-    """Set the event's cell and keys on every axis of its attributes; returns how many axes."""
+def next_stamp(context):
+    """A stamp that no earlier event had; all stamps are wiped when they run out."""
+    context[at.STAMP] += 1
+    if context[at.STAMP] >= at.STAMP_MAX:
+        stamps = integers_at(context, at.STAMPS)
+        for entry in range(context[at.ENTRY_COUNT]):
+            stamps[entry] = 0
+        hits = integers_at(context, at.HITS)
+        for code in range(context[at.CODE_CAPACITY]):
+            hits[code] = 0
+        context[at.STAMP] = 1
+    return context[at.STAMP]
+
+
+@kernel
+def _set(context, axis, cell, low, high, rest, count):
+    """Place the event on an axis."""
+    words_at(context, at.CELL)[axis] = cell
+    bitmaps_at(context, at.CELL_MASK)[axis] = np.uint64(1) << np.uint64(cell)
+    words_at(context, at.LOW)[axis] = low
+    words_at(context, at.HIGH)[axis] = high
+    words_at(context, at.REST)[axis] = rest
+    words_at(context, at.TOUCHED)[count] = axis
+    return count + 1
+
+
+@kernel
+def _key_of_text(texts, first, length):
+    """The key of a text: its first seven bytes, then its length up to eight."""
+    key = np.int64(0)
+    for i in range(7):
+        key = (key << 8) | (np.int64(texts[first + i]) if i < length else np.int64(0))
+    return ((key << 8) | min(length, np.int64(8))) ^ _LOWEST
+
+
+@kernel
+def _place_text(context, attribute, code, texts, first, length, count):
+    """Place a text on the axes of codes and of text order."""
+    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.CODE])
+    if axis >= 0:
+        cell = code % at.CELLS if code >= 0 else np.int64(at.OTHER)
+        count = _set(context, axis, cell, code << 32, code << 32, np.int64(0), count)
+    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.TEXT])
+    if axis >= 0:
+        key = _key_of_text(texts, first, length)
+        count = _set(context, axis, cell_of(context, axis, key), key, key, np.int64(0), count)
+    return count
+
+
+@kernel
+def _place_patterns(context, attribute, texts, first, length, count, hits):
+    """Place a text on the axis of patterns; returns (axes, patterns) so far."""
+    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.PATTERN])
+    if axis < 0:
+        return count, hits
+    more = find_patterns(context, attribute, texts, first, length, hits)
+    if more == hits:
+        return count, hits
+    cells = np.uint64(0)
+    for i in range(hits, more):
+        code = np.int64(integers_at(context, at.HIT_LIST)[i])
+        cells |= np.uint64(1) << np.uint64(code % at.CELLS)
+    count = _set(context, axis, lowest_bit(cells), _HIGHEST, _LOWEST, np.int64(0), count)
+    bitmaps_at(context, at.CELL_MASK)[axis] = cells
+    if cells & (cells - np.uint64(1)) != np.uint64(0):
+        words_at(context, at.CELL)[axis] |= at.MULTI
+    return count, more
+
+
+@kernel
+def place_event(context, heads, values, texts, start, stop):
+    """Place an event; returns how many axes it touches and how many patterns it satisfies."""
     attribute_axes = integers_at(context, at.ATTRIBUTE_AXES)
-    cell = words_at(context, at.CELL)
-    low = words_at(context, at.LOW)
-    high = words_at(context, at.HIGH)
-    rests = words_at(context, at.REST)
-    touched = words_at(context, at.TOUCHED)
-    count = 0
+    count = np.int64(0)
+    hits = np.int64(0)
+    zero = np.int64(0)
     for i in range(start, stop):
         attribute = heads[i] & 0xFFFFFFFF
         form = heads[i] >> 32
         value = values[2 * i]
-        is_number = form == at.FORM_INTEGER or form == at.FORM_FLOAT
-        kind = at.K_TRUE if value != 0 else at.K_FALSE
+        kind = np.int64(at.K_TRUE if value != 0 else at.K_FALSE)
         if form == at.FORM_TEXT:
-            kind = at.K_TEXT
-        elif is_number:
-            kind = at.K_NUMBER
-            if form == at.FORM_FLOAT:
-                number = bits_float(value)
-                if number != number:
-                    kind = at.K_NAN
-                    is_number = False
-        axis = attribute_axes[attribute * 4 + at.KIND]
+            kind = np.int64(at.K_TEXT)
+            first = values[2 * i + 1] & 0xFFFFFFFF
+            length = values[2 * i + 1] >> 32
+            count = _place_text(context, attribute, value, texts, first, length, count)
+            count, hits = _place_patterns(context, attribute, texts, first, length, count, hits)
+        elif form == at.FORM_INTEGER or form == at.FORM_FLOAT:
+            kind = np.int64(at.K_NUMBER)
+            if form == at.FORM_FLOAT and bits_float(value) != bits_float(value):
+                kind = np.int64(at.K_NAN)
+            axis = np.int64(attribute_axes[attribute * at.SPACES + at.NUMBER])
+            if axis >= 0 and kind == at.K_NUMBER:
+                if form == at.FORM_FLOAT:
+                    key, rest = key_of_bits(value), zero
+                else:
+                    key, rest = key_and_rest(value)
+                high = key + (1 if rest != 0 else 0)
+                count = _set(context, axis, cell_of(context, axis, key), key, high, rest, count)
+        axis = np.int64(attribute_axes[attribute * at.SPACES + at.KIND])
         if axis >= 0:
-            cell[axis] = kind
-            touched[count] = axis
-            count += 1
-        axis = attribute_axes[attribute * 4 + at.NUMBER]
-        if axis >= 0 and is_number:
-            rest = np.int64(0)
-            if form == at.FORM_FLOAT:
-                key = key_of_bits(value)
-            else:
-                key, rest = key_and_rest(value)
-            cell[axis] = cell_of(context, axis, key)
-            low[axis] = key
-            high[axis] = key + (1 if rest != 0 else 0)
-            rests[axis] = rest
-            touched[count] = axis
-            count += 1
-        if form == at.FORM_TEXT:
-            axis = attribute_axes[attribute * 4 + at.CODE]
-            if axis >= 0:
-                cell[axis] = value % at.CELLS if value >= 0 else at.OTHER
-                low[axis] = value << 32
-                high[axis] = value << 32
-                touched[count] = axis
-                count += 1
-            axis = attribute_axes[attribute * 4 + at.TEXT]
-            if axis >= 0:
-                key = values[2 * i + 1]
-                cell[axis] = cell_of(context, axis, key)
-                low[axis] = key
-                high[axis] = key
-                touched[count] = axis
-                count += 1
-    return count
+            count = _set(context, axis, kind, _LOWEST, _HIGHEST, zero, count)
+    return count, hits
 
 
 @kernel
 def lift_event(context, count):
     """Undo `place_event`: every axis misses again."""
     axes = words_at(context, at.AXES)
-    cell = words_at(context, at.CELL)
-    low = words_at(context, at.LOW)
-    high = words_at(context, at.HIGH)
-    rests = words_at(context, at.REST)
     touched = words_at(context, at.TOUCHED)
     for i in range(count):
         axis = touched[i]
-        cell[axis] = at.K_ABSENT if axes[axis * at.AXIS_WORDS + 1] == at.KIND else at.MISS
-        low[axis] = _LOWEST
-        high[axis] = _HIGHEST
-        rests[axis] = 0
+        is_kind = axes[axis * at.AXIS_WORDS + at.A_SPACE] == at.KIND
+        cell = np.int64(at.K_ABSENT) if is_kind else np.int64(at.MISS)
+        _set(context, axis, cell, _LOWEST, _HIGHEST, np.int64(0), i)
 
 
 @kernel
@@ -112,39 +153,31 @@ def record_holds(context, position):
     count = head >> 24
     low = words_at(context, at.LOW)[axis]
     high = words_at(context, at.HIGH)[axis]
+    cell = words_at(context, at.CELL)[axis]
+    if test == at.KINDS:
+        mask = np.uint64(records[position + 1])
+        return (mask >> np.uint64(cell)) & np.uint64(1) != np.uint64(0)
+    if cell == at.MISS:
+        return False
+    if test == at.PATTERN_CODE:
+        return integers_at(context, at.HITS)[records[position + 1]] == context[at.STAMP]
+    if test == at.CODES or test == at.NOT_CODES:
+        for i in range(count):
+            if records[position + 1 + i] << 32 == low:
+                return test == at.CODES
+        return test == at.NOT_CODES
     if test == at.RANGES:
         for i in range(count):
             spot = position + 1 + 2 * i
             if low >= records[spot] and high <= records[spot + 1]:
                 return True
         return False
-    if test == at.CODES:
-        if words_at(context, at.CELL)[axis] == at.MISS:
-            return False
-        for i in range(count):
-            if records[position + 1 + i] << 32 == low:
-                return True
-        return False
-    if test == at.NOT_CODES:
-        if words_at(context, at.CELL)[axis] == at.MISS:
-            return False
-        for i in range(count):
-            if records[position + 1 + i] << 32 == low:
-                return False
-        return True
-    if test == at.KINDS:
-        mask = np.uint64(records[position + 1])
-        return (mask >> np.uint64(words_at(context, at.CELL)[axis])) & np.uint64(1) != np.uint64(0)
     rest = words_at(context, at.REST)[axis]
     for i in range(count):
         spot = position + 1 + 4 * i
         above = low > records[spot] or (low == records[spot] and rest >= records[spot + 1])
-        if high > low:
-            below = low < records[spot + 2] or (
-                low == records[spot + 2] and rest <= records[spot + 3]
-            )
-        else:
-            below = low <= records[spot + 2]
-        if words_at(context, at.CELL)[axis] != at.MISS and above and below:
+        below = low < records[spot + 2]
+        below = below or (low == records[spot + 2] and rest <= records[spot + 3])
+        if above and below:
             return True
     return False

@@ -22,6 +22,7 @@ from anabranch.matching.kernels.machine import (
 )
 from anabranch.matching.kernels.placing import (
     lift_event,
+    next_stamp,
     place_event,
     record_holds,
 )
@@ -40,7 +41,8 @@ def line_holds(context, slot):
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
     line = slot * at.LINE_WORDS
-    for j in range(np.int64(lines[line + at.L_INFO]) & 0xFF):
+    info = np.int64(lines[line + at.L_INFO])
+    for j in range(info & 0xFF):
         axis = (np.int64(lines[line + at.L_AXES + (j >> 1)]) >> (16 * (j & 1))) & 0xFFFF
         tie = slot * at.TIE_WORDS + 2 * j
         start = np.int64(lines[line + at.L_ENDS + 2 * j]) << 32
@@ -49,6 +51,10 @@ def line_holds(context, slot):
             return False
         if high[axis] > stop | (np.int64(ties[tie + 1]) & 0xFFFFFFFF):
             return False
+        if (info >> (24 + j)) & 1:
+            code = lines[line + at.L_ENDS + 2 * j]
+            if integers_at(context, at.HITS)[code] != context[at.STAMP]:
+                return False
     return True
 
 
@@ -80,8 +86,8 @@ def _zones_admit(context, block):
         if axis == at.NO_AXIS:
             return True
         if (axes >> (48 + rank)) & 1:
-            cell = np.uint64(words_at(context, at.CELL)[axis])
-            if (np.uint64(zones[z + at.Z_RANGE + 2 * rank]) >> cell) & np.uint64(1) == np.uint64(0):
+            cells = bitmaps_at(context, at.CELL_MASK)[axis]
+            if np.uint64(zones[z + at.Z_RANGE + 2 * rank]) & cells == np.uint64(0):
                 return False
         elif (
             words_at(context, at.LOW)[axis] < zones[z + at.Z_RANGE + 2 * rank]
@@ -113,7 +119,7 @@ def _try_block(context, block, hits, open_bits, state):
     blocks = words_at(context, at.BLOCKS)
     pages = bitmaps_at(context, at.PAGES)
     row_pages = words_at(context, at.ROW_PAGES)
-    cell = words_at(context, at.CELL)
+    cell_mask = bitmaps_at(context, at.CELL_MASK)
     b = block * at.BLOCK_WORDS
     first = blocks[b + at.B_TABLE] & _FIRST_ROW
     count = (blocks[b + at.B_TABLE] >> 40) & 0xFFFF
@@ -122,8 +128,13 @@ def _try_block(context, block, hits, open_bits, state):
         for row in range(first, first + count):
             if members == np.uint64(0):
                 break
-            spot = (row_pages[row] >> 16) * at.PAGE_WORDS + cell[row_pages[row] & 0xFFFF] * at.WORDS
-            members &= pages[spot + word]
+            page = (row_pages[row] >> 16) * at.PAGE_WORDS + word
+            cells = cell_mask[row_pages[row] & 0xFFFF]
+            admitted = np.uint64(0)
+            while cells != np.uint64(0):
+                admitted |= pages[page + lowest_bit(cells) * at.WORDS]
+                cells &= cells - np.uint64(1)
+            members &= admitted
         slot = blocks[b + at.B_CHUNKS + (word >> 1)] + 64 * (word & 1)
         while members != np.uint64(0) and state[0] > 0:
             _try_slot(context, slot + lowest_bit(members), hits, open_bits, state)
@@ -154,7 +165,7 @@ def _try_cluster(context, cluster, hits, open_bits, state):
 
 
 @entry_point
-def reach(context, heads, values, hits, open_bits, state):
+def reach(context, heads, values, texts, hits, open_bits, state):
     """Mark in `hits` the destinations that one event reaches; doubtful entries go to DOUBTS.
 
     `open_bits` counts, modulo 64, the destinations that are not hit; `state` is how many those
@@ -164,7 +175,8 @@ def reach(context, heads, values, hits, open_bits, state):
     touched = words_at(context, at.TOUCHED)
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
-    count = place_event(context, heads, values, 0, heads.shape[0])
+    next_stamp(context)
+    count, hit_count = place_event(context, heads, values, texts, 0, heads.shape[0])
     _try_cluster(context, np.int64(0), hits, open_bits, state)
     for i in range(count):
         axis = touched[i]
@@ -178,4 +190,13 @@ def reach(context, heads, values, hits, open_bits, state):
             cluster = find_cluster(context, axis, low[axis], rest)
             if cluster >= 0:
                 _try_cluster(context, cluster, hits, open_bits, state)
+    for i in range(hit_count):
+        if state[0] == 0:
+            break
+        code = np.int64(integers_at(context, at.HIT_LIST)[i])
+        attribute = words_at(context, at.PATTERNS)[code * at.PATTERN_WORDS + at.P_CLASS] >> 32
+        axis = integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.PATTERN]
+        cluster = find_cluster(context, np.int64(axis), code << 32, np.int64(0))
+        if cluster >= 0:
+            _try_cluster(context, cluster, hits, open_bits, state)
     lift_event(context, count)

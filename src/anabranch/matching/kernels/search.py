@@ -29,6 +29,7 @@ from anabranch.matching.kernels.machine import (
 )
 from anabranch.matching.kernels.placing import (
     lift_event,
+    next_stamp,
     place_event,
     record_holds,
 )
@@ -43,7 +44,7 @@ _FIRST_ROW = np.int64((1 << 40) - 1)
 
 
 @entry_point
-def search(context, heads, values, offsets, first, ends, doubt_ends):
+def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
     """Match events `first` … and write owners to OUTPUT, doubtful entries to DOUBTS.
 
     Event i has the attributes heads[offsets[i] : offsets[i + 1]]; its matches end at ends[i + 1].
@@ -62,6 +63,11 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
     zones = words_at(context, at.ZONES)
     entry_owner = integers_at(context, at.ENTRY_OWNER)
     cell = words_at(context, at.CELL)
+    cell_mask = bitmaps_at(context, at.CELL_MASK)
+    patterns = words_at(context, at.PATTERNS)
+    attribute_axes = integers_at(context, at.ATTRIBUTE_AXES)
+    hits = integers_at(context, at.HITS)
+    hit_list = integers_at(context, at.HIT_LIST)
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
     touched = words_at(context, at.TOUCHED)
@@ -84,19 +90,23 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
     for event in range(first, event_count):
         if n + live > context[at.OUTPUT_CAPACITY] or d + doubtful > context[at.DOUBT_CAPACITY]:
             return event
-        context[at.STAMP] += 1
-        if context[at.STAMP] >= at.STAMP_MAX:
-            for entry in range(context[at.ENTRY_COUNT]):
-                stamps[entry] = 0
-            context[at.STAMP] = 1
-        stamp = context[at.STAMP]
-        touched_count = place_event(context, heads, values, offsets[event], offsets[event + 1])
+        stamp = next_stamp(context)
+        touched_count, hit_count = place_event(
+            context, heads, values, texts, offsets[event], offsets[event + 1]
+        )
         visits = 0
         found = 0
-        # -- (2) clusters: -1 is the one without access, then two for every axis touched
-        for step in range(-1, 2 * touched_count):
+        # -- (2) clusters: the one without access, two for every axis touched, one per pattern
+        for step in range(-1, 2 * touched_count + hit_count):
             cluster = np.int64(0)
-            if step >= 0:
+            if step >= 2 * touched_count:
+                code = np.int64(hit_list[step - 2 * touched_count])
+                attribute = patterns[code * at.PATTERN_WORDS + at.P_CLASS] >> 32
+                axis = np.int64(attribute_axes[attribute * at.SPACES + at.PATTERN])
+                cluster = find_cluster(context, axis, code << 32, np.int64(0))
+                if cluster < 0:
+                    continue
+            elif step >= 0:
                 axis = touched[step >> 1]
                 if step & 1:
                     if axes[axis * at.AXIS_WORDS + at.A_KEYS] == 0:
@@ -126,7 +136,7 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
                         break
                     if (zone_axes >> (48 + rank)) & 1:
                         zone = np.uint64(zones[z + at.Z_RANGE + 2 * rank])
-                        admitted = (zone >> np.uint64(cell[axis])) & one != zero
+                        admitted = zone & cell_mask[axis] != zero
                     else:
                         admitted = low[axis] >= zones[z + at.Z_RANGE + 2 * rank]
                         admitted = admitted and high[axis] <= zones[z + at.Z_RANGE + 2 * rank + 1]
@@ -149,7 +159,7 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
                 row = table & _FIRST_ROW
                 for r in range(row, row + ((table >> 40) & 0xFFFF)):
                     word = row_pages[r]
-                    spot = (word >> 16) * at.PAGE_WORDS + cell[word & 0xFFFF] * at.WORDS
+                    spot = (word >> 16) * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
                     prefetch(pages_address + 8 * spot)
             if i < _AHEAD:
                 continue
@@ -166,9 +176,14 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
             table = blocks[b + at.B_TABLE]
             row = table & _FIRST_ROW
             row_end = row + ((table >> 40) & 0xFFFF)
+            several = False
             for r in range(row, row_end):
                 word = row_pages[r]
-                spot = (word >> 16) * at.PAGE_WORDS + cell[word & 0xFFFF] * at.WORDS
+                here = cell[word & 0xFFFF]
+                if here & at.MULTI:
+                    several = True
+                    continue
+                spot = (word >> 16) * at.PAGE_WORDS + here * at.WORDS
                 x0 &= pages[spot]
                 x1 &= pages[spot + 1]
                 x2 &= pages[spot + 2]
@@ -177,6 +192,39 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
                 x5 &= pages[spot + 5]
                 x6 &= pages[spot + 6]
                 x7 &= pages[spot + 7]
+            if several:
+                for r in range(row, row_end):
+                    word = row_pages[r]
+                    if cell[word & 0xFFFF] & at.MULTI == 0:
+                        continue
+                    y0 = zero
+                    y1 = zero
+                    y2 = zero
+                    y3 = zero
+                    y4 = zero
+                    y5 = zero
+                    y6 = zero
+                    y7 = zero
+                    cells = cell_mask[word & 0xFFFF]
+                    while cells != zero:
+                        spot = (word >> 16) * at.PAGE_WORDS + lowest_bit(cells) * at.WORDS
+                        cells &= cells - one
+                        y0 |= pages[spot]
+                        y1 |= pages[spot + 1]
+                        y2 |= pages[spot + 2]
+                        y3 |= pages[spot + 3]
+                        y4 |= pages[spot + 4]
+                        y5 |= pages[spot + 5]
+                        y6 |= pages[spot + 6]
+                        y7 |= pages[spot + 7]
+                    x0 &= y0
+                    x1 &= y1
+                    x2 &= y2
+                    x3 &= y3
+                    x4 &= y4
+                    x5 &= y5
+                    x6 &= y6
+                    x7 &= y7
             if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == zero:
                 continue
             members = bit_count(x0) + bit_count(x1) + bit_count(x2) + bit_count(x3)
@@ -201,7 +249,7 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
                 for r in range(row, row_end):
                     word = row_pages[r]
                     page = tables[r * at.TABLE_WORDS + at.T_CERTAIN]
-                    spot = page * at.PAGE_WORDS + cell[word & 0xFFFF] * at.WORDS
+                    spot = page * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
                     if page < 0:
                         spot = (word >> 16) * at.PAGE_WORDS + at.MISS * at.WORDS
                     y0 &= pages[spot]
@@ -274,6 +322,13 @@ def search(context, heads, values, offsets, first, ends, doubt_ends):
                     if high[axis] & 0xFFFFFFFF > lower & 0xFFFFFFFF:
                         holds = False
                         break
+            if holds and info >> 24:
+                for j in range(info & 0xFF):
+                    if (info >> (24 + j)) & 1:
+                        code = np.int64(lines[line + at.L_ENDS + 2 * j])
+                        if hits[code] != stamp:
+                            holds = False
+                            break
             record = np.int64(lines[line + at.L_RECORD])
             if holds and record >= 0:
                 position = record + 1

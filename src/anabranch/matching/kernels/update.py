@@ -94,7 +94,7 @@ def refer(context, words, step):
         head = words[position]
         test = (head >> 16) & 0xFF
         axes[(head & 0xFFFF) * at.AXIS_WORDS + at.A_REFS] += step
-        if test == at.CODES or test == at.NOT_CODES:
+        if test == at.CODES or test == at.NOT_CODES or test == at.PATTERN_CODE:
             for i in range(head >> 24):
                 if step > 0:
                     integers_at(context, at.CODE_REFS)[words[position + 1 + i]] += 1
@@ -272,13 +272,15 @@ def _release(context, cluster, slot):
     axis = clusters[c + at.C_AXIS]
     if axis >= 0 and clusters[c + at.C_REST] != at.AXIS_ACCESS:
         axes[axis * at.AXIS_WORDS + at.A_REFS] -= 1
-        if axes[axis * at.AXIS_WORDS + at.A_SPACE] == at.CODE:
+        space = axes[axis * at.AXIS_WORDS + at.A_SPACE]
+        if space == at.CODE or space == at.PATTERN:
             _drop_code(context, clusters[c + at.C_KEY] >> 32)
     in_line = np.int64(lines[slot * at.LINE_WORDS + at.L_INFO]) & 0xFF
     for number in range(in_line):
         axis = predicate_axis(context, slot, number)
         axes[axis * at.AXIS_WORDS + at.A_REFS] -= 1
-        if axes[axis * at.AXIS_WORDS + at.A_SPACE] == at.CODE:
+        space = axes[axis * at.AXIS_WORDS + at.A_SPACE]
+        if space == at.CODE or space == at.PATTERN:
             _drop_code(context, np.int64(lines[slot * at.LINE_WORDS + at.L_ENDS + 2 * number]))
     record = np.int64(lines[slot * at.LINE_WORDS + at.L_RECORD])
     if record < 0:
@@ -288,7 +290,7 @@ def _release(context, cluster, slot):
         head = records[position]
         test = (head >> 16) & 0xFF
         axes[(head & 0xFFFF) * at.AXIS_WORDS + at.A_REFS] -= 1
-        if test == at.CODES or test == at.NOT_CODES:
+        if test == at.CODES or test == at.NOT_CODES or test == at.PATTERN_CODE:
             for i in range(head >> 24):
                 _drop_code(context, records[position + 1 + i])
         position += words_of_predicate(head)

@@ -1,9 +1,9 @@
 """Zones: why most blocks are never looked into.
 
-The *zone* of an axis in a block is the union of its members' cells, and the span from their lowest
-to their highest key. A block is skipped when the event falls outside a zone, and the three
-narrowest zones stand together in one cache line, so that skipping costs no more than that. Zones
-only widen until the block is split or emptied.
+The *zone* of an axis in a block is the union of its members' cells, and the span from their
+lowest to their highest key. A block is skipped when the event falls outside a zone, and the
+three narrowest zones stand together in one cache line, so that skipping costs no more than
+that. Zones only widen until the block is split or emptied.
 """
 
 import numpy as np

@@ -1,0 +1,105 @@
+"""The book of patterns: literals that texts begin with, end with or contain, for the kernels.
+
+`kernels.patterns` finds which of them a text satisfies. Here is kept what it reads: the
+literals one after the other, the table by hash, and for each attribute the (kind, length) pairs
+that occur. Literals of patterns that are gone are swept out when they outweigh the rest. State:
+rebuilt from the filters.
+"""
+
+import numpy as np
+
+from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.patterns import BASE, drop_pattern, put_pattern
+from anabranch.matching.memory import Memory
+
+
+class PatternBook:
+    """Patterns by code, in the arrays of one memory."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        #: Code → its literal, its attribute and kind << 16 | length.
+        self._patterns: dict[int, tuple[bytes, int, int]] = {}
+        #: Attribute → class → how many patterns.
+        self._classes: dict[int, dict[int, int]] = {}
+        self._literal_bytes = 0
+        self._dead_bytes = 0
+        powers = memory.arrays[at.POWERS]
+        if powers[0] == 0:
+            with np.errstate(over="ignore"):
+                powers[0] = 1
+                powers[1:] = np.cumprod(np.full(len(powers) - 1, BASE, np.int64))
+
+    def learn(self, code: int, attribute: int, kind: int, literal: bytes) -> None:
+        """A pattern is used for the first time; the code's capacity is there."""
+        class_word = kind << 16 | len(literal)
+        self._patterns[code] = (literal, attribute, class_word)
+        if 2 * (len(self._patterns) + 1) > self._memory.context[at.PATTERN_HASH_MASK]:
+            self._grow_table(skip=code)
+        self._write(code)
+        put_pattern(self._memory.context, code)
+        classes = self._classes.setdefault(attribute, {})
+        classes[class_word] = classes.get(class_word, 0) + 1
+        if classes[class_word] == 1:
+            self._write_classes()
+
+    def forget(self, code: int) -> None:
+        """A pattern is used no more. A code that is none is fine."""
+        pattern = self._patterns.pop(code, None)
+        if pattern is None:
+            return
+        literal, attribute, class_word = pattern
+        drop_pattern(self._memory.context, code)
+        self._dead_bytes += len(literal)
+        classes = self._classes[attribute]
+        classes[class_word] -= 1
+        if classes[class_word] == 0:
+            del classes[class_word]
+            if not classes:
+                del self._classes[attribute]
+            self._write_classes()
+        if self._dead_bytes > 4_096 and 2 * self._dead_bytes > self._literal_bytes:
+            self._sweep()
+
+    def _write(self, code: int) -> None:
+        """Append a literal and say where it is."""
+        literal, attribute, class_word = self._patterns[code]
+        memory = self._memory
+        first = self._literal_bytes
+        self._literal_bytes += len(literal)
+        if self._literal_bytes > memory.context[at.LITERAL_CAPACITY]:
+            memory.grow(at.LITERAL_CAPACITY, self._literal_bytes)
+        memory.arrays[at.LITERALS][first : self._literal_bytes] = np.frombuffer(literal, np.uint8)
+        words = (0, first | len(literal) << 32, attribute << 32 | class_word)
+        memory.arrays[at.PATTERNS][at.PATTERN_WORDS * code :][: at.PATTERN_WORDS] = words
+
+    def _grow_table(self, skip: int) -> None:
+        memory = self._memory
+        memory.grow_pattern_hash(2 * (int(memory.context[at.PATTERN_HASH_MASK]) + 1))
+        for code in self._patterns:
+            if code != skip:
+                put_pattern(memory.context, code)
+
+    def _sweep(self) -> None:
+        """Write the literals anew, without those of forgotten patterns."""
+        memory = self._memory
+        self._literal_bytes = 0
+        self._dead_bytes = 0
+        memory.arrays[at.PATTERN_HASH][:] = 0
+        for code in self._patterns:
+            self._write(code)
+            put_pattern(memory.context, code)
+
+    def _write_classes(self) -> None:
+        """Write down which classes each attribute has."""
+        memory = self._memory
+        total = sum(map(len, self._classes.values()))
+        if total > memory.context[at.CLASS_CAPACITY]:
+            memory.grow(at.CLASS_CAPACITY, total)
+        span = memory.arrays[at.ATTRIBUTE_CLASSES]
+        span[:] = 0
+        first = 0
+        for attribute, classes in self._classes.items():
+            memory.arrays[at.CLASSES][first : first + len(classes)] = sorted(classes)
+            span[2 * attribute : 2 * attribute + 2] = (first, len(classes))
+            first += len(classes)
