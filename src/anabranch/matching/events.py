@@ -66,14 +66,16 @@ class Events:
 class _Shape:
     """How events with these names and types are packed."""
 
-    __slots__ = ("heads", "pack_into", "pick", "size", "texts")
+    __slots__ = ("codes", "heads", "looked_into", "pack_into", "pick", "size")
 
     def __init__(self, schema: Schema, names: tuple[str, ...], types: tuple[type, ...]) -> None:
         kept: list[int] = []
         heads: list[int] = []
         form = "<"
-        #: (place among the packed values, codes of the attribute, whether its bytes matter)
-        self.texts: list[tuple[int, Mapping[str, int], bool]] = []
+        #: (place among the kept values, codes of the attribute)
+        self.codes: list[tuple[int, Mapping[str, int]]] = []
+        #: Places of texts whose bytes matter: they are packed with where these stand.
+        self.looked_into: list[int] = []
         for index, (name, kind) in enumerate(zip(names, types, strict=True)):
             if kind not in _FORMS:
                 raise EventError(
@@ -83,30 +85,58 @@ class _Shape:
             attribute = schema.attributes.get(name)
             if attribute is None:
                 continue
+            layout = "d8x" if kind is float else "q8x"
             if kind is str:
-                codes = schema.codes.get(attribute, _NO_CODES)
-                looked_into = (
-                    attribute in schema.axes[at.TEXT] or attribute in schema.axes[at.PATTERN]
-                )
-                self.texts.append((2 * len(kept), codes, looked_into))
-            form += "dq" if kind is float else "qq"
+                self.codes.append((len(kept), schema.codes.get(attribute, _NO_CODES)))
+                if attribute in schema.axes[at.TEXT] or attribute in schema.axes[at.PATTERN]:
+                    self.looked_into.append(len(kept))
+                    layout = "qq"
+            form += layout
             kept.append(index)
             heads.append(attribute | _FORMS[kind] << 32)
         self.heads = np.array(heads, np.int64)
         self.size = len(kept)
         self.pack_into = struct.Struct(form).pack_into
-        self.pick = _picker(kept)
+        #: Picks the kept values; None where all are.
+        self.pick = None if len(kept) == len(names) else _picker(kept)
+
+    def words(self, row: list[Value], texts: bytearray) -> list[Value]:
+        """What is packed for the values of an event; texts looked into go to the end of `texts`."""
+        if self.pick is not None:
+            row = self.pick(row)
+        if self.looked_into:
+            row = self._with_places(row, texts)
+        else:
+            for place, codes in self.codes:
+                row[place] = codes.get(row[place], -1)  # type: ignore[arg-type]
+        return row
+
+    def _with_places(self, row: list[Value], texts: bytearray) -> list[Value]:
+        """The values with codes for texts, and where their bytes stand behind the code."""
+        places: dict[int, int] = {}
+        for place in self.looked_into:
+            text = row[place]
+            assert isinstance(text, str)
+            data = _bytes_of(text)
+            places[place] = len(texts) | len(data) << 32
+            texts += data
+        for place, codes in self.codes:
+            row[place] = codes.get(row[place], -1)  # type: ignore[arg-type]
+        for place in reversed(self.looked_into):
+            row.insert(place + 1, places[place])
+        return row
 
 
 _NO_CODES: Mapping[str, int] = {}
 _NO_TEXTS = np.frombuffer(bytearray(8), np.uint8)
 
 
-def _picker(kept: list[int]) -> Callable[[list[Value]], tuple[Value, ...]] | None:
-    """Picks the kept values, a 0 behind each; None where nothing is kept."""
-    if not kept:
-        return None
-    return itemgetter(*(place for index in kept for place in (index, -1)))
+def _picker(kept: list[int]) -> Callable[[list[Value]], list[Value]]:
+    """A function that picks the values at these places."""
+    if len(kept) < 2:
+        return lambda row: [row[place] for place in kept]
+    pick = itemgetter(*kept)
+    return lambda row: list(pick(row))
 
 
 class EventEncoder:
@@ -117,6 +147,7 @@ class EventEncoder:
         self._shapes: dict[tuple[tuple[str, ...], tuple[type, ...]], _Shape] = {}
         self._version = schema.version
         self._buffer = np.zeros(64, np.int64)
+        self._view = self._buffer.data.cast("B")
 
     @property
     def stamp(self) -> tuple[int, int]:
@@ -127,12 +158,13 @@ class EventEncoder:
         self, attributes: Attributes
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """(heads, values, texts) of one event; the values are valid until the next call."""
-        row = [*attributes.values(), 0]
+        row = list(attributes.values())
         shape = self._shape(tuple(attributes), tuple(map(type, row)))
         if len(self._buffer) < 2 * shape.size:
             self._buffer = np.zeros(4 * shape.size, np.int64)
+            self._view = self._buffer.data.cast("B")
         texts = bytearray()
-        self._pack(shape, row, self._buffer, 0, texts)
+        _pack(shape, row, self._view, 0, texts)
         return shape.heads, self._buffer, np.frombuffer(texts, np.uint8) if texts else _NO_TEXTS
 
     def many(self, attributes: Sequence[Attributes]) -> Events:
@@ -141,19 +173,20 @@ class EventEncoder:
         shapes = []
         rows = []
         for event in attributes:
-            row = [*event.values(), 0]
+            row = list(event.values())
             rows.append(row)
             shapes.append(self._shape(tuple(event), tuple(map(type, row))))
         np.cumsum([shape.size for shape in shapes], out=offsets[1:])
         values = np.zeros(2 * int(offsets[-1]) + 1, np.int64)
+        view = values.data.cast("B")
         texts = bytearray()
-        at_byte = 0
+        byte = 0
         longest = 0
         for shape, row in zip(shapes, rows, strict=True):
             before = len(texts)
-            self._pack(shape, row, values, at_byte, texts)
+            _pack(shape, row, view, byte, texts)
             longest = max(longest, len(texts) - before)
-            at_byte += 16 * shape.size
+            byte += 16 * shape.size
         heads = np.concatenate([shape.heads for shape in shapes]) if shapes else values[:0]
         all_texts = np.frombuffer(texts, np.uint8) if texts else _NO_TEXTS
         return Events(attributes, heads, values, all_texts, offsets, longest, self.stamp)
@@ -164,39 +197,16 @@ class EventEncoder:
             self._version = self._schema.version
         shape = self._shapes.get((names, types))
         if shape is None:
-            shape = _Shape(self._schema, names, types[:-1])
+            shape = _Shape(self._schema, names, types)
             self._shapes[names, types] = shape
         return shape
 
-    @staticmethod
-    def _pack(
-        shape: _Shape, row: list[Value], into: NDArray[np.int64], byte: int, texts: bytearray
-    ) -> None:
-        if shape.pick is None:
-            return
-        words: Sequence[Value] = shape.pick(row)
-        if shape.texts:
-            words = _with_codes(words, shape.texts, texts)
-        try:
-            shape.pack_into(into.data, byte, *words)
-        except struct.error:
-            raise EventError("an integer attribute does not fit into 64 bits") from None
 
-
-def _with_codes(
-    words: Sequence[Value], places: list[tuple[int, Mapping[str, int], bool]], texts: bytearray
-) -> list[Value]:
-    """The values with codes for texts; the texts that are looked into are appended to `texts`."""
-    packed = list(words)
-    for place, codes, looked_into in places:
-        text = packed[place]
-        assert isinstance(text, str)
-        packed[place] = codes.get(text, -1)
-        if looked_into:
-            data = _bytes_of(text)
-            packed[place + 1] = len(texts) | len(data) << 32
-            texts += data
-    return packed
+def _pack(shape: _Shape, row: list[Value], into: memoryview, byte: int, texts: bytearray) -> None:
+    try:
+        shape.pack_into(into, byte, *shape.words(row, texts))
+    except struct.error:
+        raise EventError("an integer attribute does not fit into 64 bits") from None
 
 
 def _bytes_of(text: str) -> bytes:

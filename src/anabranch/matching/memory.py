@@ -37,7 +37,11 @@ GROUPS: dict[int, tuple[tuple[int, DTypeLike, int], ...]] = {
         (at.ZONES, np.int64, at.ZONE_WORDS),
         (at.VISITED, np.int64, 1),
     ),
-    at.TABLE_CAPACITY: ((at.TABLES, np.int64, at.TABLE_WORDS), (at.ROW_PAGES, np.int64, 1)),
+    at.TABLE_CAPACITY: (
+        (at.TABLES, np.int64, at.TABLE_WORDS),
+        (at.ROW_PAGES, np.int64, 1),
+        (at.ROW_CERTAIN, np.int64, 1),
+    ),
     at.CLUSTER_CAPACITY: ((at.CLUSTERS, np.int64, at.CLUSTER_WORDS),),
     at.NODE_CAPACITY: ((at.NODES, np.int32, at.NODE_WORDS),),
     at.AXIS_CAPACITY: (
@@ -99,6 +103,7 @@ STORED = frozenset(
         at.ZONES,
         at.TABLES,
         at.ROW_PAGES,
+        at.ROW_CERTAIN,
         at.CLUSTERS,
         at.HASH,
         at.AXES,

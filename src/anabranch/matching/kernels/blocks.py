@@ -77,14 +77,14 @@ def make_block(context, cluster):
 def clear_block(context, block):
     """Drop a block's axes and pages; its members must be gone or about to be put back."""
     blocks = words_at(context, at.BLOCKS)
-    tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
+    row_certain = words_at(context, at.ROW_CERTAIN)
     b = block * at.BLOCK_WORDS
     first, count, size_class = table_of(blocks, b)
     for row in range(first, first + count):
         free_page(context, row_pages[row] >> 16)
-        if tables[row * at.TABLE_WORDS + at.T_CERTAIN] >= 0:
-            free_page(context, tables[row * at.TABLE_WORDS + at.T_CERTAIN])
+        if row_certain[row] >= 0:
+            free_page(context, row_certain[row])
     free_table(context, first, size_class)
     blocks[b + at.B_TABLE] = take_table(context, 0)
     _show_table(context, block)
@@ -170,6 +170,7 @@ def _mark(context, block, place, slot):
     blocks = words_at(context, at.BLOCKS)
     tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
+    row_certain = words_at(context, at.ROW_CERTAIN)
     b = block * at.BLOCK_WORDS
     members = blocks[b + at.B_COUNT] & 0xFFFFFFFF
     first, count, _ = table_of(blocks, b)
@@ -185,8 +186,8 @@ def _mark(context, block, place, slot):
                 open_zone(tables, row * at.TABLE_WORDS)
         possible, certain = predicate_cells(context, slot, number)
         _clear_cells(context, row_pages[row] >> 16, place, possible)
-        if tables[row * at.TABLE_WORDS + at.T_CERTAIN] >= 0:
-            _clear_cells(context, tables[row * at.TABLE_WORDS + at.T_CERTAIN], place, certain)
+        if row_certain[row] >= 0:
+            _clear_cells(context, row_certain[row], place, certain)
         widen_zone(context, row * at.TABLE_WORDS, slot, number, possible)
 
 
@@ -196,12 +197,14 @@ def _add_axis(context, block, axis):
     blocks = words_at(context, at.BLOCKS)
     tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
+    row_certain = words_at(context, at.ROW_CERTAIN)
     b = block * at.BLOCK_WORDS
     first, count, size_class = table_of(blocks, b)
     if count == np.int64(4) << size_class:
         larger = take_table(context, size_class + 1)
         for row in range(count):
             row_pages[larger + row] = row_pages[first + row]
+            row_certain[larger + row] = row_certain[first + row]
         for word in range(count * at.TABLE_WORDS):
             tables[larger * at.TABLE_WORDS + word] = tables[first * at.TABLE_WORDS + word]
         free_table(context, first, size_class)
@@ -209,7 +212,7 @@ def _add_axis(context, block, axis):
         size_class += 1
     row = first + count
     row_pages[row] = axis | (take_page(context) << 16)
-    tables[row * at.TABLE_WORDS + at.T_CERTAIN] = -1
+    row_certain[row] = -1
     close_zone(tables, row * at.TABLE_WORDS)
     blocks[b + at.B_TABLE] = first | ((count + 1) << 40) | (size_class << 56)
     _show_table(context, block)
@@ -231,8 +234,8 @@ def _clear_cells(context, page, place, cells):
 def block_remove(context, block, slot):
     """Empty a slot: its member is unconstrained again and not live."""
     blocks = words_at(context, at.BLOCKS)
-    tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
+    row_certain = words_at(context, at.ROW_CERTAIN)
     b = block * at.BLOCK_WORDS
     place = _place_of(blocks, b, slot)
     live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
@@ -246,8 +249,8 @@ def block_remove(context, block, slot):
     for number in range(predicate_count(context, slot)):
         row = row_of_axis(context, block, predicate_axis(context, slot, number))
         _set_column(context, row_pages[row] >> 16, place)
-        if tables[row * at.TABLE_WORDS + at.T_CERTAIN] >= 0:
-            _set_column(context, tables[row * at.TABLE_WORDS + at.T_CERTAIN], place)
+        if row_certain[row] >= 0:
+            _set_column(context, row_certain[row], place)
 
 
 @kernel
@@ -265,13 +268,14 @@ def redraw_row(context, block, row):
     """Draw the pages and the zone of one axis of a block anew, from its members' records."""
     tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
+    row_certain = words_at(context, at.ROW_CERTAIN)
     blocks = words_at(context, at.BLOCKS)
     t = row * at.TABLE_WORDS
     b = block * at.BLOCK_WORDS
     axis = row_pages[row] & 0xFFFF
     fill_page(context, row_pages[row] >> 16)
-    if tables[t + at.T_CERTAIN] >= 0:
-        fill_page(context, tables[t + at.T_CERTAIN])
+    if row_certain[row] >= 0:
+        fill_page(context, row_certain[row])
     close_zone(tables, t)
     for word in range(at.WORDS):
         live = np.uint64(blocks[b + at.B_LIVE + word])
@@ -286,8 +290,8 @@ def redraw_row(context, block, row):
             possible, certain = predicate_cells(context, slot, number)
             widen_zone(context, t, slot, number, possible)
             _clear_cells(context, row_pages[row] >> 16, place, possible)
-            if tables[t + at.T_CERTAIN] >= 0:
-                _clear_cells(context, tables[t + at.T_CERTAIN], place, certain)
+            if row_certain[row] >= 0:
+                _clear_cells(context, row_certain[row], place, certain)
 
 
 @kernel
@@ -303,12 +307,11 @@ def redraw_axis(context, block, axis):
 def certify_block(context, block):
     """Give each axis of a fresh block a certain page where that pays."""
     blocks = words_at(context, at.BLOCKS)
-    tables = words_at(context, at.TABLES)
     row_pages = words_at(context, at.ROW_PAGES)
+    row_certain = words_at(context, at.ROW_CERTAIN)
     b = block * at.BLOCK_WORDS
     first, count, _ = table_of(blocks, b)
     for row in range(first, first + count):
-        t = row * at.TABLE_WORDS
         axis = row_pages[row] & 0xFFFF
         cells = np.int64(0)
         constrained = np.int64(0)
@@ -322,6 +325,6 @@ def certify_block(context, block):
                 _, certain = predicate_cells(context, slot, number)
                 cells += bit_count(certain)
                 constrained += 1
-        if cells >= constrained * (_CERTAIN_CELLS - 2) and tables[t + at.T_CERTAIN] < 0:
-            tables[t + at.T_CERTAIN] = take_page(context)
+        if cells >= constrained * (_CERTAIN_CELLS - 2) and row_certain[row] < 0:
+            row_certain[row] = take_page(context)
             redraw_row(context, block, row)

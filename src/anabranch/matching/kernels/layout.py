@@ -69,7 +69,8 @@ POWERS: Final = 42  #: i64: powers of the base of the text hash.
 TEXT_HASHES: Final = 43  #: i64: hashes of all beginnings of a text (scratch).
 HITS: Final = 44  #: i32 per code: the last event that satisfied the pattern.
 HIT_LIST: Final = 45  #: i32: the patterns this event satisfies (scratch).
-ARRAYS: Final = 46
+ROW_CERTAIN: Final = 46  #: i64 per axis of a block: page of the cells that decide alone, or -1.
+ARRAYS: Final = 47
 
 # -- counters, behind the addresses -----------------------------------------------------------
 
@@ -100,7 +101,8 @@ PATTERN_COUNT: Final = _C + 23
 COVERING: Final = _C + 22  #: 1 where boxes are asked about: lines are whole, codes counted outside.
 
 PATTERN_HASH_MASK: Final = _C + 24
-SLOT_FREE: Final = _C + 25  #: One head per run size 2**0 … 2**7.
+RICHNESS: Final = _C + 25  #: Candidates per block in recent searches, in 1/64.
+SLOT_FREE: Final = _C + 26  #: One head per run size 2**0 … 2**7.
 TABLE_FREE: Final = SLOT_FREE + 10  #: One head per table size 4 * 2**0 … 4 * 2**15.
 RECORD_FREE: Final = TABLE_FREE + 16  #: One head per size class of records.
 RECORD_CLASSES: Final = 96
@@ -166,11 +168,10 @@ B_LIVE: Final = 8  #: 512 bits: slots in use.
 
 # -- table row: one axis of one block ---------------------------------------------------------
 
-TABLE_WORDS: Final = 4
-T_CERTAIN: Final = 0  #: Page of cells that decide alone, or -1.
-T_ZONE: Final = 1  #: Union of the members' cell masks.
-T_LOWEST: Final = 2  #: Lowest and highest key any member admits, on ordered axes.
-T_HIGHEST: Final = 3
+TABLE_WORDS: Final = 3
+T_ZONE: Final = 0  #: Union of the members' cell masks.
+T_LOWEST: Final = 1  #: Lowest and highest key any member admits, on ordered axes.
+T_HIGHEST: Final = 2
 
 # -- cluster ----------------------------------------------------------------------------------
 

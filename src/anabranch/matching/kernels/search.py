@@ -53,7 +53,7 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
     clusters = words_at(context, at.CLUSTERS)
     axes = words_at(context, at.AXES)
     blocks = words_at(context, at.BLOCKS)
-    tables = words_at(context, at.TABLES)
+    row_certain = words_at(context, at.ROW_CERTAIN)
     row_pages = words_at(context, at.ROW_PAGES)
     records = words_at(context, at.RECORDS)
     pages = bitmaps_at(context, at.PAGES)
@@ -79,6 +79,7 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
     pages_address = context[at.PAGES]
     blocks_address = context[at.BLOCKS]
     rows_address = context[at.ROW_PAGES]
+    certain_address = context[at.ROW_CERTAIN]
     lines_address = context[at.LINES]
     zero = np.uint64(0)
     one = np.uint64(1)
@@ -96,6 +97,9 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
         )
         visits = 0
         found = 0
+        members_seen = 0
+        # Certain pages pay where blocks have many candidates; then they are asked for early.
+        rich = context[at.RICHNESS] >= _CERTAIN_FROM * 64
         # -- (2) clusters: the one without access, two for every axis touched, one per pattern
         for step in range(-1, 2 * touched_count + hit_count):
             cluster = np.int64(0)
@@ -150,6 +154,8 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                     prefetch(blocks_address + 8 * at.BLOCK_WORDS * block + 64)
                     prefetch(rows_address + 8 * (following >> 32))
                     prefetch(rows_address + 8 * (following >> 32) + 64)
+                    if rich:
+                        prefetch(certain_address + 8 * (following >> 32))
                 block = (following & 0xFFFFFFFF) - 1
         # -- (3) blocks
         for i in range(visits + _AHEAD):
@@ -161,6 +167,11 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                     word = row_pages[r]
                     spot = (word >> 16) * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
                     prefetch(pages_address + 8 * spot)
+                    if rich and row_certain[r] >= 0:
+                        spot = (
+                            row_certain[r] * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
+                        )
+                        prefetch(pages_address + 8 * spot)
             if i < _AHEAD:
                 continue
             block = visited[i - _AHEAD]
@@ -229,6 +240,7 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                 continue
             members = bit_count(x0) + bit_count(x1) + bit_count(x2) + bit_count(x3)
             members += bit_count(x4) + bit_count(x5) + bit_count(x6) + bit_count(x7)
+            members_seen += members
             y0 = zero
             y1 = zero
             y2 = zero
@@ -248,7 +260,7 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                 y7 = x7
                 for r in range(row, row_end):
                     word = row_pages[r]
-                    page = tables[r * at.TABLE_WORDS + at.T_CERTAIN]
+                    page = row_certain[r]
                     spot = page * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
                     if page < 0:
                         spot = (word >> 16) * at.PAGE_WORDS + at.MISS * at.WORDS
@@ -294,6 +306,8 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                         stamps[entry] = stamp
                     output[n] = entry
                     n += 1
+        if visits > 0:
+            context[at.RICHNESS] += ((64 * members_seen) // visits - context[at.RICHNESS]) >> 4
         # -- (4) candidates
         for i in range(min(found, _LINES_AHEAD)):
             prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(candidates[i]))
