@@ -1,6 +1,6 @@
 """Who covers whom: conjunctions as boxes, behind the covering table and the DAG.
 
-A conjunction is *held* first, which gives it words; held ones may be seated among the boxes and
+A conjunction is *held* first, which gives it words; it may then be kept, seated among the boxes and
 unseated. `coverer`, `coverers` and `covered` find, among the seated, one or all that cover a
 held conjunction, and all that it covers, as `model.normal.relations` defines it, itself not
 counted if it is seated. The kernels answer for boxes of single ranges and codes; where a
@@ -24,23 +24,20 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.relations import covers
 
-_NO_WORDS: Words = np.zeros(1, np.int64)
-Kernel = Callable[[Words, Words, Words], None]
+Kernel = Callable[[Words, Words, bool, Words], None]
 
 
 class Held:
     """A conjunction as the boxes know it, seated or not."""
 
-    __slots__ = ("conjunction", "is_plain", "key", "number", "words")
+    __slots__ = ("conjunction", "is_plain", "key", "number")
 
     def __init__(self, conjunction: Conjunction, key: Hashable, is_plain: bool) -> None:
         self.conjunction = conjunction
-        #: Equal for equal conjunctions, as long as one of them is held.
+        #: Equal for equal conjunctions, as long as one of them is kept.
         self.key = key
         #: Whether its words tell all there is to it.
         self.is_plain = is_plain
-        #: What the kernels take.
-        self.words: Words = _NO_WORDS
         #: Where it is seated, or -1.
         self.number = -1
 
@@ -49,10 +46,13 @@ class Boxes(Protocol):
     """Conjunctions and their covering."""
 
     def hold(self, conjunction: Conjunction) -> Held:
-        """Make a conjunction known. Every hold needs a `release`."""
+        """Look at a conjunction. It can be asked about until the next one is held, or kept."""
+
+    def keep(self, held: Held) -> None:
+        """Keep the conjunction held last. Every `keep` needs a `release`."""
 
     def release(self, held: Held) -> None:
-        """Forget a conjunction that is not seated."""
+        """Forget a kept conjunction that is not seated."""
 
     def seat(self, held: Held) -> None:
         """Let it be found from now on."""
@@ -83,8 +83,11 @@ class PlainBoxes:
         self._next = 0
 
     def hold(self, conjunction: Conjunction) -> Held:
-        """Make a conjunction known."""
+        """Look at a conjunction."""
         return Held(conjunction, conjunction, is_plain=False)
+
+    def keep(self, held: Held) -> None:
+        """Keep it."""
 
     def release(self, held: Held) -> None:
         """Forget it."""
@@ -129,44 +132,85 @@ class CompiledBoxes:
         self._kernels = cover
         self._refer = update.refer
         self._state = np.zeros(3, np.int64)
+        self._state_view = self._state.data
         self._by_entry: list[Held | None] = []
+        #: The words of the conjunction held last, and which that is.
+        self._words = np.zeros(256, np.int64)
+        self._view = self._words.data.cast("B")
+        self._loaded: Held | None = None
+        #: Codes that are new since the last look, and may have been for a look only.
+        self._strays: list[int] = []
+        self._code_version = 0
 
     # -- holding ------------------------------------------------------------------------------
 
     def hold(self, conjunction: Conjunction) -> Held:
-        """Make a conjunction known."""
+        """Look at a conjunction."""
         if self._schema.is_full():
-            for attribute, space in self._schema.free_unused(self._engine.axis_is_used):
-                self._engine.close_axis(attribute, space)
+            self._sweep()
+        if self._schema.code_version != self._code_version:
+            self._drop_strays()
         spelling = self._schema.spell(conjunction)
         raw = struct.pack("<q" + spelling.form, spelling.count, *spelling.words)
+        if len(raw) > len(self._view):
+            self._words = np.zeros(len(raw) // 4, np.int64)
+            self._view = self._words.data.cast("B")
+        self._view[: len(raw)] = raw
         is_plain = spelling.is_line and not conjunction.residue and not spelling.undecided
-        held = Held(conjunction, raw if is_plain else conjunction, is_plain)
-        held.words = np.frombuffer(bytearray(raw), np.int64)
-        self._refer(self._context, held.words, 1)
+        self._loaded = held = Held(conjunction, raw if is_plain else conjunction, is_plain)
         return held
+
+    def _sweep(self) -> None:
+        """Give back attributes that nothing names any more."""
+        for attribute, space in self._schema.free_unused(self._engine.axis_is_used):
+            self._engine.close_axis(attribute, space)
 
     def _learn(self, code: int, text: str) -> None:
         """A new text has a code: tell the kernels its place in text order."""
         self._engine.reserve_codes(code + 1)
         self._engine.memory.arrays[at.CODE_KEYS][code] = key_of_text(text)
+        self._strays.append(code)
+
+    def _drop_strays(self) -> None:
+        """Give back codes that a conjunction brought which was held and not kept."""
+        refs = self._engine.memory.integers(at.CODE_REFS)
+        for code in self._strays:
+            if refs[code] == 0 and self._schema.texts[code] is not None:
+                self._schema.free_code(code)
+        self._strays.clear()
+        self._code_version = self._schema.code_version
+
+    def keep(self, held: Held) -> None:
+        """Keep the conjunction held last."""
+        self._refer(self._context, self._words_of(held), 1)
 
     def release(self, held: Held) -> None:
-        """Forget a conjunction that is not seated."""
+        """Forget a kept conjunction that is not seated."""
         assert held.number < 0
-        self._refer(self._context, held.words, -1)
+        self._refer(self._context, self._words_of(held), -1)
         for code in self._engine.freed_codes():
             self._schema.free_code(code)
 
-    # -- seating ------------------------------------------------------------------------------
+    def _words_of(self, held: Held) -> Words:
+        """The words of a conjunction that is held or kept."""
+        if self._loaded is not held:
+            key = self.hold(held.conjunction).key
+            assert key == held.key
+            self._loaded = held
+        return self._words
+
+    # -- seating ----------------------------------------------------------------------------------
 
     def seat(self, held: Held) -> None:
         """Let it be found from now on."""
-        entry = self._engine.insert_words(held.words, 0 if held.is_plain else at.DOUBT, -1, 0)
+        flags = 0 if held.is_plain else at.DOUBT
+        entry = self._engine.insert_words(self._words_of(held), flags, -1, 0)
         while entry >= len(self._by_entry):
             self._by_entry.append(None)
         self._by_entry[entry] = held
         held.number = entry
+        # Every answer fits from now on: none is longer than what is seated.
+        self._engine.reserve_output()
 
     def unseat(self, held: Held) -> None:
         """Let it be found no more."""
@@ -178,30 +222,34 @@ class CompiledBoxes:
 
     def coverer(self, held: Held) -> Held | None:
         """One of the seated that covers it."""
-        first = held.is_plain and held.number < 0
-        for found in self._answers(self._kernels.coverers, held, first):
+        if held.is_plain and held.number < 0:
+            self._kernels.coverers(self._context, self._words_of(held), True, self._state)
+            if self._state_view[1]:
+                return self._by_entry[int(self._engine.memory.integers(at.OUTPUT)[0])]
+            if self._state_view[2] == 0:
+                return None
+        for found in self._answers(self._kernels.coverers, held):
             if _does_cover(found, held):
                 return found
         return None
 
     def coverers(self, held: Held) -> list[Held]:
         """All of the seated that cover it."""
-        answers = self._answers(self._kernels.coverers, held, first=False)
+        answers = self._answers(self._kernels.coverers, held)
         return [found for found in answers if _does_cover(found, held)]
 
     def covered(self, held: Held) -> list[Held]:
         """All of the seated that it covers."""
-        answers = self._answers(self._kernels.covered, held, first=False)
+        answers = self._answers(self._kernels.covered, held)
         return [found for found in answers if _does_cover(held, found)]
 
-    def _answers(self, kernel: Kernel, held: Held, first: bool) -> list[Held]:
+    def _answers(self, kernel: Kernel, held: Held) -> list[Held]:
         """What a kernel finds: sure ones first, then doubts; not `held` itself."""
-        self._engine.reserve_output()
-        state = self._state
-        state[:] = (first, 0, 0)
-        kernel(self._context, held.words, state)
-        arrays = self._engine.memory.arrays
-        entries = arrays[at.OUTPUT][: state[1]].tolist() + arrays[at.DOUBTS][: state[2]].tolist()
+        kernel(self._context, self._words_of(held), False, self._state)
+        memory = self._engine.memory
+        entries = memory.integers(at.OUTPUT)[: self._state_view[1]].tolist()
+        if self._state_view[2]:
+            entries += memory.integers(at.DOUBTS)[: self._state_view[2]].tolist()
         by_entry = self._by_entry
         return [found for e in entries if (found := by_entry[e]) is not None and found is not held]
 

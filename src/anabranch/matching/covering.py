@@ -46,8 +46,8 @@ class _Node:
         self.ids: dict[Hashable, None] = {}
         #: A root that covers it; None if it is a root itself.
         self.witness: _Node | None = None
-        #: The nodes that have it as their witness, in order.
-        self.dependents: dict[_Node, None] = {}
+        #: The nodes that have it as their witness, in order; None where there were never any.
+        self.dependents: dict[_Node, None] | None = None
 
     def name(self) -> Hashable:
         """The id under which the node is a root."""
@@ -87,10 +87,7 @@ class CoveringTable:
     def is_covered(self, conjunction: Conjunction) -> bool:
         """Whether some conjunction in the table covers this one, or equals it."""
         held = self._boxes.hold(conjunction)
-        try:
-            return held.key in self._nodes or self._boxes.coverer(held) is not None
-        finally:
-            self._boxes.release(held)
+        return held.key in self._nodes or self._boxes.coverer(held) is not None
 
     def add(self, id: Hashable, conjunction: Conjunction) -> RootChange:
         """Add a conjunction."""
@@ -99,10 +96,10 @@ class CoveringTable:
         held = self._boxes.hold(conjunction)
         node = self._nodes.get(held.key)
         if node is not None:
-            self._boxes.release(held)
             node.ids[id] = None
             self._by_id[id] = node
             return NO_CHANGE
+        self._boxes.keep(held)
         node = _Node(held)
         node.ids[id] = None
         self._nodes[held.key] = node
@@ -124,7 +121,7 @@ class CoveringTable:
             return NO_CHANGE
         del self._nodes[node.held.key]
         if node.witness is not None:
-            del node.witness.dependents[node]
+            _leave(node)
             self._boxes.release(node.held)
             return NO_CHANGE
         return RootChange(self._remove_root(node), (id,))
@@ -140,9 +137,7 @@ class CoveringTable:
         coverer = self._boxes.coverer(node.held)
         if coverer is None:
             return False
-        witness = self._of_held[coverer]
-        node.witness = witness
-        witness.dependents[node] = None
+        _follow(node, self._of_held[coverer])
         return True
 
     def _make_root(self, node: _Node) -> list[_Node]:
@@ -150,12 +145,10 @@ class CoveringTable:
         demoted = [self._of_held[held] for held in self._boxes.covered(node.held)]
         for other in demoted:
             self._unroot(other)
-            other.witness = node
-            node.dependents[other] = None
-            for dependent in other.dependents:
-                dependent.witness = node
-                node.dependents[dependent] = None
-            other.dependents = {}
+            _follow(other, node)
+            for dependent in other.dependents or ():
+                _follow(dependent, node)
+            other.dependents = None
         node.witness = None
         self._boxes.seat(node.held)
         self._of_held[node.held] = node
@@ -172,10 +165,25 @@ class CoveringTable:
         self._unroot(node)
         self._boxes.release(node.held)
         promoted: dict[_Node, None] = {}
-        for dependent in node.dependents:
+        for dependent in node.dependents or ():
             if self._hang(dependent):
                 continue
             for demoted in self._make_root(dependent):
                 promoted.pop(demoted)
             promoted[dependent] = None
         return tuple(other.name() for other in promoted)
+
+
+def _follow(node: _Node, witness: _Node) -> None:
+    """Hang a node on a root."""
+    node.witness = witness
+    if witness.dependents is None:
+        witness.dependents = {}
+    witness.dependents[node] = None
+
+
+def _leave(node: _Node) -> None:
+    """Take a node off its witness."""
+    assert node.witness is not None
+    assert node.witness.dependents is not None
+    del node.witness.dependents[node]

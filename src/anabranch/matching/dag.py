@@ -7,7 +7,8 @@ Properties, each kept by every update and tested against brute force:
 1. *Complete*: one node covers another exactly if there is a path from it, as far as `covers`
    can tell.
 2. *Minimal*: no edge where there is a longer path.
-3. Equal conjunctions share a node; a node lives as long as an id has it.
+3. Equal conjunctions share a node, and so do unequal ones that cover each other: there are no
+   cycles. A node lives as long as an id has it.
 
 A new node asks for all its coverers and all it covers; the direct ones are those with none of
 the others below or above them. On removal every coverer of the node is connected with every
@@ -88,16 +89,11 @@ class ConjunctionDag:
         return list(self.node(id).below)
 
     def add(self, id: Hashable, conjunction: Conjunction) -> DagNode:
-        """Add a conjunction; returns its node, which an equal one may have had before."""
+        """Add a conjunction; returns its node, shared by all that mean the same."""
         if id in self._by_id:
             raise DuplicateIdError(f"conjunction {id!r} is in the DAG already")
         held = self._boxes.hold(conjunction)
-        node = self._nodes.get(held.key)
-        if node is None:
-            node = DagNode(held)
-            self._insert(node)
-        else:
-            self._boxes.release(held)
+        node = self._nodes.get(held.key) or self._insert(held)
         node.ids[id] = None
         self._by_id[id] = node
         return node
@@ -111,9 +107,15 @@ class ConjunctionDag:
             self._delete(node)
         return node
 
-    def _insert(self, node: DagNode) -> None:
-        over = {self._of_held[held]: None for held in self._boxes.coverers(node.held)}
-        under = {self._of_held[held]: None for held in self._boxes.covered(node.held)}
+    def _insert(self, held: Held) -> DagNode:
+        """A new node, in its place; or the one that means the same in other words."""
+        over = {self._of_held[other]: None for other in self._boxes.coverers(held)}
+        under = {self._of_held[other]: None for other in self._boxes.covered(held)}
+        for other in over:
+            if other in under:
+                return other
+        self._boxes.keep(held)
+        node = DagNode(held)
         above = [other for other in over if not any(child in over for child in other.below)]
         below = [other for other in under if not any(parent in under for parent in other.above)]
         for upper in above:
@@ -124,9 +126,10 @@ class ConjunctionDag:
             _connect(upper, node)
         for lower in below:
             _connect(node, lower)
-        self._boxes.seat(node.held)
-        self._of_held[node.held] = node
-        self._nodes[node.held.key] = node
+        self._boxes.seat(held)
+        self._of_held[held] = node
+        self._nodes[held.key] = node
+        return node
 
     def _delete(self, node: DagNode) -> None:
         self._boxes.unseat(node.held)

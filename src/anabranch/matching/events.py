@@ -23,6 +23,8 @@ from anabranch.model.event import Event
 from anabranch.model.values import Value
 
 Attributes = Mapping[str, Value]
+#: An encoder, and the versions of its schema and of the codes.
+Stamp = tuple[object, int, int]
 
 _SHAPES_MAX = 1_024
 _FORMS: dict[type, int] = {
@@ -46,7 +48,7 @@ class Events:
         texts: NDArray[np.uint8],
         offsets: NDArray[np.int64],
         longest_text: int,
-        stamp: tuple[int, int],
+        stamp: Stamp,
     ) -> None:
         #: As given, for residues.
         self.attributes = attributes
@@ -56,7 +58,7 @@ class Events:
         self.texts = texts
         self.longest_text = longest_text
         self.offsets = offsets
-        #: Versions of the schema and its codes; to another schema the words mean nothing.
+        #: Whose words these are: to another encoder, or later, they may mean nothing.
         self.stamp = stamp
 
     def __len__(self) -> int:
@@ -146,13 +148,14 @@ class EventEncoder:
         self._schema = schema
         self._shapes: dict[tuple[tuple[str, ...], tuple[type, ...]], _Shape] = {}
         self._version = schema.version
+        self._token = object()
         self._buffer = np.zeros(64, np.int64)
         self._view = self._buffer.data.cast("B")
 
     @property
-    def stamp(self) -> tuple[int, int]:
+    def stamp(self) -> Stamp:
         """What encoded events must carry to be understood now."""
-        return self._schema.version, self._schema.code_version
+        return self._token, self._schema.version, self._schema.code_version
 
     def one(
         self, attributes: Attributes

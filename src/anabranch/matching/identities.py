@@ -30,7 +30,8 @@ class Identities:
         if self._by_entry.dtype != object and not _is_integer(identity):
             self._by_entry = self._by_entry.astype(object)
         if entry >= len(self._by_entry):
-            more = np.zeros(entry // 3 + 16, self._by_entry.dtype)
+            # An entry may lie far beyond: behind a filter of many conjunctions, or in a snapshot.
+            more = np.zeros(entry + entry // 3 + 16 - len(self._by_entry), self._by_entry.dtype)
             self._by_entry = np.concatenate((self._by_entry, more))
         self._by_entry[entry] = identity  # type: ignore[call-overload]
 

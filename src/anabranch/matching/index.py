@@ -43,7 +43,7 @@ from anabranch.matching.groups import Groups
 from anabranch.matching.identities import Identities
 from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
 from anabranch.matching.matches import Matches
-from anabranch.matching.schema import Schema
+from anabranch.matching.schema import Schema, Spelling
 from anabranch.model.errors import (
     DuplicateIdError,
     FilterError,
@@ -57,8 +57,15 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.values import Attributes
 
-#: A canonical text may be longer than the one it was parsed from.
-_ANY_LENGTH = Limits(filter_bytes_max=1 << 30)
+#: What was accepted once is accepted again: a snapshot does not say by which limits it was.
+_ANY_SIZE = Limits(
+    filter_bytes_max=1 << 30,
+    filter_depth_max=1 << 30,
+    filter_nodes_max=1 << 30,
+    name_bytes_max=1 << 30,
+    value_bytes_max=1 << 30,
+    attributes_max=1 << 30,
+)
 
 
 class MatchIndex:
@@ -87,6 +94,7 @@ class MatchIndex:
         """Add a subscription. `destination` is what `destinations` answers with."""
         parsed = self._filter_of(filter)
         conjunctions = parsed.conjunctions
+        hash(destination)  # what cannot be one is refused before anything has changed
         with self._lock:
             self._check_writable()
             if id in self._identities.entries:
@@ -134,9 +142,7 @@ class MatchIndex:
                 f"the index holds {self._entry_count} conjunctions;"
                 f" its limit is {self._limits.index_conjunctions_max}"
             )
-        if self._schema.is_full():
-            self._sweep()
-        spelled = [self._schema.spell(conjunction) for conjunction in conjunctions]
+        spelled = self._spell(conjunctions)
         self._engine.reserve_codes(len(self._schema.texts))
         group = self._groups.join(destination)
         many = MANY if len(spelled) > 1 else 0
@@ -149,6 +155,14 @@ class MatchIndex:
             first = entry if first < 0 else first
         self._entry_count += len(spelled)
         return first
+
+    def _spell(self, conjunctions: tuple[Conjunction, ...]) -> list[Spelling]:
+        """The conjunctions as words; where names run out, unused ones are given back first."""
+        try:
+            return [self._schema.spell(conjunction) for conjunction in conjunctions]
+        except FilterLimitError:
+            self._sweep()
+            return [self._schema.spell(conjunction) for conjunction in conjunctions]
 
     def _remove(self, first: int) -> None:
         self._groups.leave(self._engine.group_of(first))
@@ -286,7 +300,7 @@ class MatchIndex:
         for identity, entry in contents["ids"]:
             index._identities.put(identity, entry)
         for entry, text in contents["doubts"]:
-            filter = Filter.parse(text, _ANY_LENGTH)
+            filter = Filter.parse(text, _ANY_SIZE)
             index._doubts.put(entry, filter.matches, filter)
         for name, number, members in contents["groups"]:
             index._groups.restore(name, number, members)

@@ -137,6 +137,19 @@ _FIRST_CAPACITY: dict[int, int] = {
 }
 
 
+def stored_sizes(context: NDArray[np.int64]) -> dict[int, int]:
+    """How long each array that a reader needs is, by the counters of a context."""
+    sizes = {
+        at.HASH: int(context[at.HASH_MASK]) + 1,
+        at.PATTERN_HASH: int(context[at.PATTERN_HASH_MASK]) + 1,
+        at.POWERS: at.LITERAL_BYTES_MAX + 1,
+    }
+    for capacity, arrays in GROUPS.items():
+        units = int(context[COUNT_OF.get(capacity, capacity)])
+        sizes |= {number: units * per_unit for number, _, per_unit in arrays if number in STORED}
+    return sizes
+
+
 def _aligned(elements: int, kind: DTypeLike) -> Array:
     """An uninitialised array that begins on a cache line."""
     size = np.dtype(kind).itemsize
@@ -212,13 +225,8 @@ class Memory:
 
     def used(self) -> dict[int, Array]:
         """The parts in use of the arrays that a reader needs."""
-        parts = {number: self.arrays[number] for number in (at.HASH, at.PATTERN_HASH, at.POWERS)}
-        for capacity, arrays in GROUPS.items():
-            units = int(self.context[COUNT_OF.get(capacity, capacity)])
-            for number, _, per_unit in arrays:
-                if number in STORED:
-                    parts[number] = self.arrays[number][: units * per_unit]
-        return parts
+        sizes = stored_sizes(self.context)
+        return {number: self.arrays[number][:size] for number, size in sizes.items()}
 
     @classmethod
     def of_stored(cls, context: NDArray[np.int64], stored: dict[int, Array]) -> "Memory":

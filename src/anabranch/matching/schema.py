@@ -102,6 +102,8 @@ class Schema:
         self.axes: tuple[dict[int, int], ...] = ({}, {}, {}, {}, {})
         #: Attribute name → head of a single range on its number axis.
         self._number_heads: dict[str, int] = {}
+        #: Attribute name → head of a single code on its code axis, and its codes.
+        self._code_heads: dict[str, tuple[int, dict[str, int]]] = {}
         self.axis_count = 0
         self._free_axes: list[int] = []
         #: Attribute number → text → code.
@@ -197,6 +199,7 @@ class Schema:
         """Give back unused axes and attributes; returns (attribute, space) of each axis."""
         closed = []
         self._number_heads.clear()
+        self._code_heads.clear()
         for space, axes in enumerate(self.axes):
             for attribute, axis in list(axes.items()):
                 if not is_used(axis):
@@ -264,7 +267,20 @@ class Schema:
                     spelling.form += "qdd"
                     plain += 1
                     continue
-            if name in spelling.patterned and values.texts == ALL_TEXTS:
+            texts = values.texts
+            if (
+                len(texts) == 1
+                and name in self._code_heads
+                and texts[0][1] == texts[0][0] + "\0"
+                and not (numbers or values.truths or values.nan or values.absent)
+            ):
+                head, codes = self._code_heads[name]
+                code = codes.get(texts[0][0])
+                words += (head, self.code(name, texts[0][0]) if code is None else code)
+                spelling.form += "qq"
+                plain += 1
+                continue
+            if name in spelling.patterned and texts == ALL_TEXTS:
                 continue
             self._spell_constraint(spelling, name, values)
         spelling.count += plain
@@ -351,7 +367,11 @@ class Schema:
     def _spell_codes(self, spelling: Spelling, name: str, test: int, texts: list[str]) -> None:
         axis = self.axis(name, at.CODE)
         codes = [self.code(name, text) for text in texts]
-        put = spelling.put_line if test == at.CODES and len(codes) == 1 else spelling.put
+        put = spelling.put
+        if test == at.CODES and len(codes) == 1:
+            put = spelling.put_line
+            single = axis | at.CODES << 16 | 1 << 24
+            self._code_heads[name] = (single, self.codes[self.attributes[name]])
         put("q" * (1 + len(codes)), axis | test << 16 | len(codes) << 24, *codes)
 
     def _spell_kinds(self, spelling: Spelling, name: str, values: ValueSet) -> None:

@@ -153,11 +153,14 @@ def _coverers_in_cluster(context, cluster, state):
 
 
 @entry_point
-def coverers(context, words, state):
+def coverers(context, words, first, state):
     """Entries that cover the box in `words`: sure ones to OUTPUT, doubts to DOUBTS.
 
-    `state`: whether one sure entry is enough, how many sure ones, how many doubts.
+    With `first`, one sure entry is enough. `state`: that, how many sure ones, how many doubts.
     """
+    state[0] = first
+    state[1] = 0
+    state[2] = 0
     axes = words_at(context, at.AXES)
     touched = words_at(context, at.TOUCHED)
     low = words_at(context, at.LOW)
@@ -290,21 +293,63 @@ def _covered_in_block(context, block, words, rows, state):
     cell = words_at(context, at.CELL)
     high_cell = words_at(context, at.HIGH_CELL)
     b = block * at.BLOCK_WORDS
-    for word in range(at.WORDS):
-        members = np.uint64(blocks[b + at.B_LIVE + word])
-        for i in range(words[0]):
-            if rows[i] < 0 or members == np.uint64(0):
-                continue
-            axis = row_pages[rows[i]] & 0xFFFF
-            page = (row_pages[rows[i]] >> 16) * at.PAGE_WORDS + word
-            members &= ~pages[page + at.MISS * at.WORDS]
-            if words_at(context, at.AXES)[axis * at.AXIS_WORDS + at.A_SPACE] == at.CODE:
-                members &= pages[page + cell[axis] * at.WORDS]
-            else:
-                if cell[axis] > 0:
-                    members &= ~pages[page + (cell[axis] - 1) * at.WORDS]
-                if high_cell[axis] < at.CELLS - 1:
-                    members &= ~pages[page + (high_cell[axis] + 1) * at.WORDS]
+    x0 = np.uint64(blocks[b + at.B_LIVE])
+    x1 = np.uint64(blocks[b + at.B_LIVE + 1])
+    x2 = np.uint64(blocks[b + at.B_LIVE + 2])
+    x3 = np.uint64(blocks[b + at.B_LIVE + 3])
+    x4 = np.uint64(blocks[b + at.B_LIVE + 4])
+    x5 = np.uint64(blocks[b + at.B_LIVE + 5])
+    x6 = np.uint64(blocks[b + at.B_LIVE + 6])
+    x7 = np.uint64(blocks[b + at.B_LIVE + 7])
+    for i in range(words[0]):
+        if rows[i] < 0:
+            continue
+        axis = row_pages[rows[i]] & 0xFFFF
+        page = (row_pages[rows[i]] >> 16) * at.PAGE_WORDS
+        spot = page + at.MISS * at.WORDS
+        x0 &= ~pages[spot]
+        x1 &= ~pages[spot + 1]
+        x2 &= ~pages[spot + 2]
+        x3 &= ~pages[spot + 3]
+        x4 &= ~pages[spot + 4]
+        x5 &= ~pages[spot + 5]
+        x6 &= ~pages[spot + 6]
+        x7 &= ~pages[spot + 7]
+        if words_at(context, at.AXES)[axis * at.AXIS_WORDS + at.A_SPACE] == at.CODE:
+            spot = page + cell[axis] * at.WORDS
+            x0 &= pages[spot]
+            x1 &= pages[spot + 1]
+            x2 &= pages[spot + 2]
+            x3 &= pages[spot + 3]
+            x4 &= pages[spot + 4]
+            x5 &= pages[spot + 5]
+            x6 &= pages[spot + 6]
+            x7 &= pages[spot + 7]
+        else:
+            # A member within the box has none of the cells beside it. At the edge there are none.
+            spot = page + max(cell[axis] - 1, 0) * at.WORDS
+            also = page + min(high_cell[axis] + 1, at.CELLS - 1) * at.WORDS
+            if cell[axis] > 0:
+                x0 &= ~pages[spot]
+                x1 &= ~pages[spot + 1]
+                x2 &= ~pages[spot + 2]
+                x3 &= ~pages[spot + 3]
+                x4 &= ~pages[spot + 4]
+                x5 &= ~pages[spot + 5]
+                x6 &= ~pages[spot + 6]
+                x7 &= ~pages[spot + 7]
+            if high_cell[axis] < at.CELLS - 1:
+                x0 &= ~pages[also]
+                x1 &= ~pages[also + 1]
+                x2 &= ~pages[also + 2]
+                x3 &= ~pages[also + 3]
+                x4 &= ~pages[also + 4]
+                x5 &= ~pages[also + 5]
+                x6 &= ~pages[also + 6]
+                x7 &= ~pages[also + 7]
+        if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == np.uint64(0):
+            return
+    for word, members in enumerate((x0, x1, x2, x3, x4, x5, x6, x7)):
         slot = blocks[b + at.B_CHUNKS + (word >> 1)] + 64 * (word & 1)
         while members != np.uint64(0):
             here = slot + lowest_bit(members)
@@ -330,12 +375,15 @@ def _covered_in_cluster(context, cluster, words, rows, state):
 
 
 @entry_point
-def covered(context, words, state):
+def covered(context, words, first, state):
     """Entries that the box in `words` covers: sure ones to OUTPUT, doubts to DOUBTS.
 
     Clusters with a key outside the box's reach are passed over; where the box is a point on
-    an axis, one of that axis' clusters is left.
+    an axis, one of that axis' clusters is left. `first` and `state` are as in `coverers`.
     """
+    state[0] = first
+    state[1] = 0
+    state[2] = 0
     axes = words_at(context, at.AXES)
     clusters = words_at(context, at.CLUSTERS)
     cell = words_at(context, at.CELL)

@@ -4,12 +4,28 @@ A function that Python calls is an `entry_point`: it is cached on disk with all 
 others are `kernel`s: they have no way in from Python, which halves what there is to compile.
 """
 
+import numba
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-entry_point = njit(cache=True)
+from anabranch.matching.kernels.cache import cache_directory
+
+_CACHE = str(cache_directory())
+
+
+def entry_point(function):
+    """Compile a function that Python calls, and keep it in the cache of all kernels."""
+    # numba asks for its cache directory at this moment only.
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _CACHE
+    try:
+        return njit(cache=True)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
 kernel = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 
 
