@@ -138,8 +138,6 @@ class CompiledBoxes:
         self._words = np.zeros(256, np.int64)
         self._view = self._words.data.cast("B")
         self._loaded: Held | None = None
-        #: Codes that are new since the last look, and may have been for a look only.
-        self._strays: list[int] = []
         self._code_version = 0
 
     # -- holding ------------------------------------------------------------------------------
@@ -169,15 +167,14 @@ class CompiledBoxes:
         """A new text has a code: tell the kernels its place in text order."""
         self._engine.reserve_codes(code + 1)
         self._engine.memory.arrays[at.CODE_KEYS][code] = key_of_text(text)
-        self._strays.append(code)
 
     def _drop_strays(self) -> None:
         """Give back codes that a conjunction brought which was held and not kept."""
         refs = self._engine.memory.integers(at.CODE_REFS)
-        for code in self._strays:
+        for code in self._schema.fresh:
             if refs[code] == 0 and self._schema.texts[code] is not None:
                 self._schema.free_code(code)
-        self._strays.clear()
+        self._schema.fresh.clear()
         self._code_version = self._schema.code_version
 
     def keep(self, held: Held) -> None:

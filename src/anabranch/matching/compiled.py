@@ -77,9 +77,13 @@ class CompiledEngine:
             return []
         context[at.FREED_COUNT] = 0
         codes: list[int] = self.memory.arrays[at.FREED][:count].tolist()
+        self.drop_codes(codes)
+        return codes
+
+    def drop_codes(self, codes: list[int]) -> None:
+        """Forget codes that nothing refers to."""
         for code in codes:
             self._book.forget(code)
-        return codes
 
     def learn_pattern(self, code: int, attribute: int, kind: int, literal: bytes) -> None:
         """A new pattern."""

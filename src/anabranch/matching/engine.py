@@ -57,6 +57,9 @@ class Engine(Protocol):
     def learn_pattern(self) -> Callable[[int, int, int, bytes], None] | None:
         """Is told about a new pattern: (code, attribute, kind, literal); None: it takes none."""
 
+    def drop_codes(self, codes: list[int]) -> None:
+        """Forget codes that nothing refers to yet."""
+
     def freed_codes(self) -> list[int]:
         """Codes that lost their last reference since the last call."""
 

@@ -158,11 +158,24 @@ class MatchIndex:
 
     def _spell(self, conjunctions: tuple[Conjunction, ...]) -> list[Spelling]:
         """The conjunctions as words; where names run out, unused ones are given back first."""
+        self._schema.fresh.clear()
         try:
             return [self._schema.spell(conjunction) for conjunction in conjunctions]
         except FilterLimitError:
+            self._unspell()
             self._sweep()
+        try:
             return [self._schema.spell(conjunction) for conjunction in conjunctions]
+        except FilterLimitError:
+            self._unspell()
+            raise
+
+    def _unspell(self) -> None:
+        """Give back the codes of a filter that could not be spelled to its end."""
+        self._engine.drop_codes(self._schema.fresh)
+        for code in self._schema.fresh:
+            self._schema.free_code(code)
+        self._schema.fresh.clear()
 
     def _remove(self, first: int) -> None:
         self._groups.leave(self._engine.group_of(first))

@@ -113,6 +113,8 @@ class Schema:
         #: Code → (attribute number, its text, or kind and literal of its pattern); None when free.
         self.texts: list[tuple[int, str | tuple[int, bytes]] | None] = []
         self._free_codes: list[int] = []
+        #: Codes made since somebody emptied this list: whoever refuses a filter gives them back.
+        self.fresh: list[int] = []
         #: Grows whenever an attribute or an axis comes or goes: shapes of events are stale then.
         self.version = 0
         #: Grows whenever a code comes or goes: encoded events are stale then.
@@ -180,6 +182,7 @@ class Schema:
         else:
             self.texts[code] = (attribute, text)
         self.code_version += 1
+        self.fresh.append(code)
         return code
 
     def free_code(self, code: int) -> None:

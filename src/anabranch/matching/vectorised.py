@@ -85,6 +85,9 @@ class VectorisedEngine:
     def reserve_codes(self, count: int) -> None:
         """Codes need no room here."""
 
+    def drop_codes(self, codes: list[int]) -> None:
+        """Codes that nothing refers to are not known here."""
+
     def freed_codes(self) -> list[int]:
         """Codes that lost their last reference since the last call."""
         freed, self._freed = self._freed, []
