@@ -7,7 +7,8 @@ same is done by a plain loop and by the numpy engine for comparison. For text, d
 workload `mixed` of the same size is timed too, because their goals are relative to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,12 +22,15 @@ from anabranch.cli.bench.match_report import Build, Matching, MatchReport, print
 from anabranch.cli.bench.resident import resident_bytes
 from anabranch.cli.bench.rivals import measure_fallback, measure_naive_loop
 from anabranch.cli.bench.startup import measure_start_up
-from anabranch.cli.bench.stopwatch import least_pass_ns
+from anabranch.cli.bench.stopwatch import least_slices_ns
 from anabranch.cli.bench.tables import Steps, steps_on_stderr
 from anabranch.cli.bench.updates import measure_slowdown, measure_update_rates
 from anabranch.cli.bench.verify import WrongAnswerError
 from anabranch.cli.bench.workloads import Workload, workload
 from anabranch.cli.output import console, print_json
+
+#: Events of one timed slice.
+SLICE_EVENTS = 100
 
 MatchWorkload = Literal["stock", "mixed", "ranges", "text", "dnf", "wide"]
 
@@ -147,27 +151,38 @@ def _measure_build(loaded: Loaded, subscriptions: int, steps: Steps) -> Build:
 
 def _measure_matching(index: MatchIndex, events: Sequence[EventMapping]) -> Matching:
     batch = list(events)
-    encoded = index.encode(batch)
     found = sum(map(len, index.match_batch(batch)))
 
-    def one_by_one() -> None:
+    def one_by_one(part: Sequence[EventMapping]) -> None:
         match_one = index.match
-        for event in batch:
+        for event in part:
             match_one(event)
 
     def us_per_event(pass_ns: int) -> float:
         return pass_ns / 1e3 / len(batch)
 
+    slices = _slices(batch)
+    encoded_slices = [index.encode(part) for part in slices]
+
+    def least_us(work: Callable[[Sequence[EventMapping]], object]) -> float:
+        """µs per event of some work on the events, slice by slice."""
+        return us_per_event(least_slices_ns([partial(work, part) for part in slices]))
+
     return Matching(
-        batch_us_per_event=us_per_event(least_pass_ns(lambda: index.match_batch(batch))),
-        batch_lists_us_per_event=us_per_event(
-            least_pass_ns(lambda: list(index.match_batch(batch)), budget_s=1)
+        batch_us_per_event=least_us(index.match_batch),
+        batch_lists_us_per_event=least_us(lambda part: list(index.match_batch(part))),
+        encode_us_per_event=least_us(index.encode),
+        encoded_us_per_event=us_per_event(
+            least_slices_ns([partial(index.match_batch, part) for part in encoded_slices])
         ),
-        encode_us_per_event=us_per_event(least_pass_ns(lambda: index.encode(batch), budget_s=1)),
-        encoded_us_per_event=us_per_event(least_pass_ns(lambda: index.match_batch(encoded))),
-        single_us_per_event=us_per_event(least_pass_ns(one_by_one)),
+        single_us_per_event=least_us(one_by_one),
         matches_per_event=found / len(batch),
     )
+
+
+def _slices(batch: Sequence[EventMapping]) -> list[Sequence[EventMapping]]:
+    """The events in slices of a few hundred microseconds each."""
+    return [batch[start : start + SLICE_EVENTS] for start in range(0, len(batch), SLICE_EVENTS)]
 
 
 def _measure_mixed(
@@ -180,4 +195,5 @@ def _measure_mixed(
     loaded = Loaded(MatchIndex(), workload("mixed", chosen.seed))
     loaded.load(subscriptions, steps.advance)
     events = loaded.workload.events(event_count)
-    return least_pass_ns(lambda: loaded.index.match_batch(events)) / 1e3 / event_count
+    works = [partial(loaded.index.match_batch, part) for part in _slices(events)]
+    return least_slices_ns(works) / 1e3 / event_count
