@@ -20,6 +20,8 @@ from anabranch.matching.engine import Words, numba_is_here
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.keys import key_of_text
 from anabranch.matching.schema import Schema
+from anabranch.matching.spelling import Spelling
+from anabranch.model.errors import FilterLimitError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.relations import covers
@@ -123,13 +125,14 @@ class CompiledBoxes:
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         from anabranch.matching.compiled import CompiledEngine  # noqa: PLC0415 - needs numba
-        from anabranch.matching.kernels import cover, update  # noqa: PLC0415
+        from anabranch.matching.kernels import cover, covered, update  # noqa: PLC0415
 
         self._engine = CompiledEngine()
         self._context = self._engine.memory.context
         self._context[at.COVERING] = 1
         self._schema = Schema(self._engine.open_axis, limits.index_attributes_max, self._learn)
-        self._kernels = cover
+        self._find_coverers: Kernel = cover.coverers
+        self._find_covered: Kernel = covered.covered
         self._refer = update.refer
         self._state = np.zeros(3, np.int64)
         self._state_view = self._state.data
@@ -144,11 +147,9 @@ class CompiledBoxes:
 
     def hold(self, conjunction: Conjunction) -> Held:
         """Look at a conjunction."""
-        if self._schema.is_full():
-            self._sweep()
         if self._schema.code_version != self._code_version:
             self._drop_strays()
-        spelling = self._schema.spell(conjunction)
+        spelling = self._spell(conjunction)
         raw = struct.pack("<q" + spelling.form, spelling.count, *spelling.words)
         if len(raw) > len(self._view):
             self._words = np.zeros(len(raw) // 4, np.int64)
@@ -157,6 +158,15 @@ class CompiledBoxes:
         is_plain = spelling.is_line and not conjunction.residue and not spelling.undecided
         self._loaded = held = Held(conjunction, raw if is_plain else conjunction, is_plain)
         return held
+
+    def _spell(self, conjunction: Conjunction) -> Spelling:
+        """A conjunction as words; where names run out, unused ones are given back first."""
+        try:
+            return self._schema.spell(conjunction)
+        except FilterLimitError:
+            self._drop_strays()
+            self._sweep()
+            return self._schema.spell(conjunction)
 
     def _sweep(self) -> None:
         """Give back attributes that nothing names any more."""
@@ -220,24 +230,24 @@ class CompiledBoxes:
     def coverer(self, held: Held) -> Held | None:
         """One of the seated that covers it."""
         if held.is_plain and held.number < 0:
-            self._kernels.coverers(self._context, self._words_of(held), True, self._state)
+            self._find_coverers(self._context, self._words_of(held), True, self._state)
             if self._state_view[1]:
                 return self._by_entry[int(self._engine.memory.integers(at.OUTPUT)[0])]
             if self._state_view[2] == 0:
                 return None
-        for found in self._answers(self._kernels.coverers, held):
+        for found in self._answers(self._find_coverers, held):
             if _does_cover(found, held):
                 return found
         return None
 
     def coverers(self, held: Held) -> list[Held]:
         """All of the seated that cover it."""
-        answers = self._answers(self._kernels.coverers, held)
+        answers = self._answers(self._find_coverers, held)
         return [found for found in answers if _does_cover(found, held)]
 
     def covered(self, held: Held) -> list[Held]:
         """All of the seated that it covers."""
-        answers = self._answers(self._kernels.covered, held)
+        answers = self._answers(self._find_covered, held)
         return [found for found in answers if _does_cover(held, found)]
 
     def _answers(self, kernel: Kernel, held: Held) -> list[Held]:

@@ -19,7 +19,7 @@ from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory
 from anabranch.matching.patterns import PatternBook
-from anabranch.matching.schema import Spelling
+from anabranch.matching.spelling import Spelling
 
 _NONE: Integers = np.zeros(0, np.int32)
 

@@ -6,7 +6,7 @@ the check then evaluates what is left, exactly, on the event itself.
 
 from collections.abc import Callable
 
-from anabranch.matching.schema import Spelling
+from anabranch.matching.spelling import Spelling
 from anabranch.model.filter import Filter
 from anabranch.model.language.evaluate import compile_condition
 from anabranch.model.values import Attributes

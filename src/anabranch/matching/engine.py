@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anabranch.matching.events import Events
 from anabranch.matching.memory import Memory
-from anabranch.matching.schema import Spelling
+from anabranch.matching.spelling import Spelling
 from anabranch.model.errors import LocalError
 
 Integers = NDArray[np.int32]

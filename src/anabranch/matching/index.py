@@ -43,7 +43,8 @@ from anabranch.matching.groups import Groups
 from anabranch.matching.identities import Identities
 from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
 from anabranch.matching.matches import Matches
-from anabranch.matching.schema import Schema, Spelling
+from anabranch.matching.schema import Schema
+from anabranch.matching.spelling import Spelling
 from anabranch.model.errors import (
     DuplicateIdError,
     FilterError,

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from anabranch.matching import keys
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.schema import FLOAT_ENDS, Spelling
+from anabranch.matching.schema import FLOAT_ENDS
+from anabranch.matching.spelling import Spelling
 
 _LOWEST = -(1 << 63)
 _HIGHEST = (1 << 63) - 1

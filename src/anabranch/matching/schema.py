@@ -16,9 +16,9 @@ from itertools import pairwise
 
 from anabranch.matching import keys
 from anabranch.matching.kernels import layout as at
+from anabranch.matching.spelling import Spelling
 from anabranch.matching.textual import TextPattern, pattern_of_condition, pattern_of_values
 from anabranch.model.errors import FilterLimitError
-from anabranch.model.language.expression import Expression
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
 from anabranch.model.normal.text_ranges import ALL_TEXTS
@@ -42,40 +42,6 @@ _ABSENT = 1 << at.K_ABSENT
 _NUMBER = 1 << at.K_NUMBER
 _NAN = 1 << at.K_NAN
 _TEXT = 1 << at.K_TEXT
-
-
-class Spelling:
-    """A conjunction as words, the format that packs them, and what they leave undecided."""
-
-    __slots__ = ("count", "form", "is_line", "patterned", "residue", "undecided", "words")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.words: list[int | float] = []
-        #: One letter per word, as `struct` has them.
-        self.form = ""
-        #: Whether every predicate is a single range or a single code, and they fit into a line.
-        self.is_line = True
-        #: Constraints that the words imply but do not decide.
-        self.undecided: list[tuple[str, ValueSet]] = []
-        #: Residues that the words do not decide.
-        self.residue: tuple[Expression, ...] = ()
-        #: Attributes on which a pattern is spelled: there is one at the most.
-        self.patterned: tuple[str, ...] = ()
-
-    def put(self, form: str, *words: int | float) -> None:
-        """Append one predicate that is not a single range or code."""
-        self.count += 1
-        self.is_line = False
-        self.form += form
-        self.words += words
-
-    def put_line(self, form: str, *words: int | float) -> None:
-        """Append a single range or code."""
-        self.count += 1
-        self.is_line = self.is_line and self.count <= at.LINE_RANGES
-        self.form += form
-        self.words += words
 
 
 class Schema:
@@ -129,12 +95,20 @@ class Schema:
             attribute = self._new_attribute(name)
         axis = self.axes[space].get(attribute)
         if axis is None:
-            axis = self._free_axes.pop() if self._free_axes else self.axis_count
+            axis = self._free_axes.pop() if self._free_axes else self._new_axis(name)
             self.axis_count = max(self.axis_count, axis + 1)
             self.axes[space][attribute] = axis
             self.version += 1
             self._open_axis(axis, attribute, space)
         return axis
+
+    def _new_axis(self, name: str) -> int:
+        if self.axis_count >= at.NO_AXIS:
+            raise FilterLimitError(
+                f"the index looks at its attributes in {self.axis_count} ways (as a number, as a"
+                f" text, …) already, which is its limit; {name!r} would need one more"
+            )
+        return self.axis_count
 
     def _new_attribute(self, name: str) -> int:
         if self._free_attributes:
@@ -218,10 +192,6 @@ class Schema:
                 self._free_attributes.append(attribute)
         self.version += 1
         return closed
-
-    def is_full(self) -> bool:
-        """Whether the next new name would be refused."""
-        return not self._free_attributes and len(self.names) >= self._attributes_max
 
     def restore(
         self,

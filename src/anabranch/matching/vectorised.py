@@ -19,7 +19,7 @@ from anabranch.matching.engine import Bytes, Found, Integers, Words, joined
 from anabranch.matching.events import Events
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.points import Placed, Predicate, holds, predicates_of
-from anabranch.matching.schema import Spelling
+from anabranch.matching.spelling import Spelling
 
 #: (axis, key, rest) of the equality by which an entry is found; None where it has none.
 Point = tuple[int, int, int]

@@ -196,6 +196,17 @@ def test_refused_conjunction_changes_nothing() -> None:
     assert table.is_covered(conjunction("v = 1 AND w = 'k'"))
 
 
+def test_several_new_names_find_the_room_of_old_ones() -> None:
+    table = CoveringTable(Limits(index_attributes_max=4))
+    for name in "abc":
+        table.add(name, conjunction(f"{name} = 'k'"))
+    for name in "abc":
+        table.remove(name)
+    table.add("new", conjunction("d = 1 AND e = 'k' AND f = 1"))
+    assert table.is_covered(conjunction("d = 1 AND e = 'k' AND f = 1"))
+    assert not table.is_covered(conjunction("d = 1 AND e = 'l' AND f = 1"))
+
+
 def test_texts_and_names_are_given_back() -> None:
     table = CoveringTable(Limits(index_attributes_max=3))
     for number in range(2_000):

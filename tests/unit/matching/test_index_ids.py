@@ -119,6 +119,13 @@ def test_equal_ids_are_one_id(index: MatchIndex) -> None:
     assert len(index) == 0
 
 
+def test_id_behind_a_filter_of_many_conjunctions_is_found(index: MatchIndex) -> None:
+    index.add_many((number, "x = -1") for number in range(1_023))
+    index.add("many", " OR ".join(f"x = {number} AND y > {number}" for number in range(1_024)))
+    index.add("behind", "x = 5")
+    assert set(index.match({"x": 5, "y": 6})) == {"many", "behind"}
+
+
 # -- the map of ids itself
 
 

@@ -107,7 +107,6 @@ def test_free_codes_are_used_again(schema: Schema) -> None:
 
 def test_names_are_bounded_and_the_error_says_which(schema: Schema) -> None:
     schema.spell(conjunction("x = 1 AND y = 1 AND z = 1"))
-    assert schema.is_full()
     with pytest.raises(FilterLimitError, match=r"knows 3 attribute names already.*'w'"):
         schema.spell(conjunction("w = 1"))
 
@@ -120,7 +119,18 @@ def test_unused_axes_and_attributes_are_given_back(schema: Schema, axes: Axes) -
     assert sorted(closed) == [(0, at.NUMBER), (2, at.NUMBER)]
     assert list(schema.attributes) == ["y"]
     assert schema.version > before
-    assert not schema.is_full()
     schema.spell(conjunction("v = 1 AND w = 'a'"))
     assert {axis for axis, _, _ in axes.opened} == {0, 1, 2}
-    assert schema.is_full()
+    with pytest.raises(FilterLimitError):
+        schema.spell(conjunction("u = 1"))
+
+
+def test_axes_are_bounded_by_what_16_bits_can_number() -> None:
+    schema = Schema(Axes().open, attributes_max=99_999)
+    for number in range(at.NO_AXIS):
+        schema.axis(f"name{number // 2}", at.NUMBER if number % 2 else at.CODE)
+    assert schema.axis("name0", at.NUMBER) == 1
+    with pytest.raises(FilterLimitError, match=r"in 65535 ways .* 'one' would need one more"):
+        schema.axis("one", at.NUMBER)
+    schema.free_unused(lambda axis: axis != 7)
+    assert schema.axis("two", at.NUMBER) == 7
