@@ -148,6 +148,10 @@ class EventEncoder:
         self._schema = schema
         self._shapes: dict[tuple[tuple[str, ...], tuple[type, ...]], _Shape] = {}
         self._version = schema.version
+        #: The shape of the event before, and what it is a shape of.
+        self._last = _Shape(schema, (), ())
+        self._last_names: tuple[str, ...] = ()
+        self._last_types: tuple[type, ...] = ()
         self._token = object()
         self._buffer = np.zeros(64, np.int64)
         self._view = self._buffer.data.cast("B")
@@ -195,13 +199,20 @@ class EventEncoder:
         return Events(attributes, heads, values, all_texts, offsets, longest, self.stamp)
 
     def _shape(self, names: tuple[str, ...], types: tuple[type, ...]) -> _Shape:
-        if self._version != self._schema.version or len(self._shapes) > _SHAPES_MAX:
+        if self._version == self._schema.version:
+            # Most events look like the one before, and comparing is cheaper than hashing.
+            if names == self._last_names and types == self._last_types:
+                return self._last
+        else:
             self._shapes.clear()
             self._version = self._schema.version
         shape = self._shapes.get((names, types))
         if shape is None:
+            if len(self._shapes) >= _SHAPES_MAX:
+                self._shapes.clear()
             shape = _Shape(self._schema, names, types)
             self._shapes[names, types] = shape
+        self._last, self._last_names, self._last_types = shape, names, types
         return shape
 
 

@@ -27,6 +27,11 @@ def write_slot(context, words, access, entry_word):
     lines[at.L_ENTRY] = entry_word
     lines[at.L_INFO] = 0
     lines[at.L_RECORD] = -1
+    # A range that is not there admits everything, so that all five can be tested without asking.
+    for j in range(at.LINE_RANGES):
+        lines[at.L_AXES + (j >> 1)] = 0
+        lines[at.L_ENDS + 2 * j] = np.int32(-0x80000000)
+        lines[at.L_ENDS + 2 * j + 1] = np.int32(0x7FFFFFFF)
     rest_words = np.int64(1)
     rest_count = np.int64(0)
     position = np.int64(1)

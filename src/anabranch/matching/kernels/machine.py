@@ -86,6 +86,17 @@ def prefetch(typingctx, address):
     return types.void(types.int64), generate
 
 
+@intrinsic
+def get(typingctx, array, index):
+    """`array[index]` for an index that is not negative, which numba would have to ask."""
+
+    def generate(target, builder, signature, arguments):
+        view = make_array(signature.args[0])(target, builder, arguments[0])
+        return builder.load(builder.gep(view.data, [arguments[1]], inbounds=True))
+
+    return array.dtype(array, types.intp), generate
+
+
 def _array_at(element, bytes_each):
     """An intrinsic that sees the array of a number, without copying or counting references.
 

@@ -181,3 +181,23 @@ def record_holds(context, position):
         if above and below:
             return True
     return False
+
+
+@kernel
+def ties_hold(context, slot):
+    """Do the ranges in a slot's line hold to the last bit? Asked where an upper half ties."""
+    lines = integers_at(context, at.LINES)
+    ties = integers_at(context, at.TIES)
+    low = words_at(context, at.LOW)
+    high = words_at(context, at.HIGH)
+    line = slot * at.LINE_WORDS
+    for j in range(np.int64(lines[line + at.L_INFO]) & 0xFF):
+        axis = (np.int64(lines[line + at.L_AXES + (j >> 1)]) >> (16 * (j & 1))) & 0xFFFF
+        tie = slot * at.TIE_WORDS + 2 * j
+        start = np.int64(lines[line + at.L_ENDS + 2 * j]) << 32
+        stop = np.int64(lines[line + at.L_ENDS + 2 * j + 1]) << 32
+        if low[axis] < start | (np.int64(ties[tie]) & 0xFFFFFFFF):
+            return False
+        if high[axis] > stop | (np.int64(ties[tie + 1]) & 0xFFFFFFFF):
+            return False
+    return True

@@ -25,6 +25,7 @@ from anabranch.matching.kernels.placing import (
     next_stamp,
     place_event,
     record_holds,
+    ties_hold,
 )
 from anabranch.matching.kernels.storage import (
     find_cluster,
@@ -36,25 +37,17 @@ _FIRST_ROW = np.int64((1 << 40) - 1)
 @kernel
 def line_holds(context, slot):
     """Do the ranges in a slot's line admit the placed event, or the placed box?"""
+    if not ties_hold(context, slot):
+        return False
     lines = integers_at(context, at.LINES)
-    ties = integers_at(context, at.TIES)
-    low = words_at(context, at.LOW)
-    high = words_at(context, at.HIGH)
     line = slot * at.LINE_WORDS
     info = np.int64(lines[line + at.L_INFO])
-    for j in range(info & 0xFF):
-        axis = (np.int64(lines[line + at.L_AXES + (j >> 1)]) >> (16 * (j & 1))) & 0xFFFF
-        tie = slot * at.TIE_WORDS + 2 * j
-        start = np.int64(lines[line + at.L_ENDS + 2 * j]) << 32
-        stop = np.int64(lines[line + at.L_ENDS + 2 * j + 1]) << 32
-        if low[axis] < start | (np.int64(ties[tie]) & 0xFFFFFFFF):
-            return False
-        if high[axis] > stop | (np.int64(ties[tie + 1]) & 0xFFFFFFFF):
-            return False
-        if (info >> (24 + j)) & 1:
-            code = lines[line + at.L_ENDS + 2 * j]
-            if integers_at(context, at.HITS)[code] != context[at.STAMP]:
-                return False
+    if info >> 24:
+        for j in range(info & 0xFF):
+            if (info >> (24 + j)) & 1:
+                code = lines[line + at.L_ENDS + 2 * j]
+                if integers_at(context, at.HITS)[code] != context[at.STAMP]:
+                    return False
     return True
 
 

@@ -22,6 +22,7 @@ from anabranch.matching.kernels.machine import (
     bit_count,
     bitmaps_at,
     entry_point,
+    get,
     integers_at,
     lowest_bit,
     prefetch,
@@ -32,6 +33,7 @@ from anabranch.matching.kernels.placing import (
     next_stamp,
     place_event,
     record_holds,
+    ties_hold,
 )
 from anabranch.matching.kernels.storage import (
     find_cluster,
@@ -59,7 +61,6 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
     pages = bitmaps_at(context, at.PAGES)
     slot_entry = integers_at(context, at.SLOT_ENTRY)
     lines = integers_at(context, at.LINES)
-    ties = integers_at(context, at.TIES)
     zones = words_at(context, at.ZONES)
     entry_owner = integers_at(context, at.ENTRY_OWNER)
     cell = words_at(context, at.CELL)
@@ -104,49 +105,51 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
         for step in range(-1, 2 * touched_count + hit_count):
             cluster = np.int64(0)
             if step >= 2 * touched_count:
-                code = np.int64(hit_list[step - 2 * touched_count])
-                attribute = patterns[code * at.PATTERN_WORDS + at.P_CLASS] >> 32
-                axis = np.int64(attribute_axes[attribute * at.SPACES + at.PATTERN])
+                code = np.int64(get(hit_list, step - 2 * touched_count))
+                attribute = get(patterns, code * at.PATTERN_WORDS + at.P_CLASS) >> 32
+                axis = np.int64(get(attribute_axes, attribute * at.SPACES + at.PATTERN))
                 cluster = find_cluster(context, axis, code << 32, np.int64(0))
                 if cluster < 0:
                     continue
             elif step >= 0:
-                axis = touched[step >> 1]
+                axis = get(touched, step >> 1)
                 if step & 1:
-                    if axes[axis * at.AXIS_WORDS + at.A_KEYS] == 0:
+                    if get(axes, axis * at.AXIS_WORDS + at.A_KEYS) == 0:
                         continue
                     rest = np.int64(0)
-                    if high[axis] > low[axis]:
+                    if get(high, axis) > get(low, axis):
                         rest = words_at(context, at.REST)[axis]
-                    cluster = find_cluster(context, axis, low[axis], rest)
+                    cluster = find_cluster(context, axis, get(low, axis), rest)
                 else:
-                    cluster = axes[axis * at.AXIS_WORDS + at.A_CLUSTER]
+                    cluster = get(axes, axis * at.AXIS_WORDS + at.A_CLUSTER)
                 if cluster < 0:
                     continue
             c = cluster * at.CLUSTER_WORDS
-            run = clusters[c + at.C_RUN]
+            run = get(clusters, c + at.C_RUN)
             if run >= 0:
-                for slot in range(run, run + clusters[c + at.C_COUNT]):
+                for slot in range(run, run + get(clusters, c + at.C_COUNT)):
                     candidates[found] = slot
                     found += 1
-            block = clusters[c + at.C_BLOCKS]
+            block = get(clusters, c + at.C_BLOCKS)
             while block >= 0:
                 z = block * at.ZONE_WORDS
-                zone_axes = zones[z + at.Z_AXES]
+                zone_axes = get(zones, z + at.Z_AXES)
                 admitted = True
                 for rank in range(3):
                     axis = (zone_axes >> (16 * rank)) & 0xFFFF
                     if axis == at.NO_AXIS:
                         break
                     if (zone_axes >> (48 + rank)) & 1:
-                        zone = np.uint64(zones[z + at.Z_RANGE + 2 * rank])
-                        admitted = zone & cell_mask[axis] != zero
+                        zone = np.uint64(get(zones, z + at.Z_RANGE + 2 * rank))
+                        admitted = zone & get(cell_mask, axis) != zero
                     else:
-                        admitted = low[axis] >= zones[z + at.Z_RANGE + 2 * rank]
-                        admitted = admitted and high[axis] <= zones[z + at.Z_RANGE + 2 * rank + 1]
+                        admitted = get(low, axis) >= get(zones, z + at.Z_RANGE + 2 * rank)
+                        admitted = admitted and get(high, axis) <= get(
+                            zones, z + at.Z_RANGE + 2 * rank + 1
+                        )
                     if not admitted:
                         break
-                following = zones[z + at.Z_NEXT]
+                following = get(zones, z + at.Z_NEXT)
                 if admitted:
                     visited[visits] = block
                     visits += 1
@@ -160,53 +163,54 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
         # -- (3) blocks
         for i in range(visits + _AHEAD):
             if i < visits:
-                b = visited[i] * at.BLOCK_WORDS
-                table = blocks[b + at.B_TABLE]
+                b = get(visited, i) * at.BLOCK_WORDS
+                table = get(blocks, b + at.B_TABLE)
                 row = table & _FIRST_ROW
                 for r in range(row, row + ((table >> 40) & 0xFFFF)):
-                    word = row_pages[r]
-                    spot = (word >> 16) * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
+                    word = get(row_pages, r)
+                    spot = (word >> 16) * at.PAGE_WORDS + (get(cell, word & 0xFFFF) & 63) * at.WORDS
                     prefetch(pages_address + 8 * spot)
-                    if rich and row_certain[r] >= 0:
+                    if rich and get(row_certain, r) >= 0:
                         spot = (
-                            row_certain[r] * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
+                            get(row_certain, r) * at.PAGE_WORDS
+                            + (get(cell, word & 0xFFFF) & 63) * at.WORDS
                         )
                         prefetch(pages_address + 8 * spot)
             if i < _AHEAD:
                 continue
-            block = visited[i - _AHEAD]
+            block = get(visited, i - _AHEAD)
             b = block * at.BLOCK_WORDS
-            x0 = np.uint64(blocks[b + at.B_LIVE])
-            x1 = np.uint64(blocks[b + at.B_LIVE + 1])
-            x2 = np.uint64(blocks[b + at.B_LIVE + 2])
-            x3 = np.uint64(blocks[b + at.B_LIVE + 3])
-            x4 = np.uint64(blocks[b + at.B_LIVE + 4])
-            x5 = np.uint64(blocks[b + at.B_LIVE + 5])
-            x6 = np.uint64(blocks[b + at.B_LIVE + 6])
-            x7 = np.uint64(blocks[b + at.B_LIVE + 7])
-            table = blocks[b + at.B_TABLE]
+            x0 = np.uint64(get(blocks, b + at.B_LIVE))
+            x1 = np.uint64(get(blocks, b + at.B_LIVE + 1))
+            x2 = np.uint64(get(blocks, b + at.B_LIVE + 2))
+            x3 = np.uint64(get(blocks, b + at.B_LIVE + 3))
+            x4 = np.uint64(get(blocks, b + at.B_LIVE + 4))
+            x5 = np.uint64(get(blocks, b + at.B_LIVE + 5))
+            x6 = np.uint64(get(blocks, b + at.B_LIVE + 6))
+            x7 = np.uint64(get(blocks, b + at.B_LIVE + 7))
+            table = get(blocks, b + at.B_TABLE)
             row = table & _FIRST_ROW
             row_end = row + ((table >> 40) & 0xFFFF)
             several = False
             for r in range(row, row_end):
-                word = row_pages[r]
-                here = cell[word & 0xFFFF]
+                word = get(row_pages, r)
+                here = get(cell, word & 0xFFFF)
                 if here & at.MULTI:
                     several = True
                     continue
                 spot = (word >> 16) * at.PAGE_WORDS + here * at.WORDS
-                x0 &= pages[spot]
-                x1 &= pages[spot + 1]
-                x2 &= pages[spot + 2]
-                x3 &= pages[spot + 3]
-                x4 &= pages[spot + 4]
-                x5 &= pages[spot + 5]
-                x6 &= pages[spot + 6]
-                x7 &= pages[spot + 7]
+                x0 &= get(pages, spot)
+                x1 &= get(pages, spot + 1)
+                x2 &= get(pages, spot + 2)
+                x3 &= get(pages, spot + 3)
+                x4 &= get(pages, spot + 4)
+                x5 &= get(pages, spot + 5)
+                x6 &= get(pages, spot + 6)
+                x7 &= get(pages, spot + 7)
             if several:
                 for r in range(row, row_end):
-                    word = row_pages[r]
-                    if cell[word & 0xFFFF] & at.MULTI == 0:
+                    word = get(row_pages, r)
+                    if get(cell, word & 0xFFFF) & at.MULTI == 0:
                         continue
                     y0 = zero
                     y1 = zero
@@ -216,18 +220,18 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                     y5 = zero
                     y6 = zero
                     y7 = zero
-                    cells = cell_mask[word & 0xFFFF]
+                    cells = get(cell_mask, word & 0xFFFF)
                     while cells != zero:
                         spot = (word >> 16) * at.PAGE_WORDS + lowest_bit(cells) * at.WORDS
                         cells &= cells - one
-                        y0 |= pages[spot]
-                        y1 |= pages[spot + 1]
-                        y2 |= pages[spot + 2]
-                        y3 |= pages[spot + 3]
-                        y4 |= pages[spot + 4]
-                        y5 |= pages[spot + 5]
-                        y6 |= pages[spot + 6]
-                        y7 |= pages[spot + 7]
+                        y0 |= get(pages, spot)
+                        y1 |= get(pages, spot + 1)
+                        y2 |= get(pages, spot + 2)
+                        y3 |= get(pages, spot + 3)
+                        y4 |= get(pages, spot + 4)
+                        y5 |= get(pages, spot + 5)
+                        y6 |= get(pages, spot + 6)
+                        y7 |= get(pages, spot + 7)
                     x0 &= y0
                     x1 &= y1
                     x2 &= y2
@@ -259,19 +263,19 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                 y6 = x6
                 y7 = x7
                 for r in range(row, row_end):
-                    word = row_pages[r]
-                    page = row_certain[r]
-                    spot = page * at.PAGE_WORDS + (cell[word & 0xFFFF] & 63) * at.WORDS
+                    word = get(row_pages, r)
+                    page = get(row_certain, r)
+                    spot = page * at.PAGE_WORDS + (get(cell, word & 0xFFFF) & 63) * at.WORDS
                     if page < 0:
                         spot = (word >> 16) * at.PAGE_WORDS + at.MISS * at.WORDS
-                    y0 &= pages[spot]
-                    y1 &= pages[spot + 1]
-                    y2 &= pages[spot + 2]
-                    y3 &= pages[spot + 3]
-                    y4 &= pages[spot + 4]
-                    y5 &= pages[spot + 5]
-                    y6 &= pages[spot + 6]
-                    y7 &= pages[spot + 7]
+                    y0 &= get(pages, spot)
+                    y1 &= get(pages, spot + 1)
+                    y2 &= get(pages, spot + 2)
+                    y3 &= get(pages, spot + 3)
+                    y4 &= get(pages, spot + 4)
+                    y5 &= get(pages, spot + 5)
+                    y6 &= get(pages, spot + 6)
+                    y7 &= get(pages, spot + 7)
             word = 0
             for x, y in (
                 (x0, y0),
@@ -283,7 +287,7 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                 (x6, y6),
                 (x7, y7),
             ):
-                slot = blocks[b + at.B_CHUNKS + (word >> 1)] + 64 * (word & 1)
+                slot = get(blocks, b + at.B_CHUNKS + (word >> 1)) + 64 * (word & 1)
                 word += 1
                 x &= ~y
                 while x != zero:
@@ -291,18 +295,18 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
                     found += 1
                     x &= x - one
                 while y != zero:
-                    entry = np.int64(slot_entry[slot + lowest_bit(y)])
+                    entry = np.int64(get(slot_entry, slot + lowest_bit(y)))
                     y &= y - one
                     if entry & (at.MANY | at.DOUBT):
                         flags = entry
                         entry &= at.ENTRY_MASK
-                        if flags & at.MANY and stamps[entry_owner[entry]] == stamp:
+                        if flags & at.MANY and get(stamps, get(entry_owner, entry)) == stamp:
                             continue
                         if flags & at.DOUBT:
                             doubts[d] = entry
                             d += 1
                             continue
-                        entry = np.int64(entry_owner[entry])
+                        entry = np.int64(get(entry_owner, entry))
                         stamps[entry] = stamp
                     output[n] = entry
                     n += 1
@@ -310,63 +314,59 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
             context[at.RICHNESS] += ((64 * members_seen) // visits - context[at.RICHNESS]) >> 4
         # -- (4) candidates
         for i in range(min(found, _LINES_AHEAD)):
-            prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(candidates[i]))
+            prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(get(candidates, i)))
         for i in range(found):
             if i + _LINES_AHEAD < found:
-                prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(candidates[i + _LINES_AHEAD]))
-            line = at.LINE_WORDS * np.int64(candidates[i])
-            info = np.int64(lines[line + at.L_INFO])
+                prefetch(
+                    lines_address + 4 * at.LINE_WORDS * np.int64(get(candidates, i + _LINES_AHEAD))
+                )
+            line = at.LINE_WORDS * np.int64(get(candidates, i))
+            info = np.int64(get(lines, line + at.L_INFO))
+            # All five ranges, whatever comes out: a branch here is a guess, and guesses are dear.
             holds = True
-            for j in range(info & 0xFF):
-                axis = (np.int64(lines[line + at.L_AXES + (j >> 1)]) >> (16 * (j & 1))) & 0xFFFF
-                low_end = np.int64(lines[line + at.L_ENDS + 2 * j])
-                high_end = np.int64(lines[line + at.L_ENDS + 2 * j + 1])
-                upper_low = low[axis] >> 32
-                upper_high = high[axis] >> 32
-                if upper_low < low_end or upper_high > high_end:
-                    holds = False
-                    break
-                if upper_low == low_end and (info >> (8 + j)) & 1:
-                    lower = np.int64(ties[at.TIE_WORDS * np.int64(candidates[i]) + 2 * j])
-                    if low[axis] & 0xFFFFFFFF < lower & 0xFFFFFFFF:
-                        holds = False
-                        break
-                if upper_high == high_end and (info >> (16 + j)) & 1:
-                    lower = np.int64(ties[at.TIE_WORDS * np.int64(candidates[i]) + 2 * j + 1])
-                    if high[axis] & 0xFFFFFFFF > lower & 0xFFFFFFFF:
-                        holds = False
-                        break
+            ties_seen = np.int64(0)
+            for j in range(at.LINE_RANGES):
+                axis = (
+                    np.int64(get(lines, line + at.L_AXES + (j >> 1))) >> (16 * (j & 1))
+                ) & 0xFFFF
+                low_end = np.int64(get(lines, line + at.L_ENDS + 2 * j))
+                high_end = np.int64(get(lines, line + at.L_ENDS + 2 * j + 1))
+                upper_low = get(low, axis) >> 32
+                upper_high = get(high, axis) >> 32
+                holds &= (upper_low >= low_end) & (upper_high <= high_end)
+                ties_seen |= np.int64(upper_low == low_end) << (8 + j)
+                ties_seen |= np.int64(upper_high == high_end) << (16 + j)
+            if holds and ties_seen & info & 0xFFFF00:
+                holds = ties_hold(context, np.int64(get(candidates, i)))
             if holds and info >> 24:
                 for j in range(info & 0xFF):
                     if (info >> (24 + j)) & 1:
-                        code = np.int64(lines[line + at.L_ENDS + 2 * j])
-                        if hits[code] != stamp:
+                        code = np.int64(get(lines, line + at.L_ENDS + 2 * j))
+                        if get(hits, code) != stamp:
                             holds = False
                             break
-            record = np.int64(lines[line + at.L_RECORD])
-            if holds and record >= 0:
+            record = np.int64(get(lines, line + at.L_RECORD))
+            if record >= 0 and holds:
                 position = record + 1
-                for _ in range(records[record] & 0xFFFF):
+                for _ in range(get(records, record) & 0xFFFF):
                     if not record_holds(context, position):
                         holds = False
                         break
-                    position += words_of_predicate(records[position])
-            if not holds:
-                continue
-            entry = np.int64(lines[line + at.L_ENTRY])
+                    position += words_of_predicate(get(records, position))
+            entry = np.int64(get(lines, line + at.L_ENTRY))
             if entry & (at.MANY | at.DOUBT):
                 flags = entry
                 entry &= at.ENTRY_MASK
-                if flags & at.MANY and stamps[entry_owner[entry]] == stamp:
+                if not holds or (flags & at.MANY and get(stamps, get(entry_owner, entry)) == stamp):
                     continue
                 if flags & at.DOUBT:
                     doubts[d] = entry
                     d += 1
                     continue
-                entry = np.int64(entry_owner[entry])
+                entry = np.int64(get(entry_owner, entry))
                 stamps[entry] = stamp
             output[n] = entry
-            n += 1
+            n += holds
         lift_event(context, touched_count)
         ends[event + 1] = n
         doubt_ends[event + 1] = d

@@ -1,6 +1,6 @@
 """`anabranch bench match` on a small scale: complete, right, and loud when something is wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from anabranch.cli.bench import app, match, rivals, updates
 from anabranch.cli.bench.startup import StartUp
-from anabranch.cli.bench.stopwatch import least_pass_ns
+from anabranch.cli.bench.stopwatch import least_pass_ns, least_slices_ns
 from anabranch.cli.bench.workloads import IntervalWorkload
 
 SMALL = ["match", "--subscriptions", "300", "--events", "12"]
@@ -21,7 +21,10 @@ def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def few_passes(work: Callable[[], object], *, budget_s: float = 0) -> int:
         return least_pass_ns(work, budget_s=0 * budget_s)
 
-    monkeypatch.setattr(match, "least_pass_ns", few_passes)
+    def few_slices(works: Sequence[Callable[[], object]]) -> int:
+        return least_slices_ns(works, budget_s=0, passes_min=1)
+
+    monkeypatch.setattr(match, "least_slices_ns", few_slices)
     monkeypatch.setattr(rivals, "least_pass_ns", few_passes)
     monkeypatch.setattr(updates, "PHASE_S", 0.01)
     monkeypatch.setattr(updates, "CHUNK_UPDATES", 50)
