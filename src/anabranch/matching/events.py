@@ -26,7 +26,7 @@ Attributes = Mapping[str, Value]
 #: An encoder, and the versions of its schema and of the codes.
 Stamp = tuple[object, int, int]
 
-_SHAPES_MAX = 1_024
+_SHAPES_MAX = 4_096
 _FORMS: dict[type, int] = {
     bool: at.FORM_TRUTH,
     int: at.FORM_INTEGER,

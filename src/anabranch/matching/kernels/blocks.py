@@ -1,15 +1,14 @@
 """Blocks: 512 slots whose entries are tested together, one AND per axis.
 
-A block has a table of the axes its members constrain, and for each of them a *page*: a row of
-512 bits per cell, in which bit j is set unless the entry in slot j excludes that cell. A member
-that does not constrain the axis has its bit in every row, the MISS row too. The AND of one row
-per axis, and of the live bits, is therefore the set of members that may match. Where most
-constraints span many cells, a second page holds the *certain* cells: members set in all of
-those match without a look at their record.
+A block has a table of the axes that enough of its members constrain, and for each a *page*: a row
+of 512 bits per cell, in which bit j is set unless the entry in slot j excludes that cell. A member
+that does not constrain the axis has its bit in every row, the MISS row too. The AND of one row per
+axis, and of the live bits, is therefore the set of members that may match. Where most constraints
+span many cells, a second page holds the *certain* cells: members set in all of those, and *whole*
+(none of their predicates is on an axis without a page), match without a look at their line.
 
-The *zone* of an axis is the union of its members' cells. A block is skipped when the event
-falls outside a zone, and the three narrowest zones stand in the block's header, so that
-skipping costs one cache line. Zones only widen until the block is split or emptied.
+Pages are drawn when a block is filled anew; after that they follow its members as they come and go,
+but no axis gets a page until the block is split. Zones are in `zones`.
 """
 
 import numpy as np
@@ -51,6 +50,9 @@ from anabranch.matching.kernels.zones import (
 )
 
 _FIRST_ROW = np.int64((1 << 40) - 1)
+#: A page pays where at least so many members use its axis, and this share of them: 1 / 2**shift.
+_USES_MIN = 4
+_USES_SHIFT = 5
 #: A certain page pays where constraints span this many cells on average.
 _CERTAIN_CELLS = 6
 
@@ -74,8 +76,8 @@ def make_block(context, cluster):
 
 
 @kernel
-def clear_block(context, block):
-    """Drop a block's axes and pages; its members must be gone or about to be put back."""
+def _drop_rows(context, block):
+    """Drop a block's axes and pages."""
     blocks = words_at(context, at.BLOCKS)
     row_pages = words_at(context, at.ROW_PAGES)
     row_certain = words_at(context, at.ROW_CERTAIN)
@@ -88,6 +90,14 @@ def clear_block(context, block):
     free_table(context, first, size_class)
     blocks[b + at.B_TABLE] = take_table(context, 0)
     _show_table(context, block)
+
+
+@kernel
+def clear_block(context, block):
+    """Drop a block's axes, pages and slots; its members must be gone or about to be put back."""
+    blocks = words_at(context, at.BLOCKS)
+    b = block * at.BLOCK_WORDS
+    _drop_rows(context, block)
     for word in range(at.WORDS):
         blocks[b + at.B_LIVE + word] = 0
     for chunk in range(at.CHUNKS):
@@ -138,11 +148,30 @@ def block_put(context, block, source):
     live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
     live |= np.uint64(1) << np.uint64(place & 63)
     blocks[b + at.B_LIVE + (place >> 6)] = np.int64(live)
+    _note_whole(context, block, place, slot)
     group = np.uint64(1) << np.uint64(integers_at(context, at.GROUPS)[entry] & 63)
     blocks[b + at.B_GROUPS] = np.int64(np.uint64(blocks[b + at.B_GROUPS]) | group)
     _mark(context, block, place, slot)
     blocks[b + at.B_COUNT] += 1
+    members = blocks[b + at.B_COUNT] & 0xFFFFFFFF
+    unpaged = (blocks[b + at.B_TABLE] >> 40) & 0xFFFF == 0
+    if unpaged and (members == 64 or members == 128 or members == 256):
+        draw_block(context, block)
     rank_zones(context, block)
+
+
+@kernel
+def _note_whole(context, block, place, slot):
+    """Note whether the pages of its block tell all about a member."""
+    blocks = words_at(context, at.BLOCKS)
+    bit = np.uint64(1) << np.uint64(place & 63)
+    word = block * at.BLOCK_WORDS + at.B_WHOLE + (place >> 6)
+    whole = np.uint64(blocks[word]) | bit
+    for number in range(predicate_count(context, slot)):
+        if row_of_axis(context, block, predicate_axis(context, slot, number)) < 0:
+            whole &= ~bit
+            break
+    blocks[word] = np.int64(whole)
 
 
 @kernel
@@ -172,18 +201,12 @@ def _mark(context, block, place, slot):
     row_pages = words_at(context, at.ROW_PAGES)
     row_certain = words_at(context, at.ROW_CERTAIN)
     b = block * at.BLOCK_WORDS
-    members = blocks[b + at.B_COUNT] & 0xFFFFFFFF
     first, count, _ = table_of(blocks, b)
     for row in range(first, first + count):
-        if predicate_on(context, slot, row_pages[row] & 0xFFFF) < 0:
+        number = predicate_on(context, slot, row_pages[row] & 0xFFFF)
+        if number < 0:
             open_zone(tables, row * at.TABLE_WORDS)
-    for number in range(predicate_count(context, slot)):
-        axis = predicate_axis(context, slot, number)
-        row = row_of_axis(context, block, axis)
-        if row < 0:
-            row = _add_axis(context, block, axis)
-            if members > 0:
-                open_zone(tables, row * at.TABLE_WORDS)
+            continue
         possible, certain = predicate_cells(context, slot, number)
         _clear_cells(context, row_pages[row] >> 16, place, possible)
         if row_certain[row] >= 0:
@@ -248,6 +271,8 @@ def block_remove(context, block, slot):
         return
     for number in range(predicate_count(context, slot)):
         row = row_of_axis(context, block, predicate_axis(context, slot, number))
+        if row < 0:
+            continue
         _set_column(context, row_pages[row] >> 16, place)
         if row_certain[row] >= 0:
             _set_column(context, row_certain[row], place)
@@ -304,7 +329,33 @@ def redraw_axis(context, block, axis):
 
 
 @kernel
-def certify_block(context, block):
+def draw_block(context, block):
+    """Give a block that has been filled anew its pages: for the axes that enough members use."""
+    blocks = words_at(context, at.BLOCKS)
+    b = block * at.BLOCK_WORDS
+    _drop_rows(context, block)
+    uses = np.zeros(context[at.AXIS_COUNT], np.int64)
+    for place in range(at.BLOCK_SLOTS):
+        live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
+        if (live >> np.uint64(place & 63)) & np.uint64(1) == np.uint64(0):
+            continue
+        slot = slot_at(blocks, b, place)
+        for number in range(predicate_count(context, slot)):
+            uses[predicate_axis(context, slot, number)] += 1
+    least = max(_USES_MIN, (blocks[b + at.B_COUNT] & 0xFFFFFFFF) >> _USES_SHIFT)
+    for axis in range(context[at.AXIS_COUNT]):
+        if uses[axis] >= least:
+            redraw_row(context, block, _add_axis(context, block, axis))
+    for place in range(at.BLOCK_SLOTS):
+        live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
+        if (live >> np.uint64(place & 63)) & np.uint64(1) != np.uint64(0):
+            _note_whole(context, block, place, slot_at(blocks, b, place))
+    _certify(context, block)
+    rank_zones(context, block)
+
+
+@kernel
+def _certify(context, block):
     """Give each axis of a fresh block a certain page where that pays."""
     blocks = words_at(context, at.BLOCKS)
     row_pages = words_at(context, at.ROW_PAGES)

@@ -116,13 +116,12 @@ def _rows_meet(context, block, words, rows):
                 if row_pages[row] & 0xFFFF == axis:
                     rows[i] = row
                     break
-            if rows[i] < 0:
-                return False
-            t = rows[i] * at.TABLE_WORDS
-            if space == at.NUMBER and tables[t + at.T_HIGHEST] < words[position + 1]:
-                return False
-            if space == at.NUMBER and tables[t + at.T_LOWEST] > words[position + 2]:
-                return False
+            if rows[i] >= 0 and space == at.NUMBER:
+                t = rows[i] * at.TABLE_WORDS
+                if tables[t + at.T_HIGHEST] < words[position + 1]:
+                    return False
+                if tables[t + at.T_LOWEST] > words[position + 2]:
+                    return False
         position += words_of_predicate(head)
     return True
 

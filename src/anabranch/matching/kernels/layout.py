@@ -157,14 +157,15 @@ Z_AXES: Final = 1  #: Up to three axes, 16 bits each, the narrowest zones first.
 Z_RANGE: Final = 2  #: Three times lowest and highest key; on axes without order: cell mask, 0.
 NO_AXIS: Final = 0xFFFF
 
-# -- block: two cache lines -------------------------------------------------------------------
+# -- block: three cache lines -------------------------------------------------------------------
 
-BLOCK_WORDS: Final = 16
+BLOCK_WORDS: Final = 24
 B_TABLE: Final = 0  #: First table row | number of axes << 40 | size class << 56.
 B_COUNT: Final = 1  #: Entries | cluster << 32. In a free block: the next free one.
 B_GROUPS: Final = 2  #: One bit per destination (number modulo 64) that a member may have.
 B_CHUNKS: Final = 4  #: First slot of each quarter of the block, or -1 while that is unused.
 B_LIVE: Final = 8  #: 512 bits: slots in use.
+B_WHOLE: Final = 16  #: 512 bits: members all of whose predicates are on axes with pages.
 
 # -- table row: one axis of one block ---------------------------------------------------------
 

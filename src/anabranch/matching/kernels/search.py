@@ -254,14 +254,14 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
             y6 = zero
             y7 = zero
             if members >= _CERTAIN_FROM:
-                y0 = x0
-                y1 = x1
-                y2 = x2
-                y3 = x3
-                y4 = x4
-                y5 = x5
-                y6 = x6
-                y7 = x7
+                y0 = x0 & np.uint64(get(blocks, b + at.B_WHOLE))
+                y1 = x1 & np.uint64(get(blocks, b + at.B_WHOLE + 1))
+                y2 = x2 & np.uint64(get(blocks, b + at.B_WHOLE + 2))
+                y3 = x3 & np.uint64(get(blocks, b + at.B_WHOLE + 3))
+                y4 = x4 & np.uint64(get(blocks, b + at.B_WHOLE + 4))
+                y5 = x5 & np.uint64(get(blocks, b + at.B_WHOLE + 5))
+                y6 = x6 & np.uint64(get(blocks, b + at.B_WHOLE + 6))
+                y7 = x7 & np.uint64(get(blocks, b + at.B_WHOLE + 7))
                 for r in range(row, row_end):
                     word = get(row_pages, r)
                     page = get(row_certain, r)

@@ -16,8 +16,8 @@ import numpy as np
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.blocks import (
     block_put,
-    certify_block,
     clear_block,
+    draw_block,
     make_block,
     slot_at,
 )
@@ -217,5 +217,5 @@ def _deal(context, block, other, features, cut):
     for place in range(at.BLOCK_SLOTS):
         target = block if features[place] < cut else other
         block_put(context, target, 1 + place)
-    certify_block(context, block)
-    certify_block(context, other)
+    draw_block(context, block)
+    draw_block(context, other)

@@ -21,7 +21,7 @@ from anabranch.matching.kernels.access import (
 from anabranch.matching.kernels.blocks import (
     block_put,
     block_remove,
-    certify_block,
+    draw_block,
     drop_block,
     make_block,
 )
@@ -159,7 +159,7 @@ def _run_to_block(context, cluster):
     run = clusters[c + at.C_RUN]
     for i in range(clusters[c + at.C_COUNT]):
         block_put(context, block, run + i)
-    certify_block(context, block)
+    draw_block(context, block)
     size_class = np.int64(0)
     while np.int64(1) << size_class < clusters[c + at.C_SIZE]:
         size_class += 1
