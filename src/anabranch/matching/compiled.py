@@ -175,7 +175,7 @@ class CompiledEngine:
         if done == 0:
             self.reserve_output()
             search(context, heads, values, texts, self._span, 0, self._ends, self._doubt_ends)
-        # Views of memory answer with plain integers, in a third of the time.
+        # A view of the memory answers with plain integers, not with numpy's.
         owners = self.memory.integers(at.OUTPUT)[: self._ends_view[1]]
         doubt_count = self._doubt_ends_view[1]
         if doubt_count == 0:

@@ -1,10 +1,9 @@
 """Where everything in the numba engine lies: one vector of addresses and counters.
 
-A compiled function pays for every array it is handed, about as much as for matching one event in a
-small index. So the engine keeps a single int64 vector, the *context*: the first part holds the
-addresses of its arrays, the second part counters and heads of free lists. Compiled code looks an
-array up by its number below and sees it through a pointer; an array that was memory-mapped from a
-snapshot looks just like one that was allocated.
+A compiled function pays for unpacking every array it is handed. So the engine keeps a single int64
+vector, the *context*: the first part holds the addresses of its arrays, the second part counters
+and heads of free lists. Compiled code looks an array up by its number below and sees it through a
+pointer; an array that was memory-mapped from a snapshot looks just like one that was allocated.
 
 Terms
     entry    one conjunction of one subscription

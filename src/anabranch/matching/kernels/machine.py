@@ -1,7 +1,7 @@
 """How kernels are compiled, and the few machine instructions that numba does not name.
 
 A function that Python calls is an `entry_point`: it is cached on disk with all it calls. The
-others are `kernel`s: they have no way in from Python, which halves what there is to compile.
+others are `kernel`s: they have no way in from Python, which leaves less to compile.
 """
 
 import numba

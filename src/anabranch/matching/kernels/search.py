@@ -8,8 +8,8 @@ matches, the rest are candidates; (4) check the candidates' records, asking for 
 meanwhile. An entry with a residue is not decided here: it goes to DOUBTS, and Python has the
 last word.
 
-The two kernels are written out by hand: a helper that takes arrays, inlined or not, halves the
-speed.
+The kernel is written out by hand: eight words of a row are eight variables, which the compiler
+keeps in registers.
 """
 
 import numpy as np
