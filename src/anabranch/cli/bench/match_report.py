@@ -17,6 +17,8 @@ class Matching(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Events as dicts in, their ids out in one array, all in one call.
     batch_us_per_event: float
+    #: The same, each slice of events counted with its quickest pass: what a quiet machine would do.
+    batch_sliced_us_per_event: float
     #: The same, and a list of ids made for every event.
     batch_lists_us_per_event: float
     #: The same in two calls: dicts to an encoded batch, and the encoded batch to ids.
@@ -76,6 +78,7 @@ def print_report(report: MatchReport, console: Console) -> None:
 def _rows(report: MatchReport) -> Iterator[tuple[str, str]]:
     matching, build, slowdown = report.matching, report.build, report.slowdown
     yield "batch of dicts → ids", f"{matching.batch_us_per_event:,.2f} µs/event"
+    yield "  quickest slices", f"{matching.batch_sliced_us_per_event:,.2f} µs/event"
     yield "  and a list per event", f"{matching.batch_lists_us_per_event:,.2f} µs/event"
     yield "  encoding alone", f"{matching.encode_us_per_event:,.2f} µs/event"
     yield "  encoded batch → ids", f"{matching.encoded_us_per_event:,.2f} µs/event"

@@ -2,9 +2,9 @@
 
 1. Time is CPU time of this thread. Another process on the machine then costs cache misses and
    nothing else, and the figures of a shared machine are those of a quiet one, or nearly.
-2. What can be repeated is repeated and the quickest pass counts: noise only ever adds. A long
-   pass is cut into slices and each slice counts with its quickest pass, since on a shared machine
-   no pass of many milliseconds goes undisturbed from end to end.
+2. What can be repeated is repeated and the quickest pass counts: noise only ever adds. Bars are
+   judged by that. Where a pass is long, the sum of the quickest passes of its slices stands beside
+   it: on a shared machine no pass of many milliseconds goes undisturbed from end to end.
 3. What cannot be repeated (an update happens once) is timed in many pieces; the median stands for
    the usual piece and the best for the undisturbed one.
 4. The clock itself costs a fraction of a microsecond per reading; `reading_ns` says how much, and

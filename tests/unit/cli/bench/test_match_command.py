@@ -24,6 +24,7 @@ def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def few_slices(works: Sequence[Callable[[], object]]) -> int:
         return least_slices_ns(works, budget_s=0, passes_min=1)
 
+    monkeypatch.setattr(match, "least_pass_ns", few_passes)
     monkeypatch.setattr(match, "least_slices_ns", few_slices)
     monkeypatch.setattr(rivals, "least_pass_ns", few_passes)
     monkeypatch.setattr(updates, "PHASE_S", 0.01)
