@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from anabranch.matching.engine import Bytes, Found, Integers, Words, joined
 from anabranch.matching.events import Events
 from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.naming import name_owners
 from anabranch.matching.kernels.reach import reach
 from anabranch.matching.kernels.search import search
 from anabranch.matching.kernels.storage import hash_fill, make_cluster
@@ -215,6 +216,12 @@ class CompiledEngine:
             doubts.append(self.memory.integers(at.DOUBTS)[: doubt_ends[done]].copy())
             first = done
         return Found(joined(owners), offsets, joined(doubts), doubt_offsets)
+
+    def named(self, owners: Integers, names: Words) -> Words:
+        """`names[owners]`."""
+        named = np.empty(len(owners), np.int64)
+        name_owners(names, owners, named)
+        return named
 
     def reach(
         self,

@@ -84,6 +84,9 @@ class Engine(Protocol):
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
 
+    def named(self, owners: Integers, names: Words) -> Words:
+        """`names[owners]`."""
+
     def reach(
         self,
         heads: Words,

@@ -5,13 +5,16 @@ alone, without touching a Python object per match. The first other id turns the 
 of objects.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.matching.matches import Ids
 from anabranch.model.values import INT_MAX, INT_MIN
+
+Take = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.int64]]
 
 
 class Identities:
@@ -42,9 +45,11 @@ class Identities:
             self._by_entry[entry] = 0
         return entry
 
-    def of(self, entries: NDArray[np.int32]) -> Ids:
-        """The ids of these first entries."""
-        return self._by_entry[entries]
+    def of(self, entries: NDArray[np.int32], take: Take) -> Ids:
+        """The ids of these first entries; `take` picks integers, `table[entries]`."""
+        if self._by_entry.dtype == object:
+            return self._by_entry[entries]
+        return take(entries, cast("NDArray[np.int64]", self._by_entry))
 
     @property
     def nbytes(self) -> int:

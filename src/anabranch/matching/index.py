@@ -201,7 +201,7 @@ class MatchIndex:
             owners, doubts = self._engine.search_one(*self._encoder.one(attributes))
             if len(doubts):
                 owners = self._decided(owners, doubts, attributes)
-            ids: list[Hashable] = self._identities.of(owners).tolist()
+            ids: list[Hashable] = self._identities.of(owners, self._engine.named).tolist()
         return ids
 
     def match_batch(self, events: Sequence[Event | Attributes] | Events) -> Matches:
@@ -211,7 +211,7 @@ class MatchIndex:
             found = self._engine.search(encoded)
             if len(found.doubts):
                 found = self._settle(encoded, found)
-            return Matches(self._identities.of(found.owners), found.offsets)
+            return Matches(self._identities.of(found.owners, self._engine.named), found.offsets)
 
     def encode(self, events: Sequence[Event | Attributes]) -> Events:
         """The events as `match_batch` wants them, for matching the same ones repeatedly."""

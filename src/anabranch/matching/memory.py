@@ -51,6 +51,7 @@ GROUPS: dict[int, tuple[tuple[int, DTypeLike, int], ...]] = {
         (at.CELL, np.int64, 1),
         (at.LOW, np.int64, 1),
         (at.HIGH, np.int64, 1),
+        (at.UPPERS, np.int32, 2),
         (at.REST, np.int64, 1),
         (at.HIGH_CELL, np.int64, 1),
         (at.TOUCHED, np.int64, 1),
@@ -199,6 +200,8 @@ class Memory:
         self.arrays[at.HIGH_CELL][start:stop] = at.MISS
         self.arrays[at.LOW][start:stop] = np.iinfo(np.int64).min
         self.arrays[at.HIGH][start:stop] = np.iinfo(np.int64).max
+        self.arrays[at.UPPERS][2 * start : 2 * stop : 2] = np.iinfo(np.int32).min
+        self.arrays[at.UPPERS][2 * start + 1 : 2 * stop : 2] = np.iinfo(np.int32).max
         self.arrays[at.REST][start:stop] = 0
         self.arrays[at.ATTRIBUTE_AXES][at.SPACES * start : at.SPACES * stop] = -1
         self.arrays[at.ATTRIBUTE_CLASSES][2 * start : 2 * stop] = 0
@@ -260,6 +263,8 @@ class Memory:
         self.arrays[at.HIGH_CELL][:] = nowhere
         self.arrays[at.LOW][:] = np.iinfo(np.int64).min
         self.arrays[at.HIGH][:] = np.iinfo(np.int64).max
+        self.arrays[at.UPPERS][::2] = np.iinfo(np.int32).min
+        self.arrays[at.UPPERS][1::2] = np.iinfo(np.int32).max
         self.arrays[at.REST][:] = 0
 
     @property

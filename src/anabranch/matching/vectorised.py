@@ -257,6 +257,10 @@ class VectorisedEngine:
             doubts.append(found[1])
         return Found(joined(owners), _offsets(owners), joined(doubts), _offsets(doubts))
 
+    def named(self, owners: Integers, names: Words) -> Words:
+        """`names[owners]`."""
+        return names[owners]
+
     def reach(
         self,
         heads: Words,

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from anabranch.matching.engine import make_engine
 from anabranch.matching.identities import Identities
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import DuplicateIdError, UnknownIdError
@@ -134,7 +135,8 @@ def test_entries_and_ids_are_mapped_both_ways() -> None:
     identities.put("a", 3)
     identities.put("b", 5_000)
     identities.put("never", -1)
-    assert identities.of(np.array([5_000, 3], np.int32)).tolist() == ["b", "a"]
+    found = identities.of(np.array([5_000, 3], np.int32), make_engine("auto").named)
+    assert found.tolist() == ["b", "a"]
     assert identities.drop("b") == 5_000
     assert identities.drop("never") == -1
     assert list(identities.entries) == ["a"]

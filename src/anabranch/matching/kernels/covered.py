@@ -17,6 +17,8 @@ from anabranch.matching.kernels.cover import (
 )
 from anabranch.matching.kernels.keys import (
     keys_from_floats,
+    line_high,
+    line_low,
     predicate_on,
     words_of_predicate,
 )
@@ -48,15 +50,10 @@ def _tells(context, head):
 def _reach_of(context, slot, axis):
     """(is it known, low, high): the reach of a slot's entry on an axis, from its line."""
     lines = integers_at(context, at.LINES)
-    ties = integers_at(context, at.TIES)
     number = predicate_on(context, slot, axis)
     if number < 0 or number >= np.int64(lines[slot * at.LINE_WORDS + at.L_INFO]) & 0xFF:
         return number >= 0, _HIGHEST, _LOWEST
-    end = slot * at.LINE_WORDS + at.L_ENDS + 2 * number
-    tie = slot * at.TIE_WORDS + 2 * number
-    low = (np.int64(lines[end]) << 32) | (np.int64(ties[tie]) & 0xFFFFFFFF)
-    high = (np.int64(lines[end + 1]) << 32) | (np.int64(ties[tie + 1]) & 0xFFFFFFFF)
-    return True, low, high
+    return True, line_low(context, slot, number), line_high(context, slot, number)
 
 
 @kernel

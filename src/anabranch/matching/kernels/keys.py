@@ -214,11 +214,22 @@ def _in_record(context, slot, number):
 
 
 @kernel
-def _line_key(context, slot, end):
-    """A key of a slot's line, put together from its two halves."""
-    upper = np.int64(integers_at(context, at.LINES)[slot * at.LINE_WORDS + at.L_ENDS + end])
-    lower = np.int64(integers_at(context, at.TIES)[slot * at.TIE_WORDS + end]) & 0xFFFFFFFF
-    return (upper << 32) | lower
+def line_low(context, slot, number):
+    """The low end of a range of a slot's line, put together from its two halves."""
+    upper = integers_at(context, at.LINES)[slot * at.LINE_WORDS + at.L_ENDS + 2 * number]
+    lower = np.int64(integers_at(context, at.TIES)[slot * at.TIE_WORDS + 2 * number]) & 0xFFFFFFFF
+    drawn_in = np.int64(1) if lower != 0 else np.int64(0)
+    return ((np.int64(upper) - drawn_in) << 32) | lower
+
+
+@kernel
+def line_high(context, slot, number):
+    """The high end likewise."""
+    upper = integers_at(context, at.LINES)[slot * at.LINE_WORDS + at.L_ENDS + 2 * number + 1]
+    tie = slot * at.TIE_WORDS + 2 * number + 1
+    lower = np.int64(integers_at(context, at.TIES)[tie]) & 0xFFFFFFFF
+    drawn_in = np.int64(1) if lower != 0xFFFFFFFF else np.int64(0)
+    return ((np.int64(upper) + drawn_in) << 32) | lower
 
 
 @kernel
@@ -238,11 +249,11 @@ def predicate_cells(context, slot, number):
     if position >= 0:
         return cells_of_predicate(context, position)
     axis = predicate_axis(context, slot, number)
-    low = _line_key(context, slot, 2 * number)
+    low = line_low(context, slot, number)
     space = words_at(context, at.AXES)[axis * at.AXIS_WORDS + at.A_SPACE]
     if space == at.CODE or space == at.PATTERN:
         return np.uint64(1) << np.uint64((low >> 32) % at.CELLS), np.uint64(0)
-    high = _line_key(context, slot, 2 * number + 1)
+    high = line_high(context, slot, number)
     return _range_cells(context, axis, low, high, space == at.TEXT)
 
 
@@ -252,7 +263,7 @@ def predicate_ends(context, slot, number):
     position = _in_record(context, slot, number)
     if position >= 0:
         return ends_of_predicate(context, position)
-    return _line_key(context, slot, 2 * number), _line_key(context, slot, 2 * number + 1)
+    return line_low(context, slot, number), line_high(context, slot, number)
 
 
 @kernel

@@ -69,7 +69,8 @@ TEXT_HASHES: Final = 43  #: i64: hashes of all beginnings of a text (scratch).
 HITS: Final = 44  #: i32 per code: the last event that satisfied the pattern.
 HIT_LIST: Final = 45  #: i32: the patterns this event satisfies (scratch).
 ROW_CERTAIN: Final = 46  #: i64 per axis of a block: page of the cells that decide alone, or -1.
-ARRAYS: Final = 47
+UPPERS: Final = 47  #: i32, 2 per axis: the upper halves of LOW and HIGH (scratch).
+ARRAYS: Final = 48
 
 # -- counters, behind the addresses -----------------------------------------------------------
 
@@ -231,17 +232,18 @@ K_TEXT: Final = 5
 
 # -- line: what an entry demands in the common case: up to five single ranges -----------------
 #
-# A key is compared by its upper half first; only when that ties, and the lower half of the end is
-# not at the extreme, are the lower halves looked up in TIES. A code c is the range of all keys
-# whose upper half is c.
+# A line has the upper halves of the ends, drawn in by one where the lower half is not at the
+# extreme: a key whose upper half lies within surely is in the range, one that lies outside by
+# more than one surely is not, and for the rest the lower halves are looked up in TIES. A code c is
+# the range of all keys whose upper half is c.
 
 LINE_WORDS: Final = 16
 L_ENTRY: Final = 0  #: As SLOT_ENTRY. In a free run's first slot: the next free run.
-#: Ranges | low end may tie << (8 + j) | high end may tie << (16 + j) | pattern << (24 + j).
+#: Ranges | low end drawn in << (8 + j) | high end drawn in << (16 + j) | pattern << (24 + j).
 L_INFO: Final = 1
 L_RECORD: Final = 2  #: Position of a record with further predicates, or -1.
 L_AXES: Final = 3  #: Axes of the ranges, 16 bits each.
-L_ENDS: Final = 6  #: Upper halves of low and high end of each range.
+L_ENDS: Final = 6  #: Upper halves of low and high end of each range, drawn in.
 LINE_RANGES: Final = 5
 TIE_WORDS: Final = 10  #: Lower halves of the same.
 SCRATCH_SLOTS: Final = 513  #: The first slots are never seated: 0 for an insert, 1 … for a split.

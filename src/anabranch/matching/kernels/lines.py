@@ -81,10 +81,16 @@ def _write_range(context, words, position):
     else:
         high = words[position + 2]
     info = np.int64(lines[at.L_INFO]) + 1
+    low_end = low >> 32
+    high_end = high >> 32
     if low & 0xFFFFFFFF != 0:
         info |= np.int64(1) << (8 + count)
+        low_end += 1
     if high & 0xFFFFFFFF != 0xFFFFFFFF:
         info |= np.int64(1) << (16 + count)
+        high_end -= 1
+    if low_end > 0x7FFFFFFF or high_end < -0x80000000:
+        return False
     if test == at.PATTERN_CODE:
         info |= np.int64(1) << (24 + count)
     lines[at.L_INFO] = info
@@ -92,8 +98,8 @@ def _write_range(context, words, position):
     axis = head & 0xFFFF
     pair = (pair & 0xFFFF) | (axis << 16) if count & 1 else axis
     lines[at.L_AXES + (count >> 1)] = np.int32(pair)
-    lines[at.L_ENDS + 2 * count] = np.int32(low >> 32)
-    lines[at.L_ENDS + 2 * count + 1] = np.int32(high >> 32)
+    lines[at.L_ENDS + 2 * count] = np.int32(low_end)
+    lines[at.L_ENDS + 2 * count + 1] = np.int32(high_end)
     ties[2 * count] = np.int32(low & 0xFFFFFFFF)
     ties[2 * count + 1] = np.int32(high & 0xFFFFFFFF)
     return True

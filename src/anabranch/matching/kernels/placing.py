@@ -10,7 +10,7 @@ whether the pattern's code was hit by this very event.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.keys import cell_of, key_and_rest, key_of_bits
+from anabranch.matching.kernels.keys import cell_of, key_and_rest, key_of_bits, line_high, line_low
 from anabranch.matching.kernels.machine import (
     bitmaps_at,
     bits_float,
@@ -47,6 +47,8 @@ def _set(context, axis, cell, low, high, rest, count):
     bitmaps_at(context, at.CELL_MASK)[axis] = np.uint64(1) << np.uint64(cell)
     words_at(context, at.LOW)[axis] = low
     words_at(context, at.HIGH)[axis] = high
+    integers_at(context, at.UPPERS)[2 * axis] = np.int32(low >> 32)
+    integers_at(context, at.UPPERS)[2 * axis + 1] = np.int32(high >> 32)
     words_at(context, at.REST)[axis] = rest
     words_at(context, at.TOUCHED)[count] = axis
     return count + 1
@@ -185,19 +187,18 @@ def record_holds(context, position):
 
 @kernel
 def ties_hold(context, slot):
-    """Do the ranges in a slot's line hold to the last bit? Asked where an upper half ties."""
+    """Do the ranges in a slot's line hold to the last bit?"""
     lines = integers_at(context, at.LINES)
-    ties = integers_at(context, at.TIES)
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
     line = slot * at.LINE_WORDS
     for j in range(np.int64(lines[line + at.L_INFO]) & 0xFF):
         axis = (np.int64(lines[line + at.L_AXES + (j >> 1)]) >> (16 * (j & 1))) & 0xFFFF
-        tie = slot * at.TIE_WORDS + 2 * j
-        start = np.int64(lines[line + at.L_ENDS + 2 * j]) << 32
-        stop = np.int64(lines[line + at.L_ENDS + 2 * j + 1]) << 32
-        if low[axis] < start | (np.int64(ties[tie]) & 0xFFFFFFFF):
+        # Outside by more than one: no need to ask for the lower halves.
+        if low[axis] >> 32 < np.int64(lines[line + at.L_ENDS + 2 * j]) - 1:
             return False
-        if high[axis] > stop | (np.int64(ties[tie + 1]) & 0xFFFFFFFF):
+        if high[axis] >> 32 > np.int64(lines[line + at.L_ENDS + 2 * j + 1]) + 1:
+            return False
+        if low[axis] < line_low(context, slot, j) or high[axis] > line_high(context, slot, j):
             return False
     return True

@@ -71,6 +71,7 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
     hit_list = integers_at(context, at.HIT_LIST)
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
+    uppers = integers_at(context, at.UPPERS)
     touched = words_at(context, at.TOUCHED)
     visited = words_at(context, at.VISITED)
     candidates = integers_at(context, at.CANDIDATES)
@@ -323,20 +324,17 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
             line = at.LINE_WORDS * np.int64(get(candidates, i))
             info = np.int64(get(lines, line + at.L_INFO))
             # All five ranges, whatever comes out: a branch here is a guess, and guesses are dear.
-            holds = True
-            ties_seen = np.int64(0)
+            margin = np.int64(0)
             for j in range(at.LINE_RANGES):
                 axis = (
                     np.int64(get(lines, line + at.L_AXES + (j >> 1))) >> (16 * (j & 1))
                 ) & 0xFFFF
                 low_end = np.int64(get(lines, line + at.L_ENDS + 2 * j))
                 high_end = np.int64(get(lines, line + at.L_ENDS + 2 * j + 1))
-                upper_low = get(low, axis) >> 32
-                upper_high = get(high, axis) >> 32
-                holds &= (upper_low >= low_end) & (upper_high <= high_end)
-                ties_seen |= np.int64(upper_low == low_end) << (8 + j)
-                ties_seen |= np.int64(upper_high == high_end) << (16 + j)
-            if holds and ties_seen & info & 0xFFFF00:
+                margin = min(margin, np.int64(get(uppers, 2 * axis)) - low_end)
+                margin = min(margin, high_end - np.int64(get(uppers, 2 * axis + 1)))
+            holds = margin == 0
+            if margin == -1 and info & 0xFFFF00:
                 holds = ties_hold(context, np.int64(get(candidates, i)))
             if holds and info >> 24:
                 for j in range(info & 0xFF):
