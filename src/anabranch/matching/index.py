@@ -91,10 +91,20 @@ class MatchIndex:
 
     # -- subscriptions ------------------------------------------------------------------------
 
-    def add(self, id: Hashable, filter: Filter | str, *, destination: Hashable = None) -> None:
-        """Add a subscription. `destination` is what `destinations` answers with."""
+    def add(
+        self,
+        id: Hashable,
+        filter: Filter | str,
+        *,
+        destination: Hashable = None,
+        place: int | None = None,
+    ) -> None:
+        """Add a subscription. `destination` is what `destinations` answers with; `place` takes
+        only that conjunction of the filter."""
         parsed = self._filter_of(filter)
         conjunctions = parsed.conjunctions
+        if place is not None:
+            conjunctions = (conjunctions[place],)
         hash(destination)  # what cannot be one is refused before anything has changed
         with self._lock:
             self._check_writable()

@@ -1,0 +1,57 @@
+"""Looking into the brokers of a simulation: does everybody let through what they claim to know?
+
+A presence that knows version v of an edge claims to know every subscription whose version is at
+most v. Whatever such a subscription matches, the presence must let through towards the edge: that
+is the S-Λ invariant, checked by trying every event of the small domain.
+"""
+
+from anabranch.check.checker import Anomaly
+from anabranch.check.coverage import Domain, uncovered
+from anabranch.core.routing.tree.tree import PresenceView, TreeRouter
+from anabranch.model.version import NOTHING
+from anabranch.sim.workload import DOMAIN
+from anabranch.sim.world import World
+
+
+class InterestWatch:
+    """Checks the invariant when it is asked to look."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._domain = Domain(DOMAIN)
+        self.anomalies: list[Anomaly] = []
+
+    def look(self) -> None:
+        """Check every broker that is alive."""
+        if self.anomalies:
+            return
+        for name, host in self._world.hosts.items():
+            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+                continue
+            for view in host.broker.router.presences():
+                self._check(name, view)
+
+    def _check(self, name: str, view: PresenceView) -> None:
+        network = self._world.hosts[name].config.network
+        for direction, conjunctions in view.wanted.items():
+            for edge in network.edges_behind(view.site, direction):
+                broker = self._world.hosts[edge].broker
+                if broker is None or not isinstance(broker.router, TreeRouter):
+                    continue
+                known = view.versions.get(edge, NOTHING)
+                clock = broker.router.clock
+                assert clock is not None
+                assert broker.edge is not None
+                filters = broker.edge.filters()
+                for subscription, version in clock.subscriptions.items():
+                    wanted = filters.get(subscription)
+                    if version > known or wanted is None:
+                        continue
+                    event = uncovered(wanted, conjunctions, self._domain)
+                    if event is not None:
+                        text = (
+                            f"{name} in {view.site} knows {known} of {edge} and would keep"
+                            f" {event} from {subscription} ({wanted}, {version})"
+                        )
+                        self.anomalies.append(Anomaly("s-lambda", subscription, edge, 0, text))
+                        return
