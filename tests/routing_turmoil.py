@@ -82,9 +82,9 @@ class Turmoil:
             (0.05, self.mark),
             (0.02, self.resend),
             (0.03, self.disconnect),
-            (0.035, self.connect),
-            (0.005, self.crash),
-            (0.01, self.restart),
+            (0.025, self.connect),
+            (0.01, self.crash),
+            (0.015, self.restart),
         ]
 
     def run(self, steps: int, check_every: int = 1, exactly: bool = True) -> World:

@@ -7,7 +7,8 @@ A broker never acts; it says what is to be done. Whoever drives it (a process wi
 disk, or the simulator) performs the effects *in order* and reports back with stimuli. Rules:
 
 1. Same state, same `now`, same stimulus: same effects. No clock, no randomness, no I/O in here.
-2. `now` is in seconds of the broker's own clock; it never goes back within a life. It may jump.
+2. `now` is in seconds of the broker's own clock, which is set by the machine's when a life begins
+   and never goes back within it; it may jump forward. Between lives anything may happen to it.
 3. What must survive a crash is an `Append` or a `Put`, followed by a `Sync` with a number. When
    everything before that `Sync` is on disk, and only then, the driver says `Synced(number)`.
    Numbers grow; `Synced(5)` includes everything up to 5. A crash keeps any beginning of the

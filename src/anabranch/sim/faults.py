@@ -129,7 +129,9 @@ class Faults:
 
     def _clock_jump(self, rng: Random) -> float:
         host = self._world.hosts[rng.choice(list(self._world.hosts))]
-        host.clock_offset_s += rng.choice((-3_600.0, -5.0, -0.5, 0.5, 5.0, 3_600.0))
+        jump_s = rng.choice((-3_600.0, -5.0, -0.5, 0.5, 5.0, 3_600.0))
+        host.machine_offset_s += jump_s
+        host.broker_offset_s += max(0.0, jump_s)
         return 0.5
 
     def _slow(self, rng: Random) -> float:

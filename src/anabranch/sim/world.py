@@ -107,8 +107,10 @@ class Host:
         self.broker: Broker | None = None
         #: Counts the lives, so that what was meant for an earlier one is dropped.
         self.life = 0
-        #: The broker's clock minus the world's.
-        self.clock_offset_s = 0.0
+        #: The machine's clock minus the world's; the broker's own clock is set by it when a life
+        #: begins, and from then on goes back never and forward sometimes.
+        self.machine_offset_s = 0.0
+        self.broker_offset_s = 0.0
         self.clock_s = 0.0
         self.wake_at = _NEVER
         #: Extra time every stimulus takes.
@@ -162,6 +164,7 @@ class World:
             return
         host.life += 1
         host.clock_s = 0.0
+        host.broker_offset_s = host.machine_offset_s
         host.broker = Broker(host.config, host.disk.recover(), self._clock(host))
         host.wake_at = _NEVER
         self.stimulate(name, say.Started())
@@ -186,7 +189,7 @@ class World:
 
     def _clock(self, host: Host) -> float:
         """What the host's clock shows; within a life it never goes back."""
-        host.clock_s = max(host.clock_s, 1_000_000.0 + self.now + host.clock_offset_s)
+        host.clock_s = max(host.clock_s, 1_000_000.0 + self.now + host.broker_offset_s)
         return host.clock_s
 
     def stimulate(self, name: str, stimulus: say.Stimulus) -> None:

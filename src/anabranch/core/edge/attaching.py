@@ -222,6 +222,7 @@ class Attaching:
                 return
         subscription.number = max(subscription.number, attach.number)
         subscription.is_claimed = False
+        subscription.is_counted = True
         closed = state.closed.pop(attach.key, None)
         if closed is not None:
             self._leaving.stop_claims(closed)

@@ -192,7 +192,7 @@ class Cursors:
         floors: dict[str, int] = {}
         is_hasty = "done-unsynced" in state.plants
         for subscription in state.subscriptions.values():
-            if subscription.quality == "best-effort":
+            if subscription.quality == "best-effort" or not subscription.is_counted:
                 continue
             by_disk = subscription.is_durable and not is_hasty
             for stream, place in subscription.places.items():

@@ -176,12 +176,11 @@ class Delivery:
         subscription, stream = place.subscription, place.stream
         subscription.places[stream.name] = place
         self._state.touch(now)
-        if subscription.is_durable:
+        if subscription.is_durable and "deliver-before-start-synced" not in self._state.plants:
             place.mode = "starting"
             self._cursors.put_cursor(place)
             self._state.sync(StartStored(place))
-            if "deliver-before-start-synced" not in self._state.plants:
-                return
+            return
         self.tell_start(place)
         if subscription.session is not None:
             self.enter(place)

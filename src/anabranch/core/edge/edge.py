@@ -259,7 +259,7 @@ class Edge:
         for stream in state.streams.values():
             line = stream.line
             if line.look_at is not None and line.look_at <= now:
-                skips = "skip-gap" in state.plants and line.attempts >= 2
+                skips = "skip-gap" in state.plants and line.attempts > 0
                 if stream.needing and not skips:
                     pauses = options.nack_after_s, options.nack_again_s
                     ranges = line.wanted(now, *pauses, options.nack_ticks_max)

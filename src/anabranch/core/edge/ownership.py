@@ -113,7 +113,9 @@ class Ownership:
         state = self._state
         name = subscription.name
         if "no-yield" in state.plants:
-            state.carry(source, Claim(name, number + 1))
+            # Planted: believes that others look after it now, and keeps it.
+            subscription.is_counted = False
+            state.carry(source, Yield(name, number))
             return
         if subscription.session is not None:
             reason = f"the subscription is at {source!r} now, with number {number}"

@@ -56,6 +56,7 @@ class Subscription:
         "client",
         "filter",
         "is_claimed",
+        "is_counted",
         "is_leaving",
         "is_registered",
         "key",
@@ -91,6 +92,8 @@ class Subscription:
         self.claims: dict[str, int] = {}
         self.is_claimed = False
         self.is_leaving = False
+        #: Whether origins keep what it needs; always, but for a planted bug.
+        self.is_counted = True
 
     @property
     def is_durable(self) -> bool:

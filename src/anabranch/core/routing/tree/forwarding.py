@@ -6,7 +6,8 @@ enough (`sufficiency`), and sent on as they are if it does not. Rules:
 1. What is filtered becomes silence with the same mark: the claim that nothing in it matches the
    interest of the mark's vector. Nothing disappears without one.
 2. Silence waits a little for data of the same stream and mark to go with, or for more silence.
-   Data never waits. Marks do not mix: silence of another mark goes first.
+   Data never waits, and the first ticks of a mark do not either: subscriptions wait for them.
+   Marks do not mix: silence of another mark goes first.
 3. Ticks for one edge (an answer to a nack) go only towards it, at once, and are filtered like all.
 4. A hand-over to the own presence in the next site costs no link; it is filtered only if the
    answer is at hand.
@@ -61,6 +62,8 @@ class Forwarding:
         self._filters_always = "no-sufficiency" in around.plants
         #: (direction, stream) → silence; the one that is due first comes first.
         self._waiting: dict[tuple[str, str], _Waiting] = {}
+        #: (direction, stream) → the latest mark that was sent.
+        self._latest: dict[tuple[str, str], int] = {}
         #: Directions in which nobody could be reached; noted once.
         self._unreachable: dict[str, None] = {}
 
@@ -113,13 +116,17 @@ class Forwarding:
         mark = frame.mark
         if "silence-without-vector" in self._around.plants and silent and not data:
             mark = 0
+        key = direction, frame.stream
         is_prompt = bool(data or frame.withheld or frame.target)
+        if mark > self._latest.get(key, 0):
+            self._latest[key] = mark
+            is_prompt = True
         if self._around.overlay.is_own(direction):
             self._send(direction, _onward(frame, direction, mark, data, silent))
         elif not is_prompt:
             self._wait(now, direction, frame, mark, silent)
         else:
-            waiting = None if frame.target else self._waiting.pop((direction, frame.stream), None)
+            waiting = None if frame.target else self._waiting.pop(key, None)
             if waiting is not None and waiting.mark == mark:
                 silent = _joined(waiting.silent, silent)
             elif waiting is not None:
