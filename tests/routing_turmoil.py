@@ -23,6 +23,9 @@ FILTERS = (
     "TRUE",
     "a = {x} AND b >= {y} OR a = {y}",
     "a <> {x}",
+    "a < b",
+    "a < b AND a = {x}",
+    "a + b > {x} OR a = {y}",
 )
 
 

@@ -15,6 +15,7 @@ State: in the parts; here only what is on the way. Safe to lose.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -35,7 +36,9 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 
 RoutingName = Literal["flood", "tree"]
-_ROUTERS = {"flood": FloodRouter, "tree": TreeRouter}
+#: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
+RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
+ROUTERS: dict[RoutingName, RouterMaker] = {"flood": FloodRouter, "tree": TreeRouter}
 _FOR_ORIGIN = (Nack, Done, Replay, Hold)
 
 
@@ -47,6 +50,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     routing: RoutingName = "tree"
     options: Options = Options()
     limits: Limits = DEFAULT_LIMITS
+    #: Makes a router of its own, in place of the one that `routing` names.
+    router: RouterMaker | None = None
 
 
 class Broker:
@@ -61,9 +66,8 @@ class Broker:
         network = config.network
         self.is_edge = config.name in network.edges
         self._links = Links(config.name, network.links_of(config.name), config.options)
-        self.router: Router = _ROUTERS[config.routing](
-            config.name, network, config.options, config.limits, self.life
-        )
+        make_router = config.router or ROUTERS[config.routing]
+        self.router = make_router(config.name, network, config.options, config.limits, self.life)
         parts = (config.name, network, config.options, config.limits, recovered, now)
         self.origin = Origin(*parts) if self.is_edge else None
         self.edge = Edge(*parts) if self.is_edge else None

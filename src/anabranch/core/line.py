@@ -60,6 +60,11 @@ class Run:
         self.reason = reason
 
     @property
+    def size(self) -> int:
+        """Bytes of its event."""
+        return 0 if self.datum is None else len(self.datum.body)
+
+    @property
     def is_silent(self) -> bool:
         """Whether there is nothing here to tell anybody."""
         return self.datum is None and not self.reason
@@ -106,14 +111,13 @@ class Recent:
             self.clear()
             last = None
         if run.datum is not None:
-            self._bytes += len(run.datum.body)
+            self._bytes += run.size
         elif last is not None and run.is_silent and last.is_silent and last.version == run.version:
             runs[-1] = Run(last.first, run.last, run.version)
             return
         runs.append(run)
         while len(runs) > RECENT_RUNS_MAX or self._bytes > self._bytes_max:
-            dropped = runs.popleft()
-            self._bytes -= 0 if dropped.datum is None else len(dropped.datum.body)
+            self._bytes -= runs.popleft().size
 
     def after(self, tick: int) -> list[Run] | None:
         """All runs beyond a tick; None if they do not reach back so far."""
@@ -141,6 +145,8 @@ class Line:
         "_asked",
         "_known",
         "_pending",
+        "_pending_bytes",
+        "_pending_bytes_max",
         "_repeats",
         "_ticks_max",
         "attempts",
@@ -154,7 +160,9 @@ class Line:
         "version",
     )
 
-    def __init__(self, ticks_max: int, recent_bytes_max: int, repeats: bool = False) -> None:
+    def __init__(
+        self, ticks_max: int, bytes_max: int, recent_bytes_max: int, *, repeats: bool = False
+    ) -> None:
         self.is_placed = False
         #: Everything up to this tick has been passed on.
         self.position = 0
@@ -167,6 +175,8 @@ class Line:
         self._pending: dict[int, Run] = {}
         self._known = RangeSet()
         self._ticks_max = ticks_max
+        self._pending_bytes = 0
+        self._pending_bytes_max = bytes_max
         self._repeats = repeats
         self.recent = Recent(recent_bytes_max)
         #: Runs dropped for want of room, so far.
@@ -203,7 +213,7 @@ class Line:
                 self._store(run)
                 self._drain(ready)
         self._raise_head(head, version)
-        if len(self._pending) > self._ticks_max:
+        if len(self._pending) > self._ticks_max or self._pending_bytes > self._pending_bytes_max:
             # The head stays: it is known that they exist.
             self._drop_farthest()
         return ready
@@ -243,18 +253,23 @@ class Line:
                 run if whole else Run(first, last, run.version, run.datum, run.reason)
             )
             self._known.add(first, last)
+            self._pending_bytes += run.size
 
     def _drain(self, ready: list[Run]) -> None:
         while (run := self._pending.pop(self.position + 1, None)) is not None:
             self._known.remove(run.first, run.last)
+            self._pending_bytes -= run.size
             self._pass_on(run, ready)
 
     def _drop_farthest(self) -> None:
         """Make room for a quarter more, so that this is not to be done for every run."""
-        keep = self._ticks_max * 3 // 4
-        for first in sorted(self._pending)[keep:]:
+        ticks_max, bytes_max = self._ticks_max * 3 // 4, self._pending_bytes_max * 3 // 4
+        for first in sorted(self._pending, reverse=True):
+            if len(self._pending) <= ticks_max and self._pending_bytes <= bytes_max:
+                break
             run = self._pending.pop(first)
             self._known.remove(run.first, run.last)
+            self._pending_bytes -= run.size
             self.dropped += 1
 
     def _raise_head(self, head: int, version: Version) -> None:

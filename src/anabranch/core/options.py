@@ -48,8 +48,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ask_again_s: float = 0.5
     #: Cursors are written and origins are told this often.
     done_every_s: float = 0.3
-    #: Ticks a line holds beyond a gap.
+    #: Ticks, and bytes of their events, that a line holds beyond a gap.
     line_ticks_max: int = 8_192
+    line_bytes_max: int = 64 * 1024 * 1024
     #: Events one replay brings.
     replay_events_max: int = 256
     replay_bytes_max: int = 1_048_576

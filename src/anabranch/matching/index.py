@@ -104,7 +104,7 @@ class MatchIndex:
         parsed = self._filter_of(filter)
         conjunctions = parsed.conjunctions
         if place is not None:
-            conjunctions = (conjunctions[place],)
+            conjunctions = (_at(conjunctions, place),)
         hash(destination)  # what cannot be one is refused before anything has changed
         with self._lock:
             self._check_writable()
@@ -331,3 +331,9 @@ class MatchIndex:
         index._entry_count = len(memory.arrays[ENTRY_OWNER])
         index._is_snapshot = True
         return index
+
+
+def _at(conjunctions: tuple[Conjunction, ...], place: int) -> Conjunction:
+    if not 0 <= place < len(conjunctions):
+        raise LocalError(f"there is no conjunction {place}; the filter has {len(conjunctions)}")
+    return conjunctions[place]

@@ -5,7 +5,7 @@ come back, move to another broker, forget everything. What they are told goes in
 After `calm` they only stay connected.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from anabranch.check import history as told
@@ -20,6 +20,7 @@ from anabranch.core.session.effects import (
     TellEnded,
     TellPublishRefused,
     TellRefused,
+    TellStands,
     TellStart,
     TellWithheld,
 )
@@ -27,11 +28,12 @@ from anabranch.core.session.session import Session
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
-from anabranch.model.frames import AnyClientFrame
+from anabranch.model.frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.sim.workload import PlainFilter, draw_event, draw_filter, filter_text
 from anabranch.sim.world import Connection, World
 
 _NEVER = float("inf")
+_ANYWHERE: Mapping[str, int] = {}
 
 
 class Application:
@@ -217,12 +219,20 @@ class Publisher(Application):
 class _Subscription:
     """What an application knows of a subscription of its own."""
 
-    __slots__ = ("episode", "plain", "quality")
+    __slots__ = ("acked", "episode", "manual", "memories", "plain", "quality", "stands")
 
     def __init__(self, plain: PlainFilter, quality: told.Quality, episode: str) -> None:
         self.plain = plain
         self.quality = quality
         self.episode = episode
+        #: Whether the application acknowledges by itself, a while after delivery.
+        self.manual = False
+        #: Whether the broker has said that it has it.
+        self.stands = False
+        #: How often everything about it was forgotten.
+        self.memories = 0
+        #: Stream → what the application acknowledged.
+        self.acked: dict[str, int] = {}
 
 
 class Subscriber(Application):
@@ -239,6 +249,29 @@ class Subscriber(Application):
         super().__init__(world, name, home, history, plants)
         self._subscriptions: dict[str, _Subscription] = {}
         self._count = 0
+        #: (subscription, stream) → the last tick that came over this connection.
+        self._last: dict[tuple[str, str], int] = {}
+        #: What a broker sent twice over one connection, though the session drops it.
+        self.repeated: list[told.Delivered] = []
+
+    def connected(self, connection: Connection) -> None:
+        """The connection is there."""
+        self._last.clear()
+        super().connected(connection)
+
+    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+        """The broker says something; deliveries over one connection must ascend."""
+        if isinstance(frame, Deliver) and connection is self.connection:
+            key = (frame.subscription, frame.stream)
+            for datum in frame.data:
+                if datum.tick <= self._last.get(key, 0):
+                    which = (*key, datum.tick, "", 0, 0)
+                    self.repeated.append(told.Delivered(self.world.now, *which))
+                self._last[key] = datum.tick
+        elif isinstance(frame, Subscribed):
+            for key in [key for key in self._last if key[0] == frame.subscription]:
+                del self._last[key]
+        super().frame(connection, frame)
 
     # -- what it does ---------------------------------------------------------------------------
 
@@ -249,7 +282,8 @@ class Subscriber(Application):
         plain = draw_filter(rng)
         quality = rng.choices(("durable", "reliable", "best-effort"), (5, 4, 1))[0]
         start = "beginning" if quality != "best-effort" and rng.random() < 0.1 else "now"
-        self._subscriptions[name] = _Subscription(plain, quality, name)
+        mine = self._subscriptions[name] = _Subscription(plain, quality, name)
+        mine.manual = rng.random() < 0.4
         self._record_asked(name, start)
         effects = self.session.subscribe(
             self.world.now,
@@ -258,16 +292,16 @@ class Subscriber(Application):
             quality=quality,
             start=start,
             window=rng.choice((4, 32, 256)),
+            manual_ack=mine.manual,
         )
         self.perform(effects)
 
-    def _record_asked(self, name: str, start: str) -> None:
+    def _record_asked(
+        self, name: str, start: str, latest_start: Mapping[str, int] = _ANYWHERE
+    ) -> None:
         mine = self._subscriptions[name]
-        self.history.append(
-            told.Subscribed(
-                self.world.now, mine.episode, mine.plain, mine.quality, start, self.home
-            )
-        )
+        what = (mine.episode, mine.plain, mine.quality, start, self.home, latest_start)
+        self.history.append(told.Subscribed(self.world.now, *what))
 
     def churn(self, rng: Random) -> None:
         """Subscribe or unsubscribe."""
@@ -285,6 +319,8 @@ class Subscriber(Application):
             self.leave()
         elif kind < 0.85:
             self.roam(rng.choice(edges))
+        else:
+            self.forget(rng.choice(edges))
 
     def roam(self, edge: str) -> None:
         """Go to another broker, with everything that is durable."""
@@ -300,6 +336,41 @@ class Subscriber(Application):
             if mine.quality != "durable":
                 self._over(name)
         self.connect_in(0.05)
+
+    def forget(self, edge: str) -> None:
+        """A new process, which knows the names of its durable subscriptions and nothing else."""
+        old = self.session
+        self.leave()
+        if any(old.is_ending(standing.name) for standing in old.standings()):
+            return
+        self.home = edge
+        self.session = Session(self.name, options=self.options)
+        for name, mine in list(self._subscriptions.items()):
+            # What never stood may not exist; nobody would ever be found to own it.
+            if mine.quality != "durable" or not mine.stands:
+                self._over(name)
+                continue
+            if not mine.manual:
+                mine.acked |= old.progress(name)
+            self.history.append(told.Cut(self.world.now, mine.episode))
+            mine.memories += 1
+            mine.episode = f"{name}#{mine.memories}"
+            self._record_asked(name, "resume", {s: t + 1 for s, t in mine.acked.items()})
+            text = filter_text(mine.plain)
+            now = self.world.now
+            effects = self.session.subscribe(
+                now, name, text, quality="durable", start="resume", manual_ack=mine.manual
+            )
+            self.perform(effects)
+        self.connect_in(0.05)
+
+    def _ack(self, session: Session, name: str) -> None:
+        """Acknowledge what was given so far."""
+        mine = self._subscriptions.get(name)
+        if session is not self.session or mine is None or not session.knows(name):
+            return
+        mine.acked |= session.progress(name)
+        self.perform(session.ack(self.world.now, name))
 
     def _take_over(self, standing: Standing) -> None:
         if not self.session.knows(standing.name) and standing.name in self._subscriptions:
@@ -323,6 +394,8 @@ class Subscriber(Application):
                     event_id.sequence,
                 )
             )
+            if self._subscriptions[effect.subscription].manual and self.world.rng.random() < 0.5:
+                self._later(self._ack, self.session, effect.subscription)
         elif isinstance(effect, TellStart):
             episode = self._episode(effect.subscription)
             self.history.append(told.Started(now, episode, effect.stream, effect.tick))
@@ -334,6 +407,8 @@ class Subscriber(Application):
             episode = self._episode(effect.subscription)
             span = (effect.stream, effect.first, effect.last)
             self.history.append(told.WithheldTold(now, episode, *span, effect.reason))
+        elif isinstance(effect, TellStands):
+            self._subscriptions[effect.subscription].stands = True
         elif isinstance(effect, TellEnded):
             for stream, tick in effect.ticks.items():
                 episode = self._episode(effect.subscription)
@@ -357,7 +432,9 @@ class Subscriber(Application):
 
     def is_settled(self, heads: dict[str, int]) -> bool:
         """Whether every subscription has got as far as the streams go."""
-        for name, mine in self._subscriptions.items():
+        for name, mine in list(self._subscriptions.items()):
+            if mine.manual and self.session.knows(name):
+                self._ack(self.session, name)
             if mine.quality == "best-effort":
                 continue
             if not self.session.knows(name):

@@ -29,6 +29,7 @@ class Faults:
         """Let them come."""
         self._world.weather.repeat = self._mix.repeat
         self._world.weather.jitter_s = self._mix.jitter_s
+        self._world.weather.sync_s = self._mix.sync_s
         kinds: list[tuple[str, float, Callable[[Random], float]]] = [
             ("kill", self._mix.kill, self._kill),
             ("kill-site", self._mix.kill_site, self._kill_site),

@@ -55,3 +55,37 @@ class InterestWatch:
                         )
                         self.anomalies.append(Anomaly("s-lambda", subscription, edge, 0, text))
                         return
+
+    def look_for_leftovers(self) -> None:
+        """Where everything behind a direction is known to the last version, nothing else may be
+        wanted there: every conjunction is one of a living subscription (Theorem 3.3)."""
+        for name, host in self._world.hosts.items():
+            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+                continue
+            for view in host.broker.router.presences():
+                for direction, conjunctions in view.wanted.items():
+                    alive = self._alive(name, view, direction)
+                    if alive is None:
+                        continue
+                    for conjunction in conjunctions:
+                        if self._domain.matching_conjunction(conjunction) not in alive:
+                            text = f"{name} in {view.site} wants {conjunction} from {direction}"
+                            self.anomalies.append(Anomaly("leftover", "", direction, 0, text))
+                            return
+
+    def _alive(self, name: str, view: PresenceView, direction: str) -> set[int] | None:
+        """What living subscriptions behind a direction match; None if not all is known there."""
+        network = self._world.hosts[name].config.network
+        alive: set[int] = set()
+        for edge in network.edges_behind(view.site, direction):
+            broker = self._world.hosts[edge].broker
+            if broker is None or not isinstance(broker.router, TreeRouter):
+                return None
+            clock = broker.router.clock
+            assert clock is not None
+            assert broker.edge is not None
+            if view.versions.get(edge, NOTHING) != clock.propagated:
+                return None
+            for wanted in broker.edge.filters().values():
+                alive |= {self._domain.matching_conjunction(each) for each in wanted.conjunctions}
+        return alive

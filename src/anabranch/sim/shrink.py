@@ -29,7 +29,7 @@ def shrink(plan: Plan, kind: str) -> Plan:
 def _simpler(plan: Plan) -> Iterator[Plan]:
     """Plans that are simpler by one step."""
     for field in msgspec.structs.fields(FaultMix):
-        if field.name != "jitter_s" and getattr(plan.faults, field.name) > 0:
+        if field.name not in {"jitter_s", "sync_s"} and getattr(plan.faults, field.name) > 0:
             faults = msgspec.structs.replace(plan.faults, **{field.name: 0.0})
             yield msgspec.structs.replace(plan, faults=faults)
     if plan.restless > 0:

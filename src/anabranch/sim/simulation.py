@@ -13,7 +13,7 @@ import msgspec
 
 from anabranch.check import history as told
 from anabranch.check.checker import Anomaly, check
-from anabranch.core.broker import BrokerConfig
+from anabranch.core.broker import BrokerConfig, RouterMaker
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher, Subscriber
@@ -48,13 +48,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Simulation:
-    """One seed's network and what happens in it."""
+    """One seed's network and what happens in it.
 
-    def __init__(self, plan: Plan) -> None:
+    Brokers get the routers that `router` makes, if there is one, in place of the plan's."""
+
+    def __init__(self, plan: Plan, router: RouterMaker | None = None) -> None:
         self.plan = plan
         self.rng = Random(plan.seed ^ 0x5EED)
         configs = [
-            BrokerConfig(name, plan.network, plan.routing, plan.options)
+            BrokerConfig(name, plan.network, plan.routing, plan.options, router=router)
             for name in plan.network.brokers
         ]
         self.world = World(configs, self.rng, Weather())
@@ -76,7 +78,7 @@ class Simulation:
         self.faults.begin()
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
-        world.after(0.25, self._look)
+        world.after(0.4, self._look)
         world.run_until(plan.fault_s)
         self.faults.heal()
         self._is_calm = True
@@ -106,7 +108,7 @@ class Simulation:
             home = self.rng.choice(edges)
             subscriber = Subscriber(self.world, f"sub{number}", home, self.history, plants)
             self.applications.append(subscriber)
-            for _ in range(self.rng.randint(1, 3)):
+            for _ in range(self.rng.randint(1, 4)):
                 subscriber.subscribe(self.rng)
         for application in self.applications:
             application.connect_in(self.rng.random() * 0.2)
@@ -133,7 +135,7 @@ class Simulation:
 
     def _look(self) -> None:
         self._watch.look()
-        self.world.after(0.25, self._look)
+        self.world.after(0.4, self._look)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -160,10 +162,11 @@ class Simulation:
 
     def _verdict(self) -> Verdict:
         world = self.world
+        self._watch.look_for_leftovers()
         for edge in self.plan.network.edges:
             self.history += _logged(edge, world.hosts[edge].disk.ever_synced)
         self.history.append(told.Finished(world.now, self.plan.network.edges))
-        anomalies = [*self._watch.anomalies, *check(self.history)]
+        anomalies = [*self._watch.anomalies, *self._repetitions(), *check(self.history)]
         kinds = [type(record) for record in self.history]
         digest = zlib.crc32(repr(self.history).encode(), world.digest)
         return Verdict(
@@ -182,6 +185,16 @@ class Simulation:
             digest=f"{digest:08x}",
             faults=dict(sorted(self.faults.counts.items())),
         )
+
+
+    def _repetitions(self) -> list[Anomaly]:
+        """What edges sent twice over one connection."""
+        return [
+            Anomaly("repeated", each.subscription, each.stream, each.tick, "sent twice")
+            for application in self.applications
+            if isinstance(application, Subscriber)
+            for each in application.repeated
+        ]
 
 
 def _logged(stream: str, records: dict[int, bytes]) -> list[told.Record]:

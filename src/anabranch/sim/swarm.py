@@ -31,6 +31,8 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     #: Chance that a frame comes twice.
     repeat: float = 0.0
     jitter_s: float = 0.003
+    #: How long a sync takes, about.
+    sync_s: float = 0.004
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +77,11 @@ def draw(
         options=_draw_options(rng, plants),
         faults=_draw_faults(rng, size) if faults else FaultMix(),
         publishers=rng.randint(1, 3),
-        subscribers=rng.randint(1, 5) if size < 12 else rng.randint(3, 8),
-        rate=rng.choice((4.0, 10.0, 25.0)),
-        churn=rng.choice((0.3, 1.0, 3.0)),
+        subscribers=rng.randint(2, 6) if size < 12 else rng.randint(3, 9),
+        rate=rng.choice((5.0, 12.0, 26.0)),
+        churn=rng.choice((1.0, 2.0, 5.0)),
         restless=rng.choice((0.0, 0.3, 1.0)),
-        fault_s=rng.uniform(4.0, 10.0),
+        fault_s=rng.uniform(5.0, 11.0),
         settle_s=30.0,
     )
 
@@ -169,4 +171,5 @@ def _draw_faults(rng: Random, brokers: int) -> FaultMix:
         slow=sometimes(0.3, 0.3),
         repeat=sometimes(0.3, 0.02, 0.2),
         jitter_s=rng.choice((0.001, 0.005, 0.05)),
+        sync_s=rng.choice((0.002, 0.01, 0.1)),
     )

@@ -139,6 +139,8 @@ class World:
                 self.wires.setdefault(ends, Wire(ends))
         #: Told of every effect, if anybody listens.
         self.listener: Callable[[float, str, object], None] | None = None
+        #: Told of every frame for a link, with its bytes, if anybody counts them.
+        self.meter: Callable[[str, str, LinkFrame, bytes], None] | None = None
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -238,7 +240,10 @@ class World:
             if self.listener is not None:
                 self.listener(self.now, name, effect)
             if isinstance(effect, say.Send):
-                frames.setdefault(effect.peer, []).append(encode_link(effect.frame))
+                data = encode_link(effect.frame)
+                if self.meter is not None:
+                    self.meter(name, effect.peer, effect.frame, data)
+                frames.setdefault(effect.peer, []).append(data)
             elif isinstance(effect, say.SendClient):
                 data = encode_client(effect.frame)
                 client_frames.setdefault(effect.session, []).append(data)

@@ -127,6 +127,15 @@ def test_each_subscription_gets_what_it_wants_in_one_frame_per_step() -> None:
     assert [each.tick for each in frames["high"].data] == [2, 3]
 
 
+def test_frames_are_split_before_they_become_too_large() -> None:
+    size = len(datum(2).body)
+    rig = Rig(options=Options(replay_bytes_max=2 * size))
+    session = live(rig)
+    rig.arrive(2, 3, 4, 5, 6)
+    frames = rig.taken(session, Deliver)
+    assert [(len(frame.data), frame.through) for frame in frames] == [(2, 3), (2, 5), (1, 6)]
+
+
 def test_repeated_and_reordered_knowledge_is_delivered_once_and_in_order() -> None:
     rig = Rig()
     session = live(rig)

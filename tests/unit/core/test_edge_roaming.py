@@ -314,3 +314,33 @@ def test_ended_name_is_used_again_with_a_higher_number() -> None:
     rig.unsubscribe(session)
     rig.subscribe(session, "s", quality="durable", number=1)
     assert [frame.number for frame in rig.taken(session, Subscribed)] == [4]
+
+
+def test_start_that_a_former_owner_made_alone_gives_way_to_the_clients_earlier_one() -> None:
+    rig = Rig()
+    session = owner(rig)
+    rig.leave(session)
+    rig.arrive(30, stream="c")
+    session = rig.connect()
+    rig.subscribe(session, "s", number=9, ticks={"b": 5, "c": 12}, **RESUME)
+    assert [hold.tick for hold in rig.asked(Hold, "c")] == [12]
+    rig.wait(rig.options.ask_again_s)
+    grant(rig, "c")
+    assert [frame.ticks for frame in rig.taken(session, Subscribed)] == [{"b": 5, "c": 12}]
+    assert rig.asked(Replay, "c")[0].first == 13
+    rig = rig.crash()
+    session = rig.connect()
+    rig.subscribe(session, "s", number=10, ticks={"c": 12}, **RESUME)
+    assert [frame.ticks for frame in rig.taken(session, Subscribed)] == [{"b": 5, "c": 12}]
+
+
+def test_place_that_a_client_brings_ends_the_waiting_for_a_start() -> None:
+    rig = Rig()
+    session = owner(rig)
+    rig.leave(session)
+    session = rig.connect()
+    rig.subscribe(session, "s", number=9, ticks={"b": 5, "c": 12}, **RESUME)
+    grant(rig, "c")
+    rig.arrive(30, stream="c")
+    assert rig.taken(session, StartsAt) == []
+    assert rig.taken(session, Deliver) == []

@@ -11,8 +11,14 @@ from anabranch.model.version import NOTHING, Version
 V1, V2 = Version(1, 1), Version(1, 2)
 
 
-def new_line(ticks_max: int = 100, recent_bytes_max: int = 1_000, repeats: bool = False) -> Line:
-    return Line(ticks_max, recent_bytes_max, repeats)
+def new_line(
+    ticks_max: int = 100,
+    recent_bytes_max: int = 1_000,
+    *,
+    bytes_max: int = 10**6,
+    repeats: bool = False,
+) -> Line:
+    return Line(ticks_max, bytes_max, recent_bytes_max, repeats=repeats)
 
 
 def take(
@@ -277,6 +283,14 @@ def test_too_much_out_of_order_drops_the_farthest() -> None:
     assert line.dropped == 3
     assert [first for first, _, _ in take(line, 2)] == [2, 3, 4, 5, 6, 7, 8]
     assert gaps(line, 0.0) == [(9, 11)]
+
+
+def test_too_many_bytes_out_of_order_drop_the_farthest() -> None:
+    line = new_line(bytes_max=16)
+    take(line, 1, 3, 4, 5, 6)
+    assert line.dropped == 0
+    take(line, 7)
+    assert gaps(line, 0.0) == [(2, 2), (6, 7)]
 
 
 def test_dropped_ticks_are_missing() -> None:

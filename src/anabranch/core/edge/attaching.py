@@ -14,7 +14,8 @@ Rules:
 
 1. The client is authoritative about what it has dealt with. Where this edge has a cursor, the later
    of both counts; where it has none, the origin must hold the client's tick first, because nothing
-   promised so far that the ticks after it are kept.
+   promised so far that the ticks after it are kept. A cursor that started after the client's tick
+   is none: it was made here while the client had its start elsewhere.
 2. Nobody is believed to be the owner before every other edge has answered: a former owner that has
    not heard of the new one would answer too. If nobody has it, all are asked once more, since a
    subscription on the move may be seen nowhere; then the client is refused.
@@ -148,7 +149,8 @@ class Attaching:
         known = self._state.subscriptions.get(attach.key)
         for stream, tick in ticks.items():
             attach.ticks[stream] = tick
-            if known is None or stream not in known.places:
+            place = None if known is None else known.places.get(stream)
+            if place is None or not place.covers(tick):
                 self._hold(now, attach, stream, tick)
         if not attach.asks:
             self._commit(now, attach)
@@ -254,9 +256,10 @@ class Attaching:
     def _place_all(self, attach: Attach, subscription: Subscription) -> None:
         for stream, tick in attach.ticks.items():
             place = subscription.places.get(stream)
-            if place is None:
+            if place is None or not place.covers(tick):
                 place = Place(subscription, self._state.streams[stream], tick + 1)
                 subscription.places[stream] = place
+                place.stream.waiting.pop(subscription.key, None)
             place.acked = max(place.acked, tick)
 
 

@@ -77,6 +77,7 @@ class Cursors:
     def __init__(self, state: State) -> None:
         self._state = state
         self._is_writing = False
+        self._is_hasty = "done-unsynced" in state.plants
         #: Keys of cursors that belong to nobody.
         self._orphans: list[str] = []
 
@@ -140,7 +141,8 @@ class Cursors:
 
     def write(self, now: float) -> None:
         """Write what was acknowledged, and tell the origins what is on disk."""
-        if not self._is_writing:
+        # Planted: origins are told what was acknowledged, though the disk does not have it.
+        if not self._is_writing and not self._is_hasty:
             written = self._write_changed()
             if written:
                 self._is_writing = True
@@ -190,11 +192,10 @@ class Cursors:
         """Stream → the tick up to which no subscription needs anything."""
         state = self._state
         floors: dict[str, int] = {}
-        is_hasty = "done-unsynced" in state.plants
         for subscription in state.subscriptions.values():
             if subscription.quality == "best-effort" or not subscription.is_counted:
                 continue
-            by_disk = subscription.is_durable and not is_hasty
+            by_disk = subscription.is_durable and not self._is_hasty
             for stream, place in subscription.places.items():
                 tick = place.synced if by_disk else place.acked
                 floors[stream] = min(floors.get(stream, tick), tick)

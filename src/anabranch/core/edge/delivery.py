@@ -2,7 +2,8 @@
 
 Theory of operation: a line passes on runs in the order of the stream. Each event is matched once
 against the index of all subscriptions; the places of those that are live here get it, and what they
-got in one step leaves as one frame. Silence costs nothing but a comparison of versions. Rules:
+got in one step leaves as one frame, or as several where one would be too large. Silence costs
+nothing but a comparison of versions. Rules:
 
 1. *Start.* A subscription that waits starts at the first tick whose version contains it: from there
    on nobody upstream left out what it wants. Where the line rests, that is the next tick if the
@@ -84,9 +85,13 @@ class Delivery:
         session = subscription.session
         if session is None or session.is_full or subscription.unacked >= subscription.window:
             return False
+        size = len(datum.body)
+        if place.batch_bytes + size > self._state.options.replay_bytes_max:
+            self.flush(place, datum.tick - 1)
         subscription.unacked += 1
         place.flight.append(datum.tick)
         place.batch.append(datum)
+        place.batch_bytes += size
         return True
 
     def _overflow(self, now: float, place: Place, tick: int) -> None:
@@ -126,6 +131,7 @@ class Delivery:
         through = max(through, place.told)
         frame = Deliver(place.subscription.name, place.stream.name, place.batch, through)
         place.batch = []
+        place.batch_bytes = 0
         place.told = through
         self._state.tell(session, frame)
 
@@ -176,11 +182,14 @@ class Delivery:
         subscription, stream = place.subscription, place.stream
         subscription.places[stream.name] = place
         self._state.touch(now)
-        if subscription.is_durable and "deliver-before-start-synced" not in self._state.plants:
-            place.mode = "starting"
-            self._cursors.put_cursor(place)
-            self._state.sync(StartStored(place))
-            return
+        if subscription.is_durable:
+            if "deliver-before-start-synced" not in self._state.plants:
+                place.mode = "starting"
+                self._cursors.put_cursor(place)
+                self._state.sync(StartStored(place))
+                return
+            # Planted: the disk will hear of it only when much has been acknowledged.
+            place.written += PROGRESS_TICKS
         self.tell_start(place)
         if subscription.session is not None:
             self.enter(place)

@@ -26,8 +26,9 @@ class Leaving:
     def __init__(self, state: State, cursors: Cursors) -> None:
         self._state = state
         self._cursors = cursors
-        #: Planted: ends that come too late.
+        #: Planted: ends that come too late, and when the next is due.
         self._late: list[tuple[float, Session, Unsubscribe]] = []
+        self.next_at = float("inf")
 
     # -- parts of every end ---------------------------------------------------------------------
 
@@ -102,6 +103,7 @@ class Leaving:
             place.sent = place.told = place.acked
             place.flight.clear()
             place.batch = []
+            place.batch_bytes = 0
 
     # -- the client wants no more ---------------------------------------------------------------
 
@@ -117,6 +119,7 @@ class Leaving:
         if "unsubscribe-early" in state.plants and subscription.is_registered:
             state.unregister(subscription)
             self._late.append((now + _PLANTED_DELAY_S, session, frame))
+            self.next_at = self._late[0][0]
             return
         ticks = {
             stream: place.through
@@ -148,14 +151,10 @@ class Leaving:
 
     # -- planted --------------------------------------------------------------------------------
 
-    @property
-    def next_at(self) -> float:
-        """When the next planted late end is due."""
-        return self._late[0][0] if self._late else float("inf")
-
     def end_late(self, now: float) -> None:
         """End what a planted bug kept."""
         while self._late and self._late[0][0] <= now:
             _, session, frame = self._late.pop(0)
             if frame.subscription in session.names:
                 self.unsubscribe(now, session, frame)
+        self.next_at = self._late[0][0] if self._late else float("inf")

@@ -91,6 +91,9 @@ class Standing:
         subscription = place.subscription
         if place.mode != "starting" or subscription.is_leaving:
             return
+        if subscription.places.get(place.stream.name) is not place:
+            # Its client came with an earlier start.
+            return
         place.mode = "behind"
         if subscription.session is not None:
             self._delivery.tell_start(place)

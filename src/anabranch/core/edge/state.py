@@ -84,7 +84,12 @@ class State:
         self.streams = {
             edge: Stream(
                 edge,
-                Line(options.line_ticks_max, options.replay_bytes_max, repeats),
+                Line(
+                    options.line_ticks_max,
+                    options.line_bytes_max,
+                    options.replay_bytes_max,
+                    repeats=repeats,
+                ),
                 network.distance(edge, name),
             )
             for edge in network.edges

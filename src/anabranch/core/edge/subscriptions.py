@@ -121,6 +121,7 @@ class Place:
         "acked",
         "ask",
         "batch",
+        "batch_bytes",
         "flight",
         "mode",
         "needs",
@@ -153,8 +154,13 @@ class Place:
         self.flight: deque[int] = deque()
         #: What the frame that is being made will hold.
         self.batch: list[Datum] = []
+        self.batch_bytes = 0
         #: The replay that is asked for; 0 if none.
         self.ask = 0
+
+    def covers(self, tick: int) -> bool:
+        """Whether what comes after a tick is all within this place."""
+        return tick >= self.start - 1
 
     @property
     def through(self) -> int:

@@ -39,6 +39,8 @@ class Overlay:
         self.edges = frozenset(network.edges)
         self.brokers = frozenset(network.brokers)
         self._own_sites = network.sites_of(name)
+        #: Leaves beyond the network's own, with the one broker that each has.
+        self.leaves: dict[str, str] = {}
         #: Broker → whether its link takes no more for the time being; only links that are up.
         self._links: dict[str, bool] = {}
         #: (site, key) → its brokers, best first.
@@ -66,6 +68,10 @@ class Overlay:
         return not self._links.get(peer, True)
 
     # -- choices ----------------------------------------------------------------------------------
+
+    def members(self, site: str) -> tuple[str, ...]:
+        """The brokers of a site, or of a leaf."""
+        return (self.leaves[site],) if site in self.leaves else self.network.members(site)
 
     def is_own(self, site: str) -> bool:
         """Whether this broker is in that site."""
@@ -97,7 +103,7 @@ class Overlay:
     def _ranked(self, site: str, key: str) -> tuple[str, ...]:
         ranked = self._ranks.get((site, key))
         if ranked is None:
-            members = self.network.members(site)
+            members = self.members(site)
             if len(members) > 1:
                 members = tuple(sorted(members, key=lambda b: (-crc32(f"{key}/{b}".encode()), b)))
             self._ranks[site, key] = ranked = members

@@ -25,6 +25,7 @@ class Counters:
         "states_applied",
         "states_ignored",
         "states_sent",
+        "sufficiency_asked",
         "sufficiency_elements",
         "sufficiency_tests",
         "vector_elements_sent",
@@ -55,7 +56,8 @@ class Counters:
         self.states_applied = 0
         self.states_ignored = 0
         self.states_sent = 0
-        #: Elements of vectors compared, and tests made.
+        #: Questions put, elements of vectors compared, and tests made.
+        self.sufficiency_asked = 0
         self.sufficiency_elements = 0
         self.sufficiency_tests = 0
         #: Elements of vectors in marks, changes, states and asks.

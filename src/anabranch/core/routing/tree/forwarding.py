@@ -18,7 +18,7 @@ edges ask for the ticks.
 Prior art: Zhao 2006, §3.1.2 (silence), §3.2.3, §4.1.7.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from anabranch.core.contract import Note
 from anabranch.core.ranges import RangeSet
@@ -28,12 +28,14 @@ from anabranch.core.routing.tree.surroundings import Surroundings
 from anabranch.core.routing.tree.topology import Outlook
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.frames import Datum, Knowledge
+from anabranch.model.values import Attributes
 
 #: Ranges of silence that may wait.
 RANGES_MAX = 512
 
 #: Per event, who wants it.
 Answers = Sequence[Directions]
+Observer = Callable[[float, Attributes, Directions, tuple[str, ...]], None]
 
 
 class _Waiting:
@@ -60,6 +62,8 @@ class Forwarding:
         self._interest = interest
         self._sufficiency = sufficiency
         self._filters_always = "no-sufficiency" in around.plants
+        #: Told of every event that is matched, with who wants it and where it may go.
+        self.observer: Observer | None = None
         #: (direction, stream) → silence; the one that is due first comes first.
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         #: (direction, stream) → the latest mark that was sent.
@@ -73,7 +77,7 @@ class Forwarding:
         directions = self._outlook.downstream(stream)
         if target:
             toward = self._outlook.toward.get(target)
-            directions = (toward,) if toward in directions else ()
+            directions = (toward,) if toward is not None and toward in directions else ()
         if not directions:
             return
         is_own = self._around.overlay.is_own
@@ -84,20 +88,22 @@ class Forwarding:
         if frame.data and any(
             may and not is_own(d) for may, d in zip(may_filter, directions, strict=True)
         ):
-            answers = self._match(frame.data)
+            answers = self._match(now, frame.data, directions)
         for direction, may in zip(directions, may_filter, strict=True):
             self._forward(now, frame, direction, answers if may else None)
 
-    def _match(self, data: Sequence[Datum]) -> Answers:
+    def _match(self, now: float, data: Sequence[Datum], directions: tuple[str, ...]) -> Answers:
         """Per event, the directions that want it."""
         interest, limits = self._interest, self._around.limits
         self._around.counters.matches += len(data)
         if not interest:
             return [frozenset()] * len(data)
-        return [
-            interest.destinations(decode_envelope(datum.body, limits).attributes())
-            for datum in data
-        ]
+        attributes = [decode_envelope(datum.body, limits).attributes() for datum in data]
+        answers = [interest.destinations(each) for each in attributes]
+        if self.observer is not None:
+            for each, wanted in zip(attributes, answers, strict=True):
+                self.observer(now, each, wanted, directions)
+        return answers
 
     def _forward(
         self, now: float, frame: Knowledge, direction: str, answers: Answers | None

@@ -62,12 +62,14 @@ class Presence:
         self._sufficiency = Sufficiency(
             around.marks,
             self.versions,
-            outlook.behind,
+            outlook.edges_behind,
             around.counters,
             options.sufficiency_cache,
         )
         self.forwarding = Forwarding(around, outlook, self.interest, self._sufficiency)
         self._around = around
+        #: Grows with everything that is learned.
+        self.revision = 0
         #: Direction → how often it was asked.
         self._turns: dict[str, int] = {}
         #: Who asked or was repeated to → what, and when; see rule 6.
@@ -277,6 +279,7 @@ class Presence:
         return False
 
     def _advance(self, direction: str, advance: Mapping[str, Version]) -> None:
+        self.revision += 1
         self.versions.update(advance)
         self._sufficiency.learned(direction)
         self.lag.learned(direction)
@@ -287,7 +290,7 @@ class Presence:
 
     def _check(self, peer: str, frame: InterestFrame) -> None:
         """Whether this frame can come from there and say such things."""
-        source, members = frame.source, self._around.overlay.network.members
+        source, members = frame.source, self._around.overlay.members
         vectors: tuple[Mapping[str, Version], ...]
         if source not in self.outlook.directions:
             raise RemoteError(

@@ -43,6 +43,7 @@ class Sufficiency:
 
     def holds(self, stream: str, mark: int, direction: str) -> bool:
         """Whether ticks with this mark may be filtered."""
+        self._counters.sufficiency_asked += 1
         key = stream, direction
         if self._remembers:
             result = self._results.get(key)

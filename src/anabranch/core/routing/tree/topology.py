@@ -26,17 +26,13 @@ class Topology:
     def __init__(self, network: Network, coarsen: bool) -> None:
         self.network = network
         self._coarsen = coarsen
-        #: Every name a vector may hold.
-        self.edge_names = frozenset(
-            (*network.edges, *(name for site in network.sites for name in self.merging_of(site)))
-        )
 
-    def merging_of(self, site: str) -> tuple[str, ...]:
-        """The merging brokers of a site: one per broker, where there is something to merge."""
+    def merging_of(self, site: str) -> dict[str, str]:
+        """The leaves of a site's merging brokers, each with its broker; none at client sites."""
         network = self.network
         if not self._coarsen or len(network.neighbours(site)) < 2:
-            return ()
-        return tuple(merging_name(broker, site) for broker in network.members(site))
+            return {}
+        return {merging_name(broker, site): broker for broker in network.members(site)}
 
 
 class Outlook:
@@ -63,8 +59,14 @@ class Outlook:
             everything.append(site)
         for direction, there in self.behind.items():
             self.before[direction] = tuple(n for n in everything if n not in there)
+        #: Direction → the brokers behind it that clients attach to.
+        self.edges_behind = {d: network.edges_behind(site, d) for d in network.neighbours(site)}
         #: Directions where somebody publishes and subscribes.
-        self.listening = tuple(d for d in network.neighbours(site) if network.edges_behind(site, d))
+        self.listening: tuple[str, ...] = tuple(
+            d for d in network.neighbours(site) if self.edges_behind[d]
+        )
+        #: Directions that interest comes from.
+        self.sources = (*self.listening, *merging)
         #: Edge name → the direction it is in.
         self.toward = {name: d for d, names in self.behind.items() for name in names}
         self._downstream: dict[str, tuple[str, ...]] = {}

@@ -26,6 +26,7 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.tree.clock import Clock
+from anabranch.core.routing.tree.coarsen import Merging
 from anabranch.core.routing.tree.counters import Counters
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.repair import Repetition
@@ -92,6 +93,10 @@ class TreeRouter:
         for site in network.sites_of(name):
             clock = self.clock if site == name else None
             self._presences[site] = Presence(self._around, site, clock)
+        #: Leaf → its merging broker, where this broker coarsens.
+        self._merging: dict[str, Merging] = {}
+        for presence in self._presences.values():
+            self._host_merging(topology, presence, life)
         self._repetition = Repetition(options.lag_after_s)
         #: When changes of the own interest are propagated; None while there are none.
         self._propagate_at: float | None = None
@@ -100,6 +105,15 @@ class TreeRouter:
         self._vector: dict[str, Version] = {}
         #: Vectors asked for and not yet told, as (stream, mark).
         self._asked: dict[tuple[str, int], None] = {}
+
+    def _host_merging(self, topology: Topology, presence: Presence, life: int) -> None:
+        leaves = topology.merging_of(presence.site)
+        self._overlay.leaves |= leaves
+        for leaf, broker in leaves.items():
+            if broker == self._name:
+                self._merging[leaf] = merging = Merging(self._around, presence, life)
+                self._around.clocks[leaf] = merging.clock
+                presence.forwarding.observer = merging.observe
 
     # -- for checking -----------------------------------------------------------------------------
 
@@ -149,8 +163,8 @@ class TreeRouter:
 
     def _ask(self, peer: str) -> None:
         for presence in self._presences.values():
-            for direction in presence.outlook.listening:
-                if peer in self._overlay.network.members(direction):
+            for direction in presence.outlook.sources:
+                if peer in self._overlay.members(direction):
                     presence.ask(direction, peer)
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
@@ -235,6 +249,8 @@ class TreeRouter:
             for direction in presence.lag.due(now):
                 presence.ask(direction)
             presence.forwarding.time_passed(now)
+        for merging in self._merging.values():
+            merging.time_passed(now)
         return self._finish(now)
 
     def next_deadline(self) -> float | None:
@@ -244,6 +260,10 @@ class TreeRouter:
             for each in (presence.lag.next_deadline(), presence.forwarding.next_deadline()):
                 if each is not None and (deadline is None or each < deadline):
                     deadline = each
+        for merging in self._merging.values():
+            review = merging.next_deadline()
+            if review is not None and (deadline is None or review < deadline):
+                deadline = review
         return deadline
 
     # -- inside -----------------------------------------------------------------------------------
@@ -253,10 +273,12 @@ class TreeRouter:
         if isinstance(frame, Knowledge):
             self._knowledge(now, frame)
         elif isinstance(frame, InterestChange | InterestState | AskInterest):
-            presence = self._presences.get(frame.site)
-            if presence is None:
+            if frame.site in self._presences:
+                self._presences[frame.site].receive(now, peer, frame)
+            elif frame.site in self._merging:
+                self._merging[frame.site].receive(peer, frame)
+            else:
                 raise RemoteError(f"{peer!r} speaks to site {frame.site!r}, which is not here")
-            presence.receive(now, peer, frame)
         elif isinstance(frame, MarkIs):
             self._mark_is(now, peer, frame)
         elif isinstance(frame, AskMark):
@@ -269,6 +291,8 @@ class TreeRouter:
         around = self._around
         while around.local:
             self._take(now, self._name, around.local.popleft())
+        for merging in self._merging.values():
+            merging.notice(now)
         if around.has_advanced:
             around.has_advanced = False
             self._tell_origin()
