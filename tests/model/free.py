@@ -1,16 +1,27 @@
 """The generic algorithm on its own, in a network that delays, reorders, repeats and loses changes.
 
-Nothing but the conditions of a change decides whether a broker applies it. The network is that of
-the routers: sites of interchangeable brokers, of which one takes a change and tells its peers. Now
-and then a broker asks a neighbour for its state; that is all the repair there is. After each step
-the broker that took part is judged:
+Nothing but the conditions of a change decides whether a broker applies it. A change is posted to a
+site, and any broker of the site may take it, now or later, once, often or never; so peers tell each
+other, and the brokers of a site know different things. Each broker that took a change posts what it
+has to tell to all other sites around. A history is a list of lines:
+
+    subscribe EDGE NAME FILTER     end EDGE NAME          propagate EDGE
+    take BROKER ROUTE              ask BROKER OTHER       crash BROKER
+
+A route names a change: `p.2` is the second one of edge p, as p told it, `p.2/m1` the same as m1 told
+it. `ask` replaces what a broker knows by a neighbour's state. After each line the broker that took
+part is judged:
 
 1. S-Λ, by trying every event of the domain;
-2. (Theorem 3.3) every conjunction belongs to a subscription that is active in that direction.
+2. if asked for (Theorem 3.3), that every conjunction belongs to an active subscription.
+
+Theorem 3.3 assumes that no broker hears of the end of a subscription before its beginning. So
+`ordered` networks take the changes of an edge one after the other; this is no condition of the
+algorithm, and S-Λ does not need it.
 """
 
 import random
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from anabranch.check.coverage import Domain
 from anabranch.model.filter import Filter
@@ -18,36 +29,27 @@ from anabranch.model.network import Network
 from tests.model.generic import Broker, Change, Leaf, State, Subscription, having
 
 
-class Sent(NamedTuple):
-    """A change on its way to one broker."""
-
-    target: str
-    source_site: str
-    change: Change
-    from_peer: bool
-    #: The edge it began at, and the how-manyth of that edge it is.
-    edge: str
-    number: int
-
-
 class FreeNetwork:
-    """Brokers of the model, and changes on their way in no order."""
+    """Brokers of the model, each in one site, and the changes that were posted."""
 
-    def __init__(self, network: Network, seed: int, domain: Domain, without: str = "", ordered: bool = True, exact: bool = True) -> None:
+    def __init__(
+        self, network: Network, domain: Domain, ordered: bool, exact: bool, without: str = ""
+    ) -> None:
         self.network = network
-        self.random = random.Random(seed)
         self.domain = domain
-        #: A kind of condition that is not asked for.
+        self.ordered = ordered
+        #: Whether Theorem 3.3 is asked for.
+        self.exact = exact
+        #: A kind of condition that nobody asks for.
         self.without = without
-        self.ordered, self.exact = ordered, exact
-        #: Edge → changes it told. Broker → edge → the last one it knows.
-        self.told = dict.fromkeys(network.edges, 0)
-        self.seen: dict[str, dict[str, int]] = {name: {} for name in network.brokers}
         self.leaves = {edge: Leaf(edge) for edge in network.edges}
         self.brokers = {name: self.fresh(name) for name in network.brokers}
-        self.sent: list[Sent] = []
-        self.count = 0
-        self.applied = self.refused = 0
+        #: (site, route) → what was posted there, and by which site.
+        self.posted: dict[tuple[str, str], tuple[str, Change]] = {}
+        #: Edge → changes told; broker → edge → changes known.
+        self.told = dict.fromkeys(network.edges, 0)
+        self.numbers: dict[str, dict[str, int]] = {name: {} for name in network.brokers}
+        self.taken = self.refused = 0
 
     def site_of(self, name: str) -> str:
         (site,) = self.network.sites_of(name)
@@ -56,91 +58,78 @@ class FreeNetwork:
     def fresh(self, name: str) -> Broker:
         site = self.site_of(name)
         around = self.network.neighbours(site)
-        return Broker({n: self.network.edges_behind(site, n) for n in around})
+        return Broker({each: self.network.edges_behind(site, each) for each in around})
 
-    # -- sending
+    def run(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.do(line)
 
-    def tell(self, site: str, source: str, change: Change, edge: str, number: int) -> None:
-        """One broker of a site is told, any one."""
-        target = self.random.choice(self.network.members(site))
-        self.sent.append(Sent(target, source, change, False, edge, number))
+    def do(self, line: str) -> None:
+        verb, rest = line.split(maxsplit=1)
+        steps: dict[str, Callable[..., None]] = {
+            "subscribe": self.subscribe,
+            "end": self.end,
+            "propagate": self.propagate,
+            "take": self.take,
+            "ask": self.ask,
+            "crash": self.crash,
+        }
+        steps[verb](*rest.split(maxsplit=2))
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def subscribe(self, edge: str, name: str, text: str) -> None:
+        subscription = Subscription(name, edge, Filter.parse(text).conjunctions)
+        self.leaves[edge].subscribe(subscription)
+
+    def end(self, edge: str, name: str) -> None:
+        self.leaves[edge].end(name)
 
     def propagate(self, edge: str) -> None:
-        change = self.leaves[edge].propagate()
         self.told[edge] += 1
+        change = self.leaves[edge].propagate()
         for site in self.network.neighbours(edge):
-            self.tell(site, edge, change, edge, self.told[edge])
+            self.posted[site, f"{edge}.{self.told[edge]}"] = edge, change
 
-    # -- steps
-
-    def subscribe(self, text: str) -> None:
-        edge = self.random.choice(self.network.edges)
-        self.count += 1
-        conjunctions = Filter.parse(text).conjunctions
-        self.leaves[edge].subscribe(Subscription(f"s{self.count}", edge, conjunctions))
-        if self.random.random() < 0.7:
-            self.propagate(edge)
-
-    def unsubscribe(self) -> None:
-        edge = self.random.choice(self.network.edges)
-        names = list(self.leaves[edge].known.active())
-        if names:
-            self.leaves[edge].end(self.random.choice(names))
-            if self.random.random() < 0.7:
-                self.propagate(edge)
-
-    def deliver(self) -> None:
-        if not self.sent:
-            return
-        sent = self.sent[self.random.randrange(len(self.sent))]
-        fate = self.random.random()
-        if fate > 0.05:
-            self.sent.remove(sent)
-        if fate < 0.9:
-            self.receive(sent)
-
-    def receive(self, sent: Sent) -> None:
-        broker, site = self.brokers[sent.target], self.site_of(sent.target)
-        failing = [c for c in broker.failing(sent.source_site, sent.change) if c.kind != self.without]
-        seen = self.seen[sent.target]
-        if failing or (self.ordered and sent.number != seen.get(sent.edge, 0) + 1):
+    def take(self, name: str, route: str) -> None:
+        site, broker = self.site_of(name), self.brokers[name]
+        source, change = self.posted[site, route]
+        failing = [each for each in broker.failing(source, change) if each.kind != self.without]
+        if failing or (self.ordered and not self.is_next(name, route)):
             self.refused += 1
             return
-        self.applied += 1
-        seen[sent.edge] = sent.number
-        told = broker.apply(sent.source_site, sent.change)
-        self.check(sent.target)
-        if not sent.from_peer:
-            for peer in self.network.members(site):
-                if peer != sent.target:
-                    self.sent.append(sent._replace(target=peer, from_peer=True))
-            for direction, change in told.items():
-                self.tell(direction, site, change, sent.edge, sent.number)
+        self.taken += 1
+        edge, number = _numbered(route)
+        self.numbers[name][edge] = number
+        for direction, onward in broker.apply(source, change).items():
+            self.posted[direction, f"{route}/{name}"] = site, onward
+        self.check(name)
 
-    def repair(self) -> None:
-        """Some broker asks a neighbour for all it knows."""
-        name = self.random.choice(self.network.brokers)
-        site = self.site_of(name)
-        direction = self.random.choice(self.network.neighbours(site))
-        other = self.random.choice(self.network.members(direction))
+    def is_next(self, name: str, route: str) -> bool:
+        """Whether a broker knows everything of that edge up to this change."""
+        edge, number = _numbered(route)
+        return number == self.numbers[name].get(edge, 0) + 1
+
+    def ask(self, name: str, other: str) -> None:
+        site, direction = self.site_of(name), self.site_of(other)
         state = self.state_of(other, site)
-        broker = self.brokers[name]
-        if broker.takes(direction, state):
-            broker.install(direction, state)
+        if self.brokers[name].takes(direction, state):
+            self.brokers[name].install(direction, state)
+            known = self.told if other in self.leaves else self.numbers[other]
             for edge in self.network.edges_behind(site, direction):
-                self.seen[name][edge] = self.told[edge] if other == edge else self.seen[other].get(edge,0)
+                self.numbers[name][edge] = known.get(edge, 0)
             self.check(name)
 
     def state_of(self, name: str, direction: str) -> State:
-        return self.leaves[name].told if name in self.leaves else self.brokers[name].presumed(direction)
+        if name in self.leaves:
+            return self.leaves[name].told
+        return self.brokers[name].presumed(direction)
 
-    def crash(self) -> None:
-        relays = [name for name in self.network.brokers if name not in self.leaves]
-        name = self.random.choice(relays)
+    def crash(self, name: str) -> None:
         self.brokers[name] = self.fresh(name)
-        self.seen[name] = {}
+        self.numbers[name] = {}
 
-    # -- what must hold
+    # -- what must hold ---------------------------------------------------------------------------
 
     def check(self, name: str) -> None:
         for direction, side in self.brokers[name].sides.items():
@@ -148,8 +137,42 @@ class FreeNetwork:
             for conjunction in side.conjunctions:
                 let_through |= self.domain.matching_conjunction(conjunction)
                 if self.exact:
-                    assert having(conjunction, active), f"stale at {name}: {conjunction}"
+                    assert having(conjunction, active), f"stale at {name} towards {direction}"
             for each in active.values():
                 for conjunction in each.conjunctions:
                     missing = self.domain.matching_conjunction(conjunction) & ~let_through
-                    assert not missing, f"S-Λ at {name} towards {direction}: {each}"
+                    assert not missing, f"S-Λ at {name} towards {direction}: {each.name}"
+
+
+def _numbered(route: str) -> tuple[str, int]:
+    edge, number = route.split("/")[0].rsplit(".", 1)
+    return edge, int(number)
+
+
+def random_line(network: FreeNetwork, source: random.Random, texts: Iterable[str]) -> str:
+    """Some step that is possible now."""
+    edge = source.choice(network.network.edges)
+    broker = source.choice(network.network.brokers)
+    site = network.site_of(broker)
+    match source.choices(
+        ["take", "subscribe", "end", "propagate", "ask", "crash"], [60, 8, 7, 14, 3, 0.5]
+    )[0]:
+        case "subscribe":
+            number = sum(len(each.known.subscribed) for each in network.leaves.values())
+            return f"subscribe {edge} n{number} {source.choice(list(texts))}"
+        case "end":
+            names = list(network.leaves[edge].known.active())
+            return f"end {edge} {source.choice(names)}" if names else f"propagate {edge}"
+        case "ask":
+            direction = source.choice(network.network.neighbours(site))
+            return f"ask {broker} {source.choice(network.network.members(direction))}"
+        case "crash" if broker not in network.leaves:
+            return f"crash {broker}"
+        case "take":
+            routes = [route for to, route in network.posted if to == site]
+            fresh = [route for route in routes if network.is_next(broker, route)]
+            if fresh and source.random() < 0.8:
+                routes = fresh
+            if routes:
+                return f"take {broker} {source.choice(routes)}"
+    return f"propagate {edge}"

@@ -248,9 +248,16 @@ def _coverers_have(conjunction: Conjunction, step: Step, with_itself: bool) -> t
 
 
 def _children(root: Conjunction, step: Step) -> list[Conjunction]:
-    """What stays and was directly below a root, apart from what goes with it."""
+    """What a removed root covered: what stays directly below it, and what minimisation hid."""
     below = [c for c in step.before if c in step.after and covers(root, c)]
-    return [child for child in below if not coverers_of(child, below)]
+    direct = [child for child in below if not coverers_of(child, below)]
+    hidden = {
+        c: None
+        for each in step.active.values()
+        for c in each.conjunctions
+        if c not in step.after and covers(root, c)
+    }
+    return [*direct, *hidden]
 
 
 # -- brokers --------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Faults:
         self._healed = True
         world = self._world
         world.weather.repeat = 0.0
+        world.weather.jitter_s = min(world.weather.jitter_s, 0.005)
+        world.weather.sync_s = min(world.weather.sync_s, 0.01)
         for wire, direction in self._blocks:
             world.open(wire, direction)
         self._blocks.clear()

@@ -84,6 +84,11 @@ class Clock:
         return Version(self._life, self._counter - 1) if self._counter > 1 else NOTHING
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the last propagation told all there is."""
+        return not (self._fresh or self._leaving or self._touched) and self._counter > 1
+
+    @property
     def subscriptions(self) -> dict[str, Version]:
         """Subscription → the version that contains it."""
         return {name: each.version for name, each in self._subscriptions.items()}

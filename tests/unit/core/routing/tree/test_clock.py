@@ -91,6 +91,20 @@ def test_batch_advances_the_clock_once() -> None:
     assert at.propagated == Version(7, 1)
 
 
+def test_clock_is_settled_when_everything_is_told() -> None:
+    at = clock()
+    assert not at.is_settled
+    step(at)
+    assert at.is_settled
+    add(at, "s1", "a = 1")
+    assert not at.is_settled
+    step(at)
+    at.remove("s1")
+    assert not at.is_settled
+    at.propagate()
+    assert at.is_settled
+
+
 def test_what_is_added_and_removed_within_a_batch_is_not_told() -> None:
     at = clock()
     step(at)
