@@ -65,6 +65,9 @@ class Boxes(Protocol[H]):
     def unseat(self, held: H) -> None:
         """Let it be found no more."""
 
+    def seated(self, number: int) -> H:
+        """The one that is seated there."""
+
     def coverer(self, held: H) -> H | None:
         """One of the seated that covers it."""
 
@@ -127,6 +130,10 @@ class PlainBoxes(Generic[H]):
         """Let it be found no more."""
         del self._seated[held.number]
         held.number = -1
+
+    def seated(self, number: int) -> H:
+        """The one that is seated there."""
+        return self._seated[number]
 
     def coverer(self, held: H) -> H | None:
         """One of the seated that covers it."""

@@ -44,6 +44,7 @@ class CompiledBoxes(Generic[H]):
         self._context = self._engine.memory.context
         self._context[at.COVERING] = 1
         self._schema = Schema(self._engine.open_axis, limits.index_attributes_max, self._learn)
+        self._fresh = self._schema.fresh
         self._encode = msgspec.msgpack.Encoder().encode
         self._desk = Desk()
         self._kept: dict[Hashable, H] = {}
@@ -56,15 +57,16 @@ class CompiledBoxes(Generic[H]):
 
     def _load(self, conjunction: Conjunction, purpose: int) -> int:
         """Lay a conjunction on the desk and look at it; the answers are those of `look`."""
-        if self._schema.fresh:
+        if self._fresh:
             self._drop_strays()
         self._loaded = None
         if not conjunction.residue:
             raw = self._encode(conjunction.constraints)
             desk = self._desk
-            if len(raw) > desk.message_bytes:
-                desk.reserve_message(2 * len(raw))
-            desk.message_view[: len(raw)] = raw
+            size = len(raw)
+            if size > desk.message_bytes:
+                desk.reserve_message(2 * size)
+            desk.message_view[:size] = raw
             answer: int = look(self._context, desk.vector, 1, purpose)
             if answer != UNREAD:
                 self._is_plain = True
@@ -91,12 +93,16 @@ class CompiledBoxes(Generic[H]):
             refer(self._context, desk.words, 1)
         return DOUBTFUL
 
+    def _key(self, conjunction: Conjunction) -> Hashable:
+        """The key of the conjunction whose words lie on the desk."""
+        if not self._is_plain:
+            return conjunction
+        desk = self._desk
+        return desk.words_view[: 8 * desk.vector_view[TOTAL]].tobytes()
+
     def _laid_out(self, conjunction: Conjunction) -> H:
         """The conjunction whose words lie on the desk: the kept one, or a new one."""
-        key: Hashable = conjunction
-        if self._is_plain:
-            desk = self._desk
-            key = desk.words_view[: 8 * desk.vector_view[TOTAL]].tobytes()
+        key = self._key(conjunction)
         held = self._kept.get(key)
         if held is None:
             held = self._make(conjunction, key, self._is_plain)
@@ -163,15 +169,17 @@ class CompiledBoxes(Generic[H]):
     def take(self, conjunction: Conjunction) -> tuple[H, H | None]:
         """Hold it, keep it if it is new, and find a coverer."""
         answer = self._load(conjunction, KEEP)
-        held = self._laid_out(conjunction)
-        if held.key in self._kept:
+        key = self._key(conjunction)
+        held = self._kept.get(key)
+        if held is not None:
             # It is counted already.
             refer(self._context, self._desk.words, -1)
             return held, None
-        self._kept[held.key] = held
-        if answer == NOBODY:
-            return held, None
-        return held, self._doubtful_coverer(held) if answer < 0 else self._by_entry[answer]
+        held = self._make(conjunction, key, self._is_plain)
+        self._kept[key] = self._loaded = held
+        if answer >= 0:
+            return held, self._by_entry[answer]
+        return held, None if answer == NOBODY else self._doubtful_coverer(held)
 
     def is_covered(self, conjunction: Conjunction) -> bool:
         """Whether it is kept, or one of the seated covers it."""
@@ -207,6 +215,12 @@ class CompiledBoxes(Generic[H]):
         self._engine.remove(held.number)
         self._by_entry[held.number] = None
         held.number = -1
+
+    def seated(self, number: int) -> H:
+        """The one that is seated there."""
+        held = self._by_entry[number]
+        assert held is not None
+        return held
 
     # -- asking -------------------------------------------------------------------------------
 

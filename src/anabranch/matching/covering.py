@@ -42,15 +42,19 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class _Node(Held, eq=False):
-    """One distinct conjunction and the ids that have it."""
+class _Node(Held, eq=False, gc=False):
+    """One distinct conjunction and the ids that have it.
+
+    Nodes name their witness by number and so form no cycles; the garbage collector, which would
+    walk through all of them again and again while a table grows, need not know them.
+    """
 
     #: The id that came first of those that are left: the one that is named.
     name: Hashable = _NOBODY
     #: Ids that came later, in order; None where there were never any.
     others: dict[Hashable, None] | None = None
-    #: A root that covers it; None if it is a root itself.
-    witness: "_Node | None" = None
+    #: The number of a root that covers it; -1 if it is a root itself.
+    witness: int = -1
     #: The nodes that have it as their witness, in order; None where there were never any.
     dependents: "dict[_Node, None] | None" = None
 
@@ -98,7 +102,7 @@ class CoveringTable:
     def is_root(self, id: Hashable) -> bool:
         """Whether this conjunction is one of the roots."""
         node = self._node(id)
-        return node.witness is None and node.name == id
+        return node.witness < 0 and node.name == id
 
     def is_covered(self, conjunction: Conjunction) -> bool:
         """Whether some conjunction in the table covers this one, or equals it."""
@@ -127,11 +131,11 @@ class CoveringTable:
         del self._by_id[id]
         node.part(id)
         if node.name is not _NOBODY:
-            if node.witness is None and was_named:
+            if node.witness < 0 and was_named:
                 return RootChange((node.name,), (id,))
             return NO_CHANGE
-        if node.witness is not None:
-            _leave(node)
+        if node.witness >= 0:
+            self._leave(node)
             self._boxes.release(node)
             return NO_CHANGE
         return RootChange(self._remove_root(node), (id,))
@@ -152,7 +156,7 @@ class CoveringTable:
             for dependent in other.dependents or ():
                 _follow(dependent, node)
             other.dependents = None
-        node.witness = None
+        node.witness = -1
         self._roots[node] = None
         return demoted
 
@@ -175,17 +179,16 @@ class CoveringTable:
             promoted[dependent] = None
         return tuple([other.name for other in promoted])
 
+    def _leave(self, node: _Node) -> None:
+        """Take a node off its witness."""
+        dependents = self._boxes.seated(node.witness).dependents
+        assert dependents is not None
+        del dependents[node]
+
 
 def _follow(node: _Node, witness: _Node) -> None:
     """Hang a node on a root."""
-    node.witness = witness
+    node.witness = witness.number
     if witness.dependents is None:
         witness.dependents = {}
     witness.dependents[node] = None
-
-
-def _leave(node: _Node) -> None:
-    """Take a node off its witness."""
-    assert node.witness is not None
-    assert node.witness.dependents is not None
-    del node.witness.dependents[node]
