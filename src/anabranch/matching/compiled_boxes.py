@@ -32,6 +32,9 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.relations import covers
 
+#: Seats that are added at once.
+_SEATS_MORE = 1_024
+
 Kernel = Callable[[Words, Words, bool, Words], None]
 
 
@@ -203,12 +206,15 @@ class CompiledBoxes(Generic[H]):
         """Let it be found from now on."""
         flags = 0 if held.is_plain else at.DOUBT
         entry = self._engine.insert_words(self._words_of(held), flags, -1, 0)
-        while entry >= len(self._by_entry):
-            self._by_entry.append(None)
+        grows = entry >= len(self._by_entry)
+        if grows:
+            self._by_entry += [None] * _SEATS_MORE
+        if grows or not held.is_plain:
+            # Every answer fits from now on: none has more than what is seated, nor more doubts
+            # than are seated, and what is reserved is enough for all the seats added above.
+            self._engine.reserve_output()
         self._by_entry[entry] = held
         held.number = entry
-        # Every answer fits from now on: none is longer than what is seated.
-        self._engine.reserve_output()
 
     def unseat(self, held: H) -> None:
         """Let it be found no more."""
@@ -251,12 +257,16 @@ class CompiledBoxes(Generic[H]):
 
     def _answers(self, kernel: Kernel, held: H) -> list[H]:
         """What a kernel finds: sure ones first, then doubts; not `held` itself."""
-        state = self._desk.state
-        kernel(self._context, self._words_of(held), False, state)
+        desk = self._desk
+        kernel(self._context, self._words_of(held), False, desk.state)
+        # Views answer with plain integers, not with numpy's.
+        _, sure, doubtful = desk.state_view
+        if not sure and not doubtful:
+            return []
         memory = self._engine.memory
-        entries = memory.integers(at.OUTPUT)[: state[1]].tolist()
-        if state[2]:
-            entries += memory.integers(at.DOUBTS)[: state[2]].tolist()
+        entries = memory.integers(at.OUTPUT)[:sure].tolist()
+        if doubtful:
+            entries += memory.integers(at.DOUBTS)[:doubtful].tolist()
         by_entry = self._by_entry
         return [found for e in entries if (found := by_entry[e]) is not None and found is not held]
 

@@ -22,6 +22,7 @@ class Desk:
         self.vector: Words = np.zeros(on.DESK_WORDS, np.int64)
         self.vector_view = self.vector.data
         self.state: Words = np.zeros(3, np.int64)
+        self.state_view = self.state.data
         self._put(on.STATE, self.state)
         self.reserve_words(256)
         self.reserve_message(4_096)
