@@ -18,6 +18,7 @@ from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.machine import (
     bits_float,
     float_bits,
+    get,
     integers_at,
     kernel,
     words_at,
@@ -70,7 +71,7 @@ def cell_of(context, axis, key):
     high = np.int64(at.CELLS - 1)
     while low < high:
         middle = (low + high) >> 1
-        if bounds[first + middle] <= key:
+        if get(bounds, first + middle) <= key:
             low = middle + 1
         else:
             high = middle

@@ -169,10 +169,12 @@ B_WHOLE: Final = 16  #: 512 bits: members all of whose predicates are on axes wi
 
 # -- table row: one axis of one block ---------------------------------------------------------
 
-TABLE_WORDS: Final = 3
+TABLE_WORDS: Final = 5
 T_ZONE: Final = 0  #: Union of the members' cell masks.
 T_LOWEST: Final = 1  #: Lowest and highest key any member admits, on ordered axes.
 T_HIGHEST: Final = 2
+T_LAST_LOW: Final = 3  #: The highest of the members' low ends, the lowest of their high ends:
+T_FIRST_HIGH: Final = 4  #: a box that ends before either contains none of them.
 
 # -- cluster ----------------------------------------------------------------------------------
 
