@@ -21,6 +21,7 @@ from anabranch.matching.textual import TextPattern, pattern_of_condition, patter
 from anabranch.model.errors import FilterLimitError
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
+from anabranch.model.normal.plain import Demands, conjunction_of
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 from anabranch.model.normal.valueset import ValueSet
 from anabranch.model.values import FLOAT_EXACT_MAX, INFINITY
@@ -213,7 +214,7 @@ class Schema:
 
     def spell(self, conjunction: Conjunction) -> Spelling:
         """The tests of a conjunction's constraints."""
-        spelling = Spelling()
+        spelling = Spelling([], "", 0)
         words = spelling.words
         heads = self._number_heads
         plain = 0
@@ -259,6 +260,27 @@ class Schema:
         spelling.count += plain
         spelling.is_line = spelling.is_line and spelling.count <= at.LINE_RANGES
         return spelling
+
+    def spell_plain(self, demands: Demands) -> Spelling:
+        """The tests of a plain conjunction: quickest where its attributes are known."""
+        words: list[int | float] = []
+        form = ""
+        number_heads = self._number_heads
+        code_heads = self._code_heads
+        for name, demand in demands.items():
+            if not isinstance(demand, str):
+                if name not in number_heads:
+                    return self.spell(conjunction_of(demands))
+                words += (number_heads[name], *demand)
+                form += "qdd"
+                continue
+            if name not in code_heads:
+                return self.spell(conjunction_of(demands))
+            head, codes = code_heads[name]
+            code = codes.get(demand)
+            words += (head, self.code(name, demand) if code is None else code)
+            form += "qq"
+        return Spelling(words, form, len(demands))
 
     def _spell_residue(self, spelling: Spelling, conjunction: Conjunction) -> None:
         """Spell one pattern per attribute, where residues imply one."""
