@@ -169,9 +169,9 @@ def test_plain_and_general_parser_agree(text: str) -> None:
 
 @given(loose_texts())
 def test_plain_demands_are_the_normal_form_of_the_tree(text: str) -> None:
-    demands = read_plain(text, DEFAULT_LIMITS)
-    if demands is not None:
-        assert (conjunction_of(demands),) == normalise(general(text))
+    plain = read_plain(text, DEFAULT_LIMITS)
+    if plain is not None:
+        assert tuple(map(conjunction_of, plain)) == normalise(general(text))
 
 
 @given(

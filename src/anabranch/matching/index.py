@@ -129,7 +129,7 @@ class MatchIndex:
     def __contains__(self, id: object) -> bool:
         return id in self._identities.entries
 
-    def _source_of(self, filter: Filter | str) -> Filter | Demands:
+    def _source_of(self, filter: Filter | str) -> Filter | tuple[Demands, ...]:
         """A filter whose normal form is known, or what a plain text demands."""
         if isinstance(filter, str):
             plain = read_plain(filter, self._limits)
@@ -162,13 +162,17 @@ class MatchIndex:
         self._entry_count += len(spelled)
         return first
 
-    def _insert_plain(self, demands: Demands, destination: Hashable) -> int:
-        """Add the one entry of a plain subscription; nothing of it is left in doubt."""
-        self._check_room(1)
-        (spelling,) = self._spell(self._schema.spell_plain, (demands,))
-        entry = self._engine.insert(spelling, 0, -1, self._groups.join(destination))
-        self._entry_count += 1
-        return entry
+    def _insert_plain(self, plain: tuple[Demands, ...], destination: Hashable) -> int:
+        """Add the entries of a plain subscription, none of which is in doubt; returns the first."""
+        self._check_room(len(plain))
+        spelled = self._spell(self._schema.spell_plain, plain)
+        group = self._groups.join(destination)
+        many = MANY if len(spelled) > 1 else 0
+        first = self._engine.insert(spelled[0], many, -1, group)
+        for spelling in spelled[1:]:
+            self._engine.insert(spelling, many, first, group)
+        self._entry_count += len(spelled)
+        return first
 
     def _check_room(self, conjunctions: int) -> None:
         if self._entry_count + conjunctions > self._limits.index_conjunctions_max:

@@ -7,14 +7,18 @@ demand on one attribute:
 
 Their normal form is one conjunction with one range or one text per attribute. To read that from
 the text needs no tree and no sets: one regular expression finds the parts, and a loop over them
-keeps the ends. That is what makes tens of thousands of additions per second possible.
+keeps the ends. That is what makes tens of thousands of additions per second possible. Several
+such conjunctions joined by OR are plain too, if none has all the attributes of another: then
+there is nothing to merge or to absorb.
 
 Rules:
 
 1. Never an error, never a guess: what is not plain to the last character gives None, and the
    parser and `dnf` find out what it is. So does what nothing satisfies or what is too large.
 2. A plain text has the normal form that `dnf` finds for its tree, and `conjunction_of` makes it.
-3. The ends of ranges are floats, and exact: integers of at most 15 digits, and what is written
+3. Where every part between two OR is plain, each of them has its quotes in pairs; so no OR that
+   the text was cut at stood inside of a string.
+4. The ends of ranges are floats, and exact: integers of at most 15 digits, and what is written
    with a point or an exponent, which is a float anyway, up to `FLOAT_EXACT_MAX`.
 
 Nothing is remembered from one text to the next.
@@ -46,19 +50,52 @@ _DEMAND: Final = re.compile(
     """,
     re.VERBOSE,
 )
-#: The nodes and levels of a plain tree are fewer than its characters and than these.
-_DEPTH_MAX: Final = 3
+_OR: Final = re.compile(r"[ ]++(?:OR|or)[ ]++")
+#: Levels of a plain tree: OR, a parenthesis, AND, a comparison, a literal. Nodes are fewer than
+#: characters.
+_HEIGHT: Final = 5
+#: Conjunctions that are compared pair by pair.
+_PARTS_MAX: Final = 16
 _LEAST: Final = float(-FLOAT_EXACT_MAX)
 _GREATEST: Final = float(FLOAT_EXACT_MAX)
 
 
-def read_plain(text: str, limits: Limits) -> Demands | None:
-    """What the filter `text` demands if it is plain, else None."""
+def read_plain(text: str, limits: Limits) -> tuple[Demands, ...] | None:
+    """What each conjunction of the filter `text` demands if it is plain, else None."""
     check_text(text, limits)
-    if len(text) > limits.filter_nodes_max or limits.filter_depth_max < _DEPTH_MAX:
+    if len(text) > limits.filter_nodes_max or limits.filter_depth_max < _HEIGHT:
         return None
+    demands = _demands_of(text)
+    plain = (demands,) if demands is not None else _alternatives_of(text)
+    if plain is None or len(plain) > limits.conjunctions_max:
+        return None
+    return plain if sum(map(len, plain)) <= limits.predicates_max else None
+
+
+def _alternatives_of(text: str) -> tuple[Demands, ...] | None:
+    """What the parts of a text between OR demand, if all are plain and unlike each other."""
+    parts = _OR.split(text)
+    if not 1 < len(parts) <= _PARTS_MAX:
+        return None
+    found: list[Demands] = []
+    for part in parts:
+        enclosed = part.startswith("(") and part.endswith(")")
+        demands = _demands_of(part[1:-1] if enclosed else part)
+        if demands is None:
+            return None
+        found.append(demands)
+    found_names = [demands.keys() for demands in found]
+    for index, names in enumerate(found_names):
+        for others in found_names[:index]:
+            if names <= others or others <= names:
+                return None
+    return tuple(found)
+
+
+def _demands_of(text: str) -> Demands | None:
+    """What a conjunction demands if it is plain, else None."""
     found = _DEMAND.findall(text)
-    if not found or found[-1][-1] or len(found) > limits.predicates_max:
+    if not found or found[-1][-1]:
         return None
     demands: Demands = {}
     for name, order, string, number, low, high, _ in found:
