@@ -44,8 +44,15 @@ from anabranch.model.language.expression import (
     Real,
     disjunction_of,
 )
+from anabranch.model.language.like import pattern_of
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.atoms import bounding_texts, compared, is_literal, values_where
+from anabranch.model.normal.atoms import (
+    bounding_texts,
+    compared,
+    is_literal,
+    texts_where,
+    values_where,
+)
 from anabranch.model.normal.boxes import (
     Budget,
     is_contradiction,
@@ -116,11 +123,14 @@ def _plain_atom(item: Expression, residue: list[Expression]) -> tuple[str, Value
     condition = item.item if isinstance(item, Not) else item
     if not isinstance(condition, _SIMPLE) or type(condition.operand) is not Attribute:
         return None
-    atom = values_where(condition, truth)
-    if atom is not None or not isinstance(condition, Like):
-        return atom
-    residue.append(item)
-    return condition.operand.name, bounding_texts(condition) if truth else TEXTS
+    if not isinstance(condition, Like):
+        return values_where(condition, truth)
+    pattern = pattern_of(condition.pattern, condition.escape)
+    texts = texts_where(pattern, truth)
+    if texts is None:
+        residue.append(item)
+        texts = bounding_texts(pattern) if truth else TEXTS
+    return condition.operand.name, texts
 
 
 class _Expansion:
