@@ -19,10 +19,10 @@ Rules
 """
 
 import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -55,7 +55,7 @@ from anabranch.model.errors import (
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.normal.plain import Demands, read_plain
 from anabranch.model.values import Attributes
 
 #: What was accepted once is accepted again: a snapshot does not say by which limits it was.
@@ -67,6 +67,9 @@ _ANY_SIZE = Limits(
     value_bytes_max=1 << 30,
     attributes_max=1 << 30,
 )
+
+#: What a subscription says: its conjunctions, or the demands of a plain one.
+_Said = TypeVar("_Said")
 
 
 class MatchIndex:
@@ -93,14 +96,17 @@ class MatchIndex:
 
     def add(self, id: Hashable, filter: Filter | str, *, destination: Hashable = None) -> None:
         """Add a subscription. `destination` is what `destinations` answers with."""
-        parsed = self._filter_of(filter)
-        conjunctions = parsed.conjunctions
+        source = self._source_of(filter)
         hash(destination)  # what cannot be one is refused before anything has changed
         with self._lock:
             self._check_writable()
             if id in self._identities.entries:
                 raise DuplicateIdError(f"subscription {id!r} is in the index already")
-            self._identities.put(id, self._insert(parsed, conjunctions, destination))
+            if isinstance(source, Filter):
+                first = self._insert(source, destination)
+            else:
+                first = self._insert_plain(source, destination)
+            self._identities.put(id, first)
 
     def add_many(self, subscriptions: Iterable[tuple[Hashable, Filter | str]]) -> None:
         """Add one after the other; an error leaves those before it in the index."""
@@ -123,28 +129,27 @@ class MatchIndex:
     def __contains__(self, id: object) -> bool:
         return id in self._identities.entries
 
-    def _filter_of(self, filter: Filter | str) -> Filter:
+    def _source_of(self, filter: Filter | str) -> Filter | tuple[Demands, ...]:
+        """A filter whose normal form is known, or what a plain text demands."""
         if isinstance(filter, str):
-            return Filter.parse(filter, self._limits)
+            plain = read_plain(filter, self._limits)
+            if plain is not None:
+                return plain
+            filter = Filter.parse(filter, self._limits)
         if not isinstance(filter, Filter):
             raise FilterError(f"expected a Filter or its text, not {filter!r}")
+        _ = filter.conjunctions  # found now, so that a filter without one changes nothing
         return filter
 
     def _check_writable(self) -> None:
         if self._is_snapshot:
             raise LocalError("this index is a snapshot of another one and cannot be changed")
 
-    def _insert(
-        self, filter: Filter, conjunctions: tuple[Conjunction, ...], destination: Hashable
-    ) -> int:
+    def _insert(self, filter: Filter, destination: Hashable) -> int:
         """Add the entries of a new subscription; returns the first, or -1 if it has none."""
-        if self._entry_count + len(conjunctions) > self._limits.index_conjunctions_max:
-            raise FilterLimitError(
-                f"the index holds {self._entry_count} conjunctions;"
-                f" its limit is {self._limits.index_conjunctions_max}"
-            )
-        spelled = self._spell(conjunctions)
-        self._engine.reserve_codes(len(self._schema.texts))
+        conjunctions = filter.conjunctions
+        self._check_room(len(conjunctions))
+        spelled = self._spell(self._schema.spell, conjunctions)
         group = self._groups.join(destination)
         many = MANY if len(spelled) > 1 else 0
         first = -1
@@ -157,19 +162,41 @@ class MatchIndex:
         self._entry_count += len(spelled)
         return first
 
-    def _spell(self, conjunctions: tuple[Conjunction, ...]) -> list[Spelling]:
-        """The conjunctions as words; where names run out, unused ones are given back first."""
+    def _insert_plain(self, plain: tuple[Demands, ...], destination: Hashable) -> int:
+        """Add the entries of a plain subscription, none of which is in doubt; returns the first."""
+        self._check_room(len(plain))
+        spelled = self._spell(self._schema.spell_plain, plain)
+        group = self._groups.join(destination)
+        many = MANY if len(spelled) > 1 else 0
+        first = self._engine.insert(spelled[0], many, -1, group)
+        for spelling in spelled[1:]:
+            self._engine.insert(spelling, many, first, group)
+        self._entry_count += len(spelled)
+        return first
+
+    def _check_room(self, conjunctions: int) -> None:
+        if self._entry_count + conjunctions > self._limits.index_conjunctions_max:
+            raise FilterLimitError(
+                f"the index holds {self._entry_count} conjunctions;"
+                f" its limit is {self._limits.index_conjunctions_max}"
+            )
+
+    def _spell(self, spell: Callable[[_Said], Spelling], parts: Sequence[_Said]) -> list[Spelling]:
+        """The parts as words; where names run out, unused ones are given back first."""
         self._schema.fresh.clear()
         try:
-            return [self._schema.spell(conjunction) for conjunction in conjunctions]
+            spelled = [spell(part) for part in parts]
         except FilterLimitError:
             self._unspell()
             self._sweep()
-        try:
-            return [self._schema.spell(conjunction) for conjunction in conjunctions]
-        except FilterLimitError:
-            self._unspell()
-            raise
+            try:
+                spelled = [spell(part) for part in parts]
+            except FilterLimitError:
+                self._unspell()
+                raise
+        if self._schema.fresh:
+            self._engine.reserve_codes(len(self._schema.texts))
+        return spelled
 
     def _unspell(self) -> None:
         """Give back the codes of a filter that could not be spelled to its end."""

@@ -40,6 +40,17 @@ def lowest_bit(typingctx, word):
 
 
 @intrinsic
+def highest_bit(typingctx, word):
+    """Number of the highest set bit of a word that is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        above = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.sub(ir.Constant(ir.IntType(64), 63), above)
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
 def bit_count(typingctx, word):
     """How many bits of a word are set."""
 

@@ -24,6 +24,7 @@ from anabranch.matching.kernels.blocks import (
     draw_block,
     drop_block,
     make_block,
+    seat_member,
 )
 from anabranch.matching.kernels.bounds import (
     draw_bounds,
@@ -158,7 +159,7 @@ def _run_to_block(context, cluster):
     block = make_block(context, cluster)
     run = clusters[c + at.C_RUN]
     for i in range(clusters[c + at.C_COUNT]):
-        block_put(context, block, run + i)
+        seat_member(context, block, run + i)
     draw_block(context, block)
     size_class = np.int64(0)
     while np.int64(1) << size_class < clusters[c + at.C_SIZE]:
