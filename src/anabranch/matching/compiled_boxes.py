@@ -127,13 +127,11 @@ class CompiledBoxes(Generic[H]):
             self._engine.close_axis(attribute, space)
         self._desk.forget_names()
 
-    def _learn(self, code: int, text: str) -> None:
+    def _learn(self, code: int, attribute: int, text: str) -> None:
         """A new text has a code: tell the kernels, and its place in text order."""
         self._engine.reserve_codes(code + 1)
         self._engine.memory.arrays[at.CODE_KEYS][code] = key_of_text(text)
-        known = self._schema.texts[code]
-        assert known is not None
-        self._desk.learn(known[0], text, code)
+        self._desk.learn(attribute, text, code)
 
     def _free_code(self, code: int) -> None:
         known = self._schema.texts[code]

@@ -38,13 +38,20 @@ from anabranch.matching.engine import (
     make_engine,
     memory_of,
 )
-from anabranch.matching.events import EventEncoder, Events, attributes_of
+from anabranch.matching.events import (
+    Asked,
+    Events,
+    attributes_of,
+    encoded,
+    own_attributes,
+)
 from anabranch.matching.groups import Groups
 from anabranch.matching.identities import Identities
 from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
 from anabranch.matching.matches import Matches
 from anabranch.matching.schema import Schema
 from anabranch.matching.spelling import Spelling
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import (
     DuplicateIdError,
     FilterError,
@@ -52,7 +59,6 @@ from anabranch.model.errors import (
     LocalError,
     UnknownIdError,
 )
-from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.plain import Demands, read_plain
@@ -68,6 +74,9 @@ _ANY_SIZE = Limits(
     attributes_max=1 << 30,
 )
 
+#: What is asked about without further ado.
+_AS_IT_IS = (dict, Envelope)
+
 #: What a subscription says: its conjunctions, or the demands of a plain one.
 _Said = TypeVar("_Said")
 
@@ -82,10 +91,13 @@ class MatchIndex:
         self._limits = limits
         self._engine = engine
         self._schema = Schema(
-            engine.open_axis, limits.index_attributes_max, learn_pattern=engine.learn_pattern
+            engine.open_axis,
+            limits.index_attributes_max,
+            engine.learn_code,
+            engine.learn_pattern,
+            engine.learn_name,
         )
-        self._encoder = EventEncoder(self._schema)
-        self._identities = Identities()
+        self._identities = Identities(engine.name_by)
         self._doubts = Doubts()
         self._groups = Groups()
         self._entry_count = 0
@@ -218,54 +230,55 @@ class MatchIndex:
         """Give back attributes that no filter names any more."""
         for attribute, space in self._schema.free_unused(self._engine.axis_is_used):
             self._engine.close_axis(attribute, space)
+        self._engine.rewrite_names(self._schema.names)
 
     # -- matching -----------------------------------------------------------------------------
 
-    def match(self, event: Event | Attributes) -> list[Hashable]:
-        """The ids of all subscriptions whose filter the event satisfies."""
-        attributes = attributes_of(event)
+    def match(self, event: Asked) -> list[Hashable]:
+        """The ids of all subscriptions whose filter the event satisfies.
+
+        An `Envelope` is matched as it arrived, without decoding its attributes; a `RemoteError`
+        says that they are no attributes.
+        """
+        asked = event if type(event) in _AS_IT_IS else own_attributes(event)
         with self._lock:
-            owners, doubts = self._engine.search_one(*self._encoder.one(attributes))
-            if len(doubts):
-                owners = self._decided(owners, doubts, attributes)
+            owner_count, doubt_count = self._engine.search_one(asked)  # type: ignore[arg-type]
+            if doubt_count == 0:
+                known = self._engine.ids(owner_count)
+                if known is not None:
+                    return known  # type: ignore[return-value]
+            owners = self._engine.owners(owner_count)
+            if doubt_count:
+                doubts = self._engine.doubts(doubt_count)
+                owners = self._decided(owners, doubts, attributes_of(event))
             ids: list[Hashable] = self._identities.of(owners, self._engine.named).tolist()
         return ids
 
-    def match_batch(self, events: Sequence[Event | Attributes] | Events) -> Matches:
+    def match_batch(self, events: Sequence[Asked] | Events) -> Matches:
         """`match` for many events at once: a sequence with a list of ids for each."""
+        batch = encoded(events)
         with self._lock:
-            encoded = self._current(events)
-            found = self._engine.search(encoded)
+            found = self._engine.search(batch)
             if len(found.doubts):
-                found = self._settle(encoded, found)
+                found = self._settle(batch, found)
             return Matches(self._identities.of(found.owners, self._engine.named), found.offsets)
 
-    def encode(self, events: Sequence[Event | Attributes]) -> Events:
+    def encode(self, events: Sequence[Asked]) -> Events:
         """The events as `match_batch` wants them, for matching the same ones repeatedly."""
-        attributes = [attributes_of(event) for event in events]
-        with self._lock:
-            return self._encoder.many(attributes)
+        return encoded(events)
 
-    def destinations(self, event: Event | Attributes) -> set[Hashable]:
+    def destinations(self, event: Asked) -> set[Hashable]:
         """The destinations of all subscriptions the event satisfies; stops when all are found."""
-        attributes = attributes_of(event)
+        asked = event if isinstance(event, Envelope) else own_attributes(event)
         with self._lock:
             hits, open_bits = self._groups.unhit()
-            heads, values, texts = self._encoder.one(attributes)
-            doubts = self._engine.reach(heads, values, texts, hits, open_bits).tolist()
+            doubts = self._engine.reach(asked, hits, open_bits).tolist()
+            attributes = attributes_of(event) if doubts else {}
             for entry in doubts:
                 group = self._engine.group_of(entry)
                 if not hits[group]:
                     hits[group] = self._doubts.decide(entry, attributes)
             return self._groups.names(hits)
-
-    def _current(self, events: Sequence[Event | Attributes] | Events) -> Events:
-        """Encoded events that the schema of this moment understands."""
-        if not isinstance(events, Events):
-            return self._encoder.many([attributes_of(event) for event in events])
-        if events.stamp == self._encoder.stamp:
-            return events
-        return self._encoder.many(events.attributes)
 
     def _decided(self, owners: Integers, doubts: Integers, attributes: Attributes) -> Integers:
         """The owners, and those of doubtful entries that do match."""
@@ -338,6 +351,7 @@ class MatchIndex:
         index = cls.__new__(cls)
         index._assemble(engine_over(memory), DEFAULT_LIMITS)
         index._schema.restore(contents["names"], contents["axes"], contents["texts"])
+        index._engine.rewrite_names(contents["names"])
         for identity, entry in contents["ids"]:
             index._identities.put(identity, entry)
         for entry, text in contents["doubts"]:

@@ -56,12 +56,15 @@ class Schema:
         self,
         open_axis: Callable[[int, int, int], None],
         attributes_max: int,
-        learn_code: Callable[[int, str], None] | None = None,
+        learn_code: Callable[[int, int, str], None] | None = None,
         learn_pattern: Callable[[int, int, int, bytes], None] | None = None,
+        learn_name: Callable[[int, str], None] | None = None,
     ) -> None:
         #: Tells the engine about a new axis: (axis, attribute, space).
         self._open_axis = open_axis
-        #: Is told about a new code, if it wants to be: (code, text).
+        #: Is told about a new attribute, if it wants to be: (attribute, name).
+        self._learn_name = learn_name
+        #: Is told about a new code, if it wants to be: (code, attribute, text).
         self._learn_code = learn_code
         #: Is told about a new pattern: (code, attribute, kind, literal). None: no patterns.
         self._learn_pattern = learn_pattern
@@ -86,10 +89,6 @@ class Schema:
         self._free_codes: list[int] = []
         #: Codes made since somebody emptied this list: whoever refuses a filter gives them back.
         self.fresh: list[int] = []
-        #: Grows whenever an attribute or an axis comes or goes: shapes of events are stale then.
-        self.version = 0
-        #: Grows whenever a code comes or goes: encoded events are stale then.
-        self.code_version = 0
 
     # -- attributes, axes, codes --------------------------------------------------------------
 
@@ -103,7 +102,6 @@ class Schema:
             axis = self._free_axes.pop() if self._free_axes else self._new_axis(name)
             self.axis_count = max(self.axis_count, axis + 1)
             self.axes[space][attribute] = axis
-            self.version += 1
             self._open_axis(axis, attribute, space)
         return axis
 
@@ -128,7 +126,8 @@ class Schema:
                 )
             self.names.append(name)
         self.attributes[name] = attribute
-        self.version += 1
+        if self._learn_name is not None:
+            self._learn_name(attribute, name)
         return attribute
 
     def code(self, name: str, text: str) -> int:
@@ -139,7 +138,7 @@ class Schema:
         if code is None:
             code = codes[text] = self._new_code(attribute, text)
             if self._learn_code is not None:
-                self._learn_code(code, text)
+                self._learn_code(code, attribute, text)
         return code
 
     def _pattern_code(self, pattern: TextPattern) -> int:
@@ -160,7 +159,6 @@ class Schema:
             self.texts.append((attribute, text))
         else:
             self.texts[code] = (attribute, text)
-        self.code_version += 1
         self.fresh.append(code)
         return code
 
@@ -175,7 +173,6 @@ class Schema:
             del self.patterns[attribute][text]
         self.texts[code] = None
         self._free_codes.append(code)
-        self.code_version += 1
 
     def free_unused(self, is_used: Callable[[int], bool]) -> list[tuple[int, int]]:
         """Give back unused axes and attributes; returns (attribute, space) of each axis."""
@@ -195,7 +192,6 @@ class Schema:
                 self.patterns.pop(attribute, None)
                 self.names[attribute] = None
                 self._free_attributes.append(attribute)
-        self.version += 1
         return closed
 
     def restore(
@@ -212,7 +208,6 @@ class Schema:
         for code, known in enumerate(self.texts):
             if known is not None and isinstance(known[1], str):
                 self.codes.setdefault(known[0], {})[known[1]] = code
-        self.version += 1
 
     # -- conjunctions -------------------------------------------------------------------------
 

@@ -32,10 +32,8 @@ class Office:
         self.desk = Desk()
         self.schema = Schema(self.engine.open_axis, 100, self._learn)
 
-    def _learn(self, code: int, text: str) -> None:
-        known = self.schema.texts[code]
-        assert known is not None
-        self.desk.learn(known[0], text, code)
+    def _learn(self, code: int, attribute: int, text: str) -> None:
+        self.desk.learn(attribute, text, code)
 
     def spelled(self, conjunction: Conjunction) -> list[int]:
         """The words by way of the schema, which also learns what is new."""

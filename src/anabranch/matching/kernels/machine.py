@@ -108,6 +108,37 @@ def get(typingctx, array, index):
     return array.dtype(array, types.intp), generate
 
 
+def _loader(bits):
+    """An intrinsic that reads a word of so many bits from any place in an array of bytes."""
+
+    @intrinsic
+    def load(typingctx, array, index):
+        def generate(target, builder, signature, arguments):
+            view = make_array(signature.args[0])(target, builder, arguments[0])
+            kind = ir.IntType(bits)
+            place = builder.gep(view.data, [arguments[1]], inbounds=True)
+            word = builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
+            return word if bits == 64 else builder.zext(word, ir.IntType(64))
+
+        return types.int64(array, types.intp), generate
+
+    return load
+
+
+word_of_bytes = _loader(64)
+half_of_bytes = _loader(32)
+
+
+@intrinsic
+def swapped(typingctx, word):
+    """A word with its bytes in reverse: messages have the highest first."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bswap(arguments[0])
+
+    return types.int64(types.int64), generate
+
+
 def _array_at(element, bytes_each):
     """An intrinsic that sees the array of a number, without copying or counting references.
 
