@@ -4,6 +4,9 @@
     index.add("cheap-ibm", "symbol = 'IBM' AND price < 50")
     index.match({"symbol": "IBM", "price": 49.5})        # ["cheap-ibm"]
 
+An event is an `Event`, a mapping of names to values, or an `Envelope`, which is matched as it
+arrived, without decoding its attributes; a `RemoteError` says that they are none.
+
 Rules
 1. Exact for the whole language. What an engine cannot decide (a residue, a long text bound) it
    narrows down, and the filter's own evaluation has the last word.
@@ -235,11 +238,7 @@ class MatchIndex:
     # -- matching -----------------------------------------------------------------------------
 
     def match(self, event: Asked) -> list[Hashable]:
-        """The ids of all subscriptions whose filter the event satisfies.
-
-        An `Envelope` is matched as it arrived, without decoding its attributes; a `RemoteError`
-        says that they are no attributes.
-        """
+        """The ids of all subscriptions whose filter the event satisfies."""
         asked = event if type(event) in _AS_IT_IS else own_attributes(event)
         with self._lock:
             owner_count, doubt_count = self._engine.search_one(asked)  # type: ignore[arg-type]

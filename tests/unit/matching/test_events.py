@@ -1,4 +1,4 @@
-"""Events as words: encoded batches stay right whatever happens to the index meanwhile."""
+"""Events as messages: encoded batches stay right whatever happens to the index meanwhile."""
 
 import math
 
@@ -111,7 +111,7 @@ def test_long_texts_are_looked_into(index: MatchIndex) -> None:
     ]
 
 
-#: One index for all examples: its shapes, codes and buffers are used over and over.
+#: One index for all examples: its names, codes and buffers are used over and over.
 LASTING = MatchIndex(engine="numba")
 LASTING.add_many([("p", "s LIKE '%ab%'"), ("e", "s LIKE '%é'"), ("b", "s LIKE 'b%'")])
 

@@ -7,14 +7,14 @@ what one event takes is one call whose only array is the context.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.machine import bytes_at, entry_point, kernel
+from anabranch.matching.kernels.machine import borrowed, bytes_at, entry_point, inlined
 from anabranch.matching.kernels.naming import name_output
 from anabranch.matching.kernels.placing import lift_event, next_stamp
 from anabranch.matching.kernels.reading import read_event
 from anabranch.matching.kernels.search import find
 
 
-@kernel
+@inlined
 def _has_room(context, n, d):
     """Whether another event cannot overflow OUTPUT or DOUBTS."""
     return (
@@ -30,6 +30,7 @@ def answer_one(context, size, entries_max, name_bytes_max):
     Owners go to OUTPUT, their ids to NAMED, doubtful entries to DOUBTS. Returns how many owners
     there are | doubtful entries << 32, or what went wrong, which is negative.
     """
+    context = borrowed(context)
     if not _has_room(context, 0, 0):
         return np.int64(at.OUTPUT_FULL)
     next_stamp(context)
@@ -52,6 +53,8 @@ def answer_many(context, messages, position, first, ends, doubt_ends):
     Returns (the events done, the position behind them); fewer than there are when OUTPUT might
     overflow, or with what went wrong as a negative position.
     """
+    context = borrowed(context)
+    messages = borrowed(messages)
     n = ends[first]
     d = doubt_ends[first]
     stop = np.int64(messages.shape[0])

@@ -12,8 +12,8 @@ from anabranch.matching.kernels.machine import (
     entry_point,
     get,
     half_of_bytes,
+    inlined,
     integers_at,
-    kernel,
     word_of_bytes,
     words_at,
 )
@@ -21,7 +21,7 @@ from anabranch.matching.kernels.machine import (
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-@kernel
+@inlined
 def _short_word(data, first, length):
     """All of a stretch of up to seven bytes, in one word."""
     if length >= 4:
@@ -32,13 +32,13 @@ def _short_word(data, first, length):
     return np.int64(get(data, first)) | middle | (np.int64(get(data, first + length - 1)) << 16)
 
 
-@kernel
+@inlined
 def _mixed(state, word):
     state = (state ^ np.uint64(word)) * _FACTOR
     return state ^ (state >> np.uint64(32))
 
 
-@kernel
+@inlined
 def hash_of(data, first, length):
     """The hash of a stretch of bytes."""
     state = np.uint64(length)
@@ -51,7 +51,7 @@ def hash_of(data, first, length):
     return np.int64(_mixed(state, word_of_bytes(data, last)))
 
 
-@kernel
+@inlined
 def same_bytes(data, first, others, other_first, length):
     """Are two stretches of one length the same?"""
     if length < 8:
@@ -67,7 +67,7 @@ def same_bytes(data, first, others, other_first, length):
 
 @entry_point
 def put_name(context, attribute):
-    """Enter the name of an attribute, which is among the letters, into the table, which has room."""
+    """Enter the name of an attribute, which is among the letters; the table has room."""
     names = words_at(context, at.NAMES)
     table = integers_at(context, at.NAME_HASH)
     n = attribute * at.NAME_WORDS
@@ -81,7 +81,7 @@ def put_name(context, attribute):
     table[spot] = attribute + 1
 
 
-@kernel
+@inlined
 def attribute_of(context, message, first, length, hashed):
     """The attribute that has this name, whose hash is given; or -1."""
     names = words_at(context, at.NAMES)

@@ -4,7 +4,7 @@ numpy would first turn the 32-bit owners into an array of 64-bit ones.
 """
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.machine import entry_point, get, integers_at, kernel, words_at
+from anabranch.matching.kernels.machine import entry_point, get, inlined, integers_at, words_at
 
 
 @entry_point
@@ -14,7 +14,7 @@ def name_owners(names, owners, named):
         named[i] = get(names, owners[i])
 
 
-@kernel
+@inlined
 def name_output(context, count):
     """Write the ids of the first owners in OUTPUT to NAMED, if there are ids and room for them."""
     if context[at.IDS] == 0 or count > at.NAMED_MAX:

@@ -20,6 +20,7 @@ from anabranch.matching.kernels.machine import (
     bytes_at,
     entry_point,
     get,
+    inlined,
     integers_at,
     kernel,
     words_at,
@@ -29,7 +30,7 @@ from anabranch.matching.kernels.machine import (
 BASE = np.int64(-0x61C8864680B583EB)
 
 
-@kernel
+@inlined
 def _mix(content, class_word):
     """A well-spread number for a stretch's hash and its class."""
     mixed = np.uint64(content) ^ (np.uint64(class_word) * np.uint64(0x9E3779B97F4A7C15))
@@ -109,7 +110,7 @@ def _look_up(context, texts, first, class_word, content):
     return np.int64(-1)
 
 
-@kernel
+@inlined
 def code_of_text(context, attribute, texts, first, length):
     """The code of a text that some filter compares with this attribute, or -1."""
     patterns = words_at(context, at.PATTERNS)

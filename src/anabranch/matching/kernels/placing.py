@@ -15,6 +15,7 @@ from anabranch.matching.kernels.machine import (
     bitmaps_at,
     bits_float,
     get,
+    inlined,
     integers_at,
     kernel,
     lowest_bit,
@@ -26,7 +27,7 @@ _LOWEST = np.int64(-0x8000000000000000)
 _HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
-@kernel
+@inlined
 def next_stamp(context):
     """A stamp that no earlier event had; all stamps are wiped when they run out."""
     context[at.STAMP] += 1
@@ -44,7 +45,7 @@ def next_stamp(context):
     return context[at.STAMP]
 
 
-@kernel
+@inlined
 def _set(context, axis, cell, low, high, rest, count):
     """Place the event on an axis."""
     words_at(context, at.CELL)[axis] = cell
@@ -58,7 +59,7 @@ def _set(context, axis, cell, low, high, rest, count):
     return count + 1
 
 
-@kernel
+@inlined
 def _key_of_text(texts, first, length):
     """The key of a text: its first seven bytes, then its length up to eight."""
     key = np.int64(0)
@@ -84,7 +85,7 @@ def _place_patterns(context, attribute, axis, texts, first, length, count, hits)
     return count, more
 
 
-@kernel
+@inlined
 def place_text(context, attribute, texts, first, length, count, hits):
     """Place a text; returns (axes, patterns) so far, patterns TEXT_FULL where room is missing."""
     axes = integers_at(context, at.ATTRIBUTE_AXES)
@@ -107,7 +108,7 @@ def place_text(context, attribute, texts, first, length, count, hits):
     return place_kind(context, attribute, np.int64(at.K_TEXT), count), hits
 
 
-@kernel
+@inlined
 def place_integer(context, attribute, value, count):
     """Place an integer; returns the axes so far."""
     axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.NUMBER))
@@ -118,7 +119,7 @@ def place_integer(context, attribute, value, count):
     return place_kind(context, attribute, np.int64(at.K_NUMBER), count)
 
 
-@kernel
+@inlined
 def place_float(context, attribute, bits, count):
     """Place the float that has these bits; returns the axes so far."""
     if bits_float(bits) != bits_float(bits):
@@ -130,7 +131,7 @@ def place_float(context, attribute, bits, count):
     return place_kind(context, attribute, np.int64(at.K_NUMBER), count)
 
 
-@kernel
+@inlined
 def place_kind(context, attribute, kind, count):
     """Place a value by its kind; returns the axes so far."""
     axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.KIND))
@@ -139,7 +140,7 @@ def place_kind(context, attribute, kind, count):
     return count
 
 
-@kernel
+@inlined
 def lift_event(context, count):
     """Undo all placing: every axis misses again."""
     axes = words_at(context, at.AXES)

@@ -14,6 +14,7 @@ from anabranch.matching.kernels.keys import (
 )
 from anabranch.matching.kernels.machine import (
     bitmaps_at,
+    borrowed,
     bytes_at,
     entry_point,
     integers_at,
@@ -167,6 +168,10 @@ def reach(context, size, entries_max, name_bytes_max, hits, open_bits, state):
     `open_bits` counts, modulo 64, the destinations that are not hit; `state` is how many those
     are, and how many doubts there are. Returns 0, or what went wrong, as `answer_one` does.
     """
+    context = borrowed(context)
+    hits = borrowed(hits)
+    open_bits = borrowed(open_bits)
+    state = borrowed(state)
     axes = words_at(context, at.AXES)
     touched = words_at(context, at.TOUCHED)
     low = words_at(context, at.LOW)

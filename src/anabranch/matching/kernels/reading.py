@@ -1,9 +1,9 @@
 """Reading an event: from a MessagePack map to its place on every axis.
 
 Events come from the network as MessagePack, and msgspec writes what a program hands over in a
-fraction of the time that Python takes to look at one attribute. So that is what a search takes: names
-are looked up among those that filters use, values are placed where they stand, and what no filter
-names is stepped over.
+fraction of the time that Python takes to look at one attribute. So that is what a search takes:
+names are looked up among those that filters use, values are placed where they stand, and what no
+filter names is stepped over.
 
 Rules
 1. No byte outside the message is read, whatever it says.
@@ -21,6 +21,7 @@ from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.letters import attribute_of, hash_of
 from anabranch.matching.kernels.machine import (
     get,
+    inlined,
     integers_at,
     kernel,
     swapped,
@@ -39,18 +40,19 @@ _NONE = np.int64(-1)
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 
 
-@kernel
-def _big_endian(message, first, size):
+@inlined
+def _big_endian(message, first, size, stop):
     """The unsigned number in a few bytes; of eight, their bits."""
-    if size == 8:
-        return swapped(word_of_bytes(message, first))
+    if stop - first >= 8:
+        word = np.uint64(swapped(word_of_bytes(message, first)))
+        return np.int64(word >> np.uint64(64 - 8 * size))
     value = np.int64(0)
     for i in range(first, first + size):
         value = (value << 8) | np.int64(get(message, i))
     return value
 
 
-@kernel
+@inlined
 def _text_at(message, position, stop):
     """(first byte, length) of the text at a position; length -1 if there is none."""
     if position >= stop:
@@ -62,12 +64,12 @@ def _text_at(message, position, stop):
         size = np.int64(1) << (mark - 0xD9) if 0xD9 <= mark <= 0xDB else np.int64(0)
         if size == 0 or size > stop - first:
             return position, _NONE
-        length = _big_endian(message, first, size)
+        length = _big_endian(message, first, size, stop)
         first += size
     return first, length if length <= stop - first else _NONE
 
 
-@kernel
+@inlined
 def _entries_at(message, position, stop):
     """(position behind it, entries) of the head of a map; entries -1 if there is none."""
     if position >= stop:
@@ -82,7 +84,7 @@ def _entries_at(message, position, stop):
         size = np.int64(4)
     if size == 0 or size > stop - position - 1:
         return position, _NONE
-    return position + 1 + size, _big_endian(message, position + 1, size)
+    return position + 1 + size, _big_endian(message, position + 1, size, stop)
 
 
 @kernel
@@ -118,7 +120,7 @@ def _name_is_plain(context, message, first, length, hashed, before, name_bytes_m
     return True
 
 
-@kernel
+@inlined
 def _read_text(context, message, position, stop, attribute, is_checked, count, hits):
     """(position behind it, axes, patterns) of a text."""
     first, length = _text_at(message, position, stop)
@@ -132,7 +134,7 @@ def _read_text(context, message, position, stop, attribute, is_checked, count, h
     return first + length, count, hits
 
 
-@kernel
+@inlined
 def _read_number(context, message, position, stop, attribute, count):
     """(position behind it, axes) of a truth, an integer or a float."""
     mark = np.int64(get(message, position))
@@ -152,7 +154,7 @@ def _read_number(context, message, position, stop, attribute, count):
         size = np.int64(8) if mark == 0xCB else np.int64(1) << (mark & 3)
         if size > stop - position:
             return np.int64(at.UNREAD), count
-        value = _big_endian(message, position, size)
+        value = _big_endian(message, position, size, stop)
         position += size
         if mark == 0xCB:
             if attribute >= 0:
@@ -168,7 +170,7 @@ def _read_number(context, message, position, stop, attribute, count):
     return position, count
 
 
-@kernel
+@inlined
 def _read_entries(context, message, position, stop, entries, name_bytes_max):
     """(position behind them, axes, patterns) of the entries of a map."""
     seen = integers_at(context, at.NAME_SEEN)
@@ -207,7 +209,7 @@ def _read_entries(context, message, position, stop, entries, name_bytes_max):
 
 @kernel
 def read_event(context, message, position, stop, entries_max, name_bytes_max):
-    """Place the event at a position, under a new stamp; returns (position behind it, axes, patterns).
+    """Place the event at a position; returns (position behind it, axes, patterns).
 
     A position that is negative is UNREAD or TEXT_FULL; then nothing is placed. The message is
     checked if `name_bytes_max` is not negative.

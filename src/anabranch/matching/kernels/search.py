@@ -1,12 +1,12 @@
 """Finding the entries an event satisfies: the inner loop of the whole system.
 
-For each event: (1) work out its cell on every axis of its attributes, see `reading`; (2) collect the clusters
-it can reach, by point, by axis, and the one that everybody must look into; check the runs at
-once, and keep the blocks whose zones admit the event; (3) AND the rows of each of those blocks,
-asking for the next block's rows meanwhile; members that all certain pages vouch for are
+For each event: (1) work out its cell on every axis of its attributes, see `reading`; (2) collect
+the clusters it can reach, by point, by axis, and the one that everybody must look into; check the
+runs at once, and keep the blocks whose zones admit the event; (3) AND the rows of each of those
+blocks, asking for the next block's rows meanwhile; members that all certain pages vouch for are
 matches, the rest are candidates; (4) check the candidates' records, asking for the next ones
-meanwhile. An entry with a residue is not decided here: it goes to DOUBTS, and Python has the
-last word.
+meanwhile. An entry with a residue is not decided here: it goes to DOUBTS, and Python has the last
+word.
 
 The kernel is written out by hand: eight words of a row are eight variables, which the compiler
 keeps in registers.
