@@ -26,9 +26,10 @@ def entry_point(function):
         numba.config.CACHE_DIR = before
 
 
-kernel = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+_FROM_KERNELS_ONLY = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+kernel = njit(**_FROM_KERNELS_ONLY)  # type: ignore[call-overload]
 #: A small kernel that becomes part of what calls it: an array is seven words to hand over.
-inlined = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)  # type: ignore[call-overload]
+inlined = njit(**_FROM_KERNELS_ONLY, forceinline=True)  # type: ignore[call-overload]
 
 
 @intrinsic
