@@ -125,8 +125,15 @@ def trees_of(leaves: st.SearchStrategy[Expression]) -> st.SearchStrategy[Express
 
 atom_trees = trees_of(atoms)
 mixed_trees = trees_of(atoms | residues)
-#: AND of comparisons of an attribute with a literal, and single ones.
-plain_trees = st.lists(comparisons, min_size=1, max_size=5).map(conjunction_of)
+simple: st.SearchStrategy[Expression] = st.one_of(
+    st.builds(In, attributes, item_tuples),
+    st.builds(Like, attributes, st.sampled_from(PATTERNS)),
+    st.builds(IsNull, attributes),
+)
+#: AND of simple conditions on an attribute, and single ones.
+plain_trees = st.lists(
+    st.one_of(comparisons, comparisons, simple, simple.map(negation_of)), min_size=1, max_size=5
+).map(conjunction_of)
 
 
 def _number_set(ends: tuple[Number, Number]) -> ValueSet:

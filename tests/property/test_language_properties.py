@@ -16,6 +16,8 @@ from anabranch.model.language.text import expression_text
 from anabranch.model.language.tuples import parse_tuples
 from anabranch.model.language.validity import check_expression
 from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.normal.dnf import normalise
+from anabranch.model.normal.plain import conjunction_of, read_plain
 from anabranch.model.values import Value
 from tests.filter_parts import any_text, conditions, events, meeting_conditions
 
@@ -163,6 +165,13 @@ def test_plain_and_general_parser_agree(text: str) -> None:
     plain = parse_plain(text)
     if plain is not None:
         assert repr(plain) == repr(attempt(general, text))
+
+
+@given(loose_texts())
+def test_plain_demands_are_the_normal_form_of_the_tree(text: str) -> None:
+    plain = read_plain(text, DEFAULT_LIMITS)
+    if plain is not None:
+        assert tuple(map(conjunction_of, plain)) == normalise(general(text))
 
 
 @given(

@@ -6,23 +6,25 @@ nothing but adding the filters again.
 """
 
 import struct
+from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.engine import Bytes, Found, Integers, Words, joined
-from anabranch.matching.events import Events
+from anabranch.matching.engine import Found, Integers, Words, joined
+from anabranch.matching.events import Events, Plain, message_of, plain_event
 from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.answer import answer_many, answer_one
 from anabranch.matching.kernels.naming import name_owners
 from anabranch.matching.kernels.reach import reach
-from anabranch.matching.kernels.search import search
 from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory
+from anabranch.matching.namebook import NameBook
 from anabranch.matching.patterns import PatternBook
 from anabranch.matching.spelling import Spelling
-
-_NONE: Integers = np.zeros(0, np.int32)
+from anabranch.model.encoding import Envelope
 
 
 class CompiledEngine:
@@ -36,12 +38,10 @@ class CompiledEngine:
             make_cluster(self.memory.context, -1, 0, 0)
         self._book = PatternBook(self.memory)
         self._words = np.zeros(256, np.int64)
-        self._ends = np.zeros(2, np.int64)
-        self._doubt_ends = np.zeros(2, np.int64)
-        self._ends_view = self._ends.data
-        self._doubt_ends_view = self._doubt_ends.data
-        self._span = np.zeros(2, np.int64)
-        self._text_capacity = int(self.memory.context[at.TEXT_CAPACITY])
+        self._names = NameBook(self.memory)
+        self._ids: Words | None = None
+        self._message_view = self.memory.arrays[at.MESSAGE].data
+        self._named = self.memory.arrays[at.NAMED]
 
     # -- axes and codes -----------------------------------------------------------------------
 
@@ -91,11 +91,17 @@ class CompiledEngine:
         self.reserve_codes(code + 1)
         self._book.learn(code, attribute, kind, literal)
 
-    def _reserve_text(self, size: int) -> None:
-        """Make room for hashing a text of so many bytes."""
-        if size >= self.memory.context[at.TEXT_CAPACITY]:
-            self.memory.grow(at.TEXT_CAPACITY, size + 1)
-            self._text_capacity = int(self.memory.context[at.TEXT_CAPACITY])
+    def learn_name(self, attribute: int, name: str) -> None:
+        """A new attribute has this name."""
+        self._names.learn(attribute, name)
+
+    def rewrite_names(self, names: Sequence[str | None]) -> None:
+        """These are the names of attributes now, and no others."""
+        self._names.rewrite(names)
+
+    def learn_code(self, code: int, attribute: int, text: str) -> None:
+        """A new code stands for this text of an attribute."""
+        self.learn_pattern(code, attribute, at.EQUALS, text.encode())
 
     def reserve_codes(self, count: int) -> None:
         """Make room for so many codes."""
@@ -166,27 +172,90 @@ class CompiledEngine:
         if context[at.DOUBT_CAPACITY] < doubtful + 4_096:
             self.memory.grow(at.DOUBT_CAPACITY, doubtful + doubtful // 4 + 4_096)
 
-    def search_one(self, heads: Words, values: Words, texts: Bytes) -> tuple[Integers, Integers]:
-        """(owners, doubtful entries) of one event; valid until the next call."""
-        context = self.memory.context
-        if len(texts) >= self._text_capacity:
-            self._reserve_text(len(texts))
-        self._span[1] = len(heads)
-        done = search(context, heads, values, texts, self._span, 0, self._ends, self._doubt_ends)
-        if done == 0:
+    def name_by(self, ids: Words | None) -> None:
+        """The ids of owners stand here from now on; None: they are no integers."""
+        self._ids = ids
+        self.memory.context[at.IDS] = 0 if ids is None else ids.ctypes.data
+
+    def _load(self, message: bytes | msgspec.Raw) -> int:
+        """Put a message where the kernels read it; returns its bytes."""
+        view = memoryview(message)
+        size = len(view)
+        if size > len(self._message_view):
+            self.memory.grow(at.MESSAGE_CAPACITY, size)
+            self._message_view = self.memory.arrays[at.MESSAGE].data
+        self._message_view[:size] = view
+        return size
+
+    def _answered(self, ask: Callable[[int, int, int], int], event: Plain | Envelope) -> int:
+        """What a kernel answers about an event, given the bytes of its message and its bounds."""
+        if isinstance(event, Envelope):
+            limits = event.limits
+            size = self._load(event.raw_attributes)
+            # No text is longer than all of them; what is not plain is left to the decoder.
+            if size <= limits.value_bytes_max:
+                answer = self._repeated(ask, size, limits.attributes_max, limits.name_bytes_max)
+                if answer != at.UNREAD:
+                    return answer
+            event = event.attributes()
+        answer = self._repeated(ask, self._load(message_of(event)), 0, -1)
+        if answer == at.UNREAD:
+            answer = self._repeated(ask, self._load(message_of(plain_event(event))), 0, -1)
+            assert answer != at.UNREAD
+        return answer
+
+    def _repeated(
+        self, ask: Callable[[int, int, int], int], size: int, entries_max: int, name_bytes_max: int
+    ) -> int:
+        """The answer, asked again while there is too little room."""
+        while True:
+            answer = ask(size, entries_max, name_bytes_max)
+            if answer >= 0 or answer == at.UNREAD:
+                return answer
+            self._make_room(answer)
+
+    def _make_room(self, answer: int) -> None:
+        if answer == at.TEXT_FULL:
+            self.memory.grow(at.TEXT_CAPACITY, int(self.memory.context[at.TEXT_NEEDED]))
+        else:
             self.reserve_output()
-            search(context, heads, values, texts, self._span, 0, self._ends, self._doubt_ends)
-        # A view of the memory answers with plain integers, not with numpy's.
-        owners = self.memory.integers(at.OUTPUT)[: self._ends_view[1]]
-        doubt_count = self._doubt_ends_view[1]
-        if doubt_count == 0:
-            return owners, _NONE
-        return owners, self.memory.integers(at.DOUBTS)[:doubt_count]
+
+    def _answer_one(self, size: int, entries_max: int, name_bytes_max: int) -> int:
+        answer: int = answer_one(self.memory.context, size, entries_max, name_bytes_max)
+        return answer
+
+    def search_one(self, event: Plain | Envelope) -> tuple[int, int]:
+        """How many (owners, doubtful entries) one event has; they are valid until the next call."""
+        answer = -1
+        if type(event) is dict:
+            # The common case, without a step that could be saved.
+            message = message_of(event)
+            size = len(message)
+            if size <= len(self._message_view):
+                self._message_view[:size] = message
+                answer = answer_one(self.memory.context, size, 0, -1)
+        if answer < 0:
+            answer = self._answered(self._answer_one, event)
+        return answer & 0xFFFFFFFF, answer >> 32
+
+    def owners(self, count: int) -> Integers:
+        """So many owners that the last `search_one` found."""
+        return self.memory.integers(at.OUTPUT)[:count]
+
+    def doubts(self, count: int) -> Integers:
+        """So many doubtful entries that the last `search_one` found."""
+        return self.memory.integers(at.DOUBTS)[:count]
+
+    def ids(self, count: int) -> list[int] | None:
+        """The ids of so many owners that the last `search_one` found, if they are at hand."""
+        if self._ids is None or count > at.NAMED_MAX:
+            return None
+        ids: list[int] = self._named[:count].tolist()
+        return ids
 
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
         self.reserve_output()
-        self._reserve_text(events.longest_text)
         count = len(events)
         ends = np.zeros(count + 1, np.int64)
         doubt_ends = np.zeros(count + 1, np.int64)
@@ -194,27 +263,27 @@ class CompiledEngine:
         doubts: list[Integers] = []
         offsets = np.zeros(count + 1, np.int64)
         doubt_offsets = np.zeros(count + 1, np.int64)
+        message = np.frombuffer(events.message, np.uint8)
+        start = events.start
         first = 0
         while first < count:
             ends[first] = 0
             doubt_ends[first] = 0
-            context = self.memory.context
-            done = search(
-                context,
-                events.heads,
-                events.values,
-                events.texts,
-                events.offsets,
-                first,
-                ends,
-                doubt_ends,
+            done, position = answer_many(
+                self.memory.context, message, start, first, ends, doubt_ends
             )
+            if position == at.UNREAD:
+                return self.search(events.plain())
+            if position < 0:
+                self._make_room(position)
+                continue
             span = slice(first + 1, done + 1)
             offsets[span] = offsets[first] + ends[span]
             doubt_offsets[span] = doubt_offsets[first] + doubt_ends[span]
             owners.append(self.memory.integers(at.OUTPUT)[: ends[done]].copy())
             doubts.append(self.memory.integers(at.DOUBTS)[: doubt_ends[done]].copy())
             first = done
+            start = position
         return Found(joined(owners), offsets, joined(doubts), doubt_offsets)
 
     def named(self, owners: Integers, names: Words) -> Words:
@@ -223,19 +292,18 @@ class CompiledEngine:
         name_owners(names, owners, named)
         return named
 
-    def reach(
-        self,
-        heads: Words,
-        values: Words,
-        texts: Bytes,
-        hits: NDArray[np.bool_],
-        open_bits: Words,
-    ) -> Integers:
+    def reach(self, event: Plain | Envelope, hits: NDArray[np.bool_], open_bits: Words) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
         self.reserve_output()
-        self._reserve_text(len(texts))
         state = np.array([len(hits) - int(hits.sum()), 0], np.int64)
-        reach(self.memory.context, heads, values, texts, hits, open_bits, state)
+
+        def ask(size: int, entries_max: int, name_bytes_max: int) -> int:
+            answer: int = reach(
+                self.memory.context, size, entries_max, name_bytes_max, hits, open_bits, state
+            )
+            return answer
+
+        self._answered(ask, event)
         return self.memory.integers(at.DOUBTS)[: state[1]].copy()
 
     @property

@@ -35,34 +35,54 @@ class RootChange(msgspec.Struct, frozen=True):
 NO_CHANGE = RootChange()
 
 
-class _Node:
-    """One distinct conjunction and the ids that have it."""
+class _Nobody:
+    """Stands for the id of a node that has none."""
 
-    __slots__ = ("dependents", "held", "ids", "witness")
 
-    def __init__(self, held: Held) -> None:
-        self.held = held
-        #: In the order of their coming; the first is the one that is named.
-        self.ids: dict[Hashable, None] = {}
-        #: A root that covers it; None if it is a root itself.
-        self.witness: _Node | None = None
-        #: The nodes that have it as their witness, in order; None where there were never any.
-        self.dependents: dict[_Node, None] | None = None
+_NOBODY = _Nobody()
 
-    def name(self) -> Hashable:
-        """The id under which the node is a root."""
-        return next(iter(self.ids))
+
+class _Node(Held, eq=False, gc=False):
+    """One distinct conjunction and the ids that have it.
+
+    Nodes name their witness by number and so form no cycles; the garbage collector, which would
+    walk through all of them again and again while a table grows, need not know them.
+    """
+
+    #: The id that came first of those that are left: the one that is named.
+    name: Hashable = _NOBODY
+    #: Ids that came later, in order; None where there were never any.
+    others: dict[Hashable, None] | None = None
+    #: The number of a root that covers it; -1 if it is a root itself.
+    witness: int = -1
+    #: The nodes that have it as their witness, in order; None where there were never any.
+    dependents: "dict[_Node, None] | None" = None
+
+    def join(self, id: Hashable) -> None:
+        """One more id has this conjunction."""
+        if self.others is None:
+            self.others = {}
+        self.others[id] = None
+
+    def part(self, id: Hashable) -> None:
+        """An id leaves; `name` is nobody's if it was the last."""
+        others = self.others
+        if id != self.name:
+            assert others is not None
+            del others[id]
+        elif others:
+            self.name = next(iter(others))
+            del others[self.name]
+        else:
+            self.name = _NOBODY
 
 
 class CoveringTable:
     """Conjunctions by id, roots told from covered ones. See the rules at the top of this module."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._boxes: Boxes = make_boxes(limits)
-        self._nodes: dict[Hashable, _Node] = {}
+        self._boxes: Boxes[_Node] = make_boxes(_Node, limits)
         self._by_id: dict[Hashable, _Node] = {}
-        #: The seated node of a held conjunction.
-        self._of_held: dict[Held, _Node] = {}
         self._roots: dict[_Node, None] = {}
 
     def __len__(self) -> int:
@@ -73,7 +93,7 @@ class CoveringTable:
 
     def roots(self) -> Iterator[Hashable]:
         """The ids of all roots."""
-        return (node.name() for node in self._roots)
+        return (node.name for node in self._roots)
 
     def root_count(self) -> int:
         """How many roots there are."""
@@ -82,47 +102,41 @@ class CoveringTable:
     def is_root(self, id: Hashable) -> bool:
         """Whether this conjunction is one of the roots."""
         node = self._node(id)
-        return node.witness is None and node.name() == id
+        return node.witness < 0 and node.name == id
 
     def is_covered(self, conjunction: Conjunction) -> bool:
         """Whether some conjunction in the table covers this one, or equals it."""
-        held = self._boxes.hold(conjunction)
-        return held.key in self._nodes or self._boxes.coverer(held) is not None
+        return self._boxes.is_covered(conjunction)
 
     def add(self, id: Hashable, conjunction: Conjunction) -> RootChange:
         """Add a conjunction."""
         if id in self._by_id:
             raise DuplicateIdError(f"conjunction {id!r} is in the table already")
-        held = self._boxes.hold(conjunction)
-        node = self._nodes.get(held.key)
-        if node is not None:
-            node.ids[id] = None
-            self._by_id[id] = node
-            return NO_CHANGE
-        self._boxes.keep(held)
-        node = _Node(held)
-        node.ids[id] = None
-        self._nodes[held.key] = node
+        node, coverer = self._boxes.take(conjunction)
         self._by_id[id] = node
-        if self._hang(node):
+        if node.name is not _NOBODY:
+            node.join(id)
+            return NO_CHANGE
+        node.name = id
+        if coverer is not None:
+            _follow(node, coverer)
             return NO_CHANGE
         demoted = self._make_root(node)
-        return RootChange((id,), tuple(other.name() for other in demoted))
+        return RootChange((id,), tuple([other.name for other in demoted]))
 
     def remove(self, id: Hashable) -> RootChange:
         """Remove a conjunction."""
         node = self._node(id)
-        was_named = node.name() == id
+        was_named = node.name == id
         del self._by_id[id]
-        del node.ids[id]
-        if node.ids:
-            if node.witness is None and was_named:
-                return RootChange((node.name(),), (id,))
+        node.part(id)
+        if node.name is not _NOBODY:
+            if node.witness < 0 and was_named:
+                return RootChange((node.name,), (id,))
             return NO_CHANGE
-        del self._nodes[node.held.key]
-        if node.witness is not None:
-            _leave(node)
-            self._boxes.release(node.held)
+        if node.witness >= 0:
+            self._leave(node)
+            self._boxes.release(node)
             return NO_CHANGE
         return RootChange(self._remove_root(node), (id,))
 
@@ -132,58 +146,49 @@ class CoveringTable:
             raise UnknownIdError(f"conjunction {id!r} is not in the table")
         return node
 
-    def _hang(self, node: _Node) -> bool:
-        """Hang a node on a root that covers it, if there is one."""
-        coverer = self._boxes.coverer(node.held)
-        if coverer is None:
-            return False
-        _follow(node, self._of_held[coverer])
-        return True
-
     def _make_root(self, node: _Node) -> list[_Node]:
         """Make a node a root; returns the roots that it covers, which are none any more."""
-        demoted = [self._of_held[held] for held in self._boxes.covered(node.held)]
+        demoted = self._boxes.covered(node)
+        self._boxes.seat(node)
         for other in demoted:
             self._unroot(other)
             _follow(other, node)
             for dependent in other.dependents or ():
                 _follow(dependent, node)
             other.dependents = None
-        node.witness = None
-        self._boxes.seat(node.held)
-        self._of_held[node.held] = node
+        node.witness = -1
         self._roots[node] = None
         return demoted
 
     def _unroot(self, node: _Node) -> None:
-        self._boxes.unseat(node.held)
-        del self._of_held[node.held]
+        self._boxes.unseat(node)
         del self._roots[node]
 
     def _remove_root(self, node: _Node) -> tuple[Hashable, ...]:
         """Take a root out; returns the ids of what became a root in its place."""
         self._unroot(node)
-        self._boxes.release(node.held)
+        self._boxes.release(node)
         promoted: dict[_Node, None] = {}
         for dependent in node.dependents or ():
-            if self._hang(dependent):
+            coverer = self._boxes.coverer(dependent)
+            if coverer is not None:
+                _follow(dependent, coverer)
                 continue
             for demoted in self._make_root(dependent):
                 promoted.pop(demoted)
             promoted[dependent] = None
-        return tuple(other.name() for other in promoted)
+        return tuple([other.name for other in promoted])
+
+    def _leave(self, node: _Node) -> None:
+        """Take a node off its witness."""
+        dependents = self._boxes.seated(node.witness).dependents
+        assert dependents is not None
+        del dependents[node]
 
 
 def _follow(node: _Node, witness: _Node) -> None:
     """Hang a node on a root."""
-    node.witness = witness
+    node.witness = witness.number
     if witness.dependents is None:
         witness.dependents = {}
     witness.dependents[node] = None
-
-
-def _leave(node: _Node) -> None:
-    """Take a node off its witness."""
-    assert node.witness is not None
-    assert node.witness.dependents is not None
-    del node.witness.dependents[node]

@@ -18,31 +18,24 @@ lose.
 
 from collections.abc import Hashable, Iterator
 
+import msgspec
+
 from anabranch.matching.boxes import Boxes, Held, make_boxes
 from anabranch.model.errors import DuplicateIdError, UnknownIdError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 
 
-class DagNode:
+class DagNode(Held, eq=False):
     """One distinct conjunction. `payload` belongs to whoever uses the DAG."""
 
-    __slots__ = ("above", "below", "held", "ids", "payload")
-
-    def __init__(self, held: Held) -> None:
-        self.held = held
-        #: The ids that have this conjunction, in the order of their coming.
-        self.ids: dict[Hashable, None] = {}
-        #: Its direct coverers.
-        self.above: dict[DagNode, None] = {}
-        #: What it covers directly.
-        self.below: dict[DagNode, None] = {}
-        self.payload: object = None
-
-    @property
-    def conjunction(self) -> Conjunction:
-        """The conjunction itself."""
-        return self.held.conjunction
+    #: The ids that have this conjunction, in the order of their coming.
+    ids: dict[Hashable, None] = msgspec.field(default_factory=dict)
+    #: Its direct coverers.
+    above: "dict[DagNode, None]" = msgspec.field(default_factory=dict)
+    #: What it covers directly.
+    below: "dict[DagNode, None]" = msgspec.field(default_factory=dict)
+    payload: object = None
 
     @property
     def is_root(self) -> bool:
@@ -54,10 +47,10 @@ class ConjunctionDag:
     """Conjunctions by id, with their direct coverers. See the top of this module."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._boxes: Boxes = make_boxes(limits)
-        self._nodes: dict[Hashable, DagNode] = {}
+        self._boxes: Boxes[DagNode] = make_boxes(DagNode, limits)
+        #: In the order of their coming.
+        self._nodes: dict[DagNode, None] = {}
         self._by_id: dict[Hashable, DagNode] = {}
-        self._of_held: dict[Held, DagNode] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -67,11 +60,11 @@ class ConjunctionDag:
 
     def nodes(self) -> Iterator[DagNode]:
         """All nodes, in the order of their coming."""
-        return iter(self._nodes.values())
+        return iter(self._nodes)
 
     def roots(self) -> Iterator[DagNode]:
         """The nodes that nothing covers."""
-        return (node for node in self._nodes.values() if node.is_root)
+        return (node for node in self._nodes if node.is_root)
 
     def node(self, id: Hashable) -> DagNode:
         """The node of an id."""
@@ -92,8 +85,9 @@ class ConjunctionDag:
         """Add a conjunction; returns its node, shared by all that mean the same."""
         if id in self._by_id:
             raise DuplicateIdError(f"conjunction {id!r} is in the DAG already")
-        held = self._boxes.hold(conjunction)
-        node = self._nodes.get(held.key) or self._insert(held)
+        node = self._boxes.hold(conjunction)
+        if not node.ids:
+            node = self._insert(node)
         node.ids[id] = None
         self._by_id[id] = node
         return node
@@ -107,15 +101,14 @@ class ConjunctionDag:
             self._delete(node)
         return node
 
-    def _insert(self, held: Held) -> DagNode:
-        """A new node, in its place; or the one that means the same in other words."""
-        over = {self._of_held[other]: None for other in self._boxes.coverers(held)}
-        under = {self._of_held[other]: None for other in self._boxes.covered(held)}
+    def _insert(self, node: DagNode) -> DagNode:
+        """Put a new node in its place; returns it, or the one that means the same otherwise."""
+        over = dict.fromkeys(self._boxes.coverers(node))
+        under = dict.fromkeys(self._boxes.covered(node))
         for other in over:
             if other in under:
                 return other
-        self._boxes.keep(held)
-        node = DagNode(held)
+        self._boxes.keep(node)
         above = [other for other in over if not any(child in over for child in other.below)]
         below = [other for other in under if not any(parent in under for parent in other.above)]
         for upper in above:
@@ -126,16 +119,14 @@ class ConjunctionDag:
             _connect(upper, node)
         for lower in below:
             _connect(node, lower)
-        self._boxes.seat(held)
-        self._of_held[held] = node
-        self._nodes[held.key] = node
+        self._boxes.seat(node)
+        self._nodes[node] = None
         return node
 
     def _delete(self, node: DagNode) -> None:
-        self._boxes.unseat(node.held)
-        self._boxes.release(node.held)
-        del self._of_held[node.held]
-        del self._nodes[node.held.key]
+        self._boxes.unseat(node)
+        self._boxes.release(node)
+        del self._nodes[node]
         for upper in node.above:
             del upper.below[node]
         for lower in node.below:

@@ -11,14 +11,14 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.events import Events
+from anabranch.matching.events import Events, Plain
 from anabranch.matching.memory import Memory
 from anabranch.matching.spelling import Spelling
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import LocalError
 
 Integers = NDArray[np.int32]
 Words = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 EngineName = Literal["auto", "numba", "numpy"]
 
 
@@ -57,6 +57,15 @@ class Engine(Protocol):
     def learn_pattern(self) -> Callable[[int, int, int, bytes], None] | None:
         """Is told about a new pattern: (code, attribute, kind, literal); None: it takes none."""
 
+    def learn_name(self, attribute: int, name: str) -> None:
+        """A new attribute has this name."""
+
+    def rewrite_names(self, names: Sequence[str | None]) -> None:
+        """These are the names of attributes now, and no others."""
+
+    def learn_code(self, code: int, attribute: int, text: str) -> None:
+        """A new code stands for this text of an attribute."""
+
     def drop_codes(self, codes: list[int]) -> None:
         """Forget codes that nothing refers to yet."""
 
@@ -78,8 +87,20 @@ class Engine(Protocol):
     def group_of(self, entry: int) -> int:
         """The number of the destination of an entry's subscription."""
 
-    def search_one(self, heads: Words, values: Words, texts: Bytes) -> tuple[Integers, Integers]:
-        """(owners, doubtful entries) of one event; valid until the next call."""
+    def name_by(self, ids: Words | None) -> None:
+        """The ids of owners stand here from now on; None: they are no integers."""
+
+    def search_one(self, event: Plain | Envelope) -> tuple[int, int]:
+        """How many (owners, doubtful entries) one event has; they are valid until the next call."""
+
+    def owners(self, count: int) -> Integers:
+        """So many owners that the last `search_one` found."""
+
+    def doubts(self, count: int) -> Integers:
+        """So many doubtful entries that the last `search_one` found."""
+
+    def ids(self, count: int) -> list[int] | None:
+        """The ids of so many owners that the last `search_one` found, if they are at hand."""
 
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
@@ -87,14 +108,7 @@ class Engine(Protocol):
     def named(self, owners: Integers, names: Words) -> Words:
         """`names[owners]`."""
 
-    def reach(
-        self,
-        heads: Words,
-        values: Words,
-        texts: Bytes,
-        hits: NDArray[np.bool_],
-        open_bits: Words,
-    ) -> Integers:
+    def reach(self, event: Plain | Envelope, hits: NDArray[np.bool_], open_bits: Words) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
 
     @property

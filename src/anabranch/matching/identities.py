@@ -20,8 +20,11 @@ Take = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.int64]]
 class Identities:
     """Entry → id, and back."""
 
-    def __init__(self) -> None:
-        self._by_entry: Ids = np.zeros(1_024, np.int64)
+    def __init__(self, moved: Callable[[NDArray[np.int64] | None], None]) -> None:
+        #: Is told where the ids of entries are from now on; None: they are no integers.
+        self._moved = moved
+        self._by_entry: Ids
+        self._move(np.zeros(1_024, np.int64))
         #: Id → first entry, or -1 for a filter that nothing satisfies.
         self.entries: dict[Hashable, int] = {}
 
@@ -31,12 +34,17 @@ class Identities:
         if entry < 0:
             return
         if self._by_entry.dtype != object and not _is_integer(identity):
-            self._by_entry = self._by_entry.astype(object)
+            self._move(self._by_entry.astype(object))
         if entry >= len(self._by_entry):
             # An entry may lie far beyond: behind a filter of many conjunctions, or in a snapshot.
             more = np.zeros(entry + entry // 3 + 16 - len(self._by_entry), self._by_entry.dtype)
-            self._by_entry = np.concatenate((self._by_entry, more))
+            self._move(np.concatenate((self._by_entry, more)))
         self._by_entry[entry] = identity  # type: ignore[call-overload]
+
+    def _move(self, by_entry: Ids) -> None:
+        self._by_entry = by_entry
+        is_integers = by_entry.dtype != object
+        self._moved(cast("NDArray[np.int64]", by_entry) if is_integers else None)
 
     def drop(self, identity: Hashable) -> int:
         """Forget an id; returns its first entry. KeyError if it is unknown."""

@@ -4,6 +4,9 @@
     index.add("cheap-ibm", "symbol = 'IBM' AND price < 50")
     index.match({"symbol": "IBM", "price": 49.5})        # ["cheap-ibm"]
 
+An event is an `Event`, a mapping of names to values, or an `Envelope`, which is matched as it
+arrived, without decoding its attributes; a `RemoteError` says that they are none.
+
 Rules
 1. Exact for the whole language. What an engine cannot decide (a residue, a long text bound) it
    narrows down, and the filter's own evaluation has the last word.
@@ -19,10 +22,10 @@ Rules
 """
 
 import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -38,13 +41,20 @@ from anabranch.matching.engine import (
     make_engine,
     memory_of,
 )
-from anabranch.matching.events import EventEncoder, Events, attributes_of
+from anabranch.matching.events import (
+    Asked,
+    Events,
+    attributes_of,
+    encoded,
+    own_attributes,
+)
 from anabranch.matching.groups import Groups
 from anabranch.matching.identities import Identities
 from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
 from anabranch.matching.matches import Matches
 from anabranch.matching.schema import Schema
 from anabranch.matching.spelling import Spelling
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import (
     DuplicateIdError,
     FilterError,
@@ -52,10 +62,9 @@ from anabranch.model.errors import (
     LocalError,
     UnknownIdError,
 )
-from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.normal.plain import Demands, read_plain
 from anabranch.model.values import Attributes
 
 #: What was accepted once is accepted again: a snapshot does not say by which limits it was.
@@ -68,6 +77,12 @@ _ANY_SIZE = Limits(
     attributes_max=1 << 30,
 )
 
+#: What is asked about without further ado.
+_AS_IT_IS = (dict, Envelope)
+
+#: What a subscription says: its conjunctions, or the demands of a plain one.
+_Said = TypeVar("_Said")
+
 
 class MatchIndex:
     """Subscriptions by id; events in, ids out. See the rules at the top of this module."""
@@ -79,10 +94,13 @@ class MatchIndex:
         self._limits = limits
         self._engine = engine
         self._schema = Schema(
-            engine.open_axis, limits.index_attributes_max, learn_pattern=engine.learn_pattern
+            engine.open_axis,
+            limits.index_attributes_max,
+            engine.learn_code,
+            engine.learn_pattern,
+            engine.learn_name,
         )
-        self._encoder = EventEncoder(self._schema)
-        self._identities = Identities()
+        self._identities = Identities(engine.name_by)
         self._doubts = Doubts()
         self._groups = Groups()
         self._entry_count = 0
@@ -101,16 +119,20 @@ class MatchIndex:
     ) -> None:
         """Add a subscription. `destination` is what `destinations` answers with; `place` takes
         only that conjunction of the filter."""
-        parsed = self._filter_of(filter)
-        conjunctions = parsed.conjunctions
-        if place is not None:
-            conjunctions = (_at(conjunctions, place),)
+        source = self._source_of(filter) if place is None else self._filter_of(filter)
         hash(destination)  # what cannot be one is refused before anything has changed
         with self._lock:
             self._check_writable()
             if id in self._identities.entries:
                 raise DuplicateIdError(f"subscription {id!r} is in the index already")
-            self._identities.put(id, self._insert(parsed, conjunctions, destination))
+            if isinstance(source, Filter):
+                conjunctions = source.conjunctions
+                if place is not None:
+                    conjunctions = (_at(conjunctions, place),)
+                first = self._insert(source, conjunctions, destination)
+            else:
+                first = self._insert_plain(source, destination)
+            self._identities.put(id, first)
 
     def add_many(self, subscriptions: Iterable[tuple[Hashable, Filter | str]]) -> None:
         """Add one after the other; an error leaves those before it in the index."""
@@ -133,11 +155,21 @@ class MatchIndex:
     def __contains__(self, id: object) -> bool:
         return id in self._identities.entries
 
-    def _filter_of(self, filter: Filter | str) -> Filter:
+    def _source_of(self, filter: Filter | str) -> Filter | tuple[Demands, ...]:
+        """A filter whose normal form is known, or what a plain text demands."""
         if isinstance(filter, str):
-            return Filter.parse(filter, self._limits)
+            plain = read_plain(filter, self._limits)
+            if plain is not None:
+                return plain
+        return self._filter_of(filter)
+
+    def _filter_of(self, filter: Filter | str) -> Filter:
+        """A filter whose normal form is known."""
+        if isinstance(filter, str):
+            filter = Filter.parse(filter, self._limits)
         if not isinstance(filter, Filter):
             raise FilterError(f"expected a Filter or its text, not {filter!r}")
+        _ = filter.conjunctions  # found now, so that a filter without one changes nothing
         return filter
 
     def _check_writable(self) -> None:
@@ -148,13 +180,8 @@ class MatchIndex:
         self, filter: Filter, conjunctions: tuple[Conjunction, ...], destination: Hashable
     ) -> int:
         """Add the entries of a new subscription; returns the first, or -1 if it has none."""
-        if self._entry_count + len(conjunctions) > self._limits.index_conjunctions_max:
-            raise FilterLimitError(
-                f"the index holds {self._entry_count} conjunctions;"
-                f" its limit is {self._limits.index_conjunctions_max}"
-            )
-        spelled = self._spell(conjunctions)
-        self._engine.reserve_codes(len(self._schema.texts))
+        self._check_room(len(conjunctions))
+        spelled = self._spell(self._schema.spell, conjunctions)
         group = self._groups.join(destination)
         many = MANY if len(spelled) > 1 else 0
         first = -1
@@ -167,19 +194,41 @@ class MatchIndex:
         self._entry_count += len(spelled)
         return first
 
-    def _spell(self, conjunctions: tuple[Conjunction, ...]) -> list[Spelling]:
-        """The conjunctions as words; where names run out, unused ones are given back first."""
+    def _insert_plain(self, plain: tuple[Demands, ...], destination: Hashable) -> int:
+        """Add the entries of a plain subscription, none of which is in doubt; returns the first."""
+        self._check_room(len(plain))
+        spelled = self._spell(self._schema.spell_plain, plain)
+        group = self._groups.join(destination)
+        many = MANY if len(spelled) > 1 else 0
+        first = self._engine.insert(spelled[0], many, -1, group)
+        for spelling in spelled[1:]:
+            self._engine.insert(spelling, many, first, group)
+        self._entry_count += len(spelled)
+        return first
+
+    def _check_room(self, conjunctions: int) -> None:
+        if self._entry_count + conjunctions > self._limits.index_conjunctions_max:
+            raise FilterLimitError(
+                f"the index holds {self._entry_count} conjunctions;"
+                f" its limit is {self._limits.index_conjunctions_max}"
+            )
+
+    def _spell(self, spell: Callable[[_Said], Spelling], parts: Sequence[_Said]) -> list[Spelling]:
+        """The parts as words; where names run out, unused ones are given back first."""
         self._schema.fresh.clear()
         try:
-            return [self._schema.spell(conjunction) for conjunction in conjunctions]
+            spelled = [spell(part) for part in parts]
         except FilterLimitError:
             self._unspell()
             self._sweep()
-        try:
-            return [self._schema.spell(conjunction) for conjunction in conjunctions]
-        except FilterLimitError:
-            self._unspell()
-            raise
+            try:
+                spelled = [spell(part) for part in parts]
+            except FilterLimitError:
+                self._unspell()
+                raise
+        if self._schema.fresh:
+            self._engine.reserve_codes(len(self._schema.texts))
+        return spelled
 
     def _unspell(self) -> None:
         """Give back the codes of a filter that could not be spelled to its end."""
@@ -201,54 +250,51 @@ class MatchIndex:
         """Give back attributes that no filter names any more."""
         for attribute, space in self._schema.free_unused(self._engine.axis_is_used):
             self._engine.close_axis(attribute, space)
+        self._engine.rewrite_names(self._schema.names)
 
     # -- matching -----------------------------------------------------------------------------
 
-    def match(self, event: Event | Attributes) -> list[Hashable]:
+    def match(self, event: Asked) -> list[Hashable]:
         """The ids of all subscriptions whose filter the event satisfies."""
-        attributes = attributes_of(event)
+        asked = event if type(event) in _AS_IT_IS else own_attributes(event)
         with self._lock:
-            owners, doubts = self._engine.search_one(*self._encoder.one(attributes))
-            if len(doubts):
-                owners = self._decided(owners, doubts, attributes)
+            owner_count, doubt_count = self._engine.search_one(asked)  # type: ignore[arg-type]
+            if doubt_count == 0:
+                known = self._engine.ids(owner_count)
+                if known is not None:
+                    return known  # type: ignore[return-value]
+            owners = self._engine.owners(owner_count)
+            if doubt_count:
+                doubts = self._engine.doubts(doubt_count)
+                owners = self._decided(owners, doubts, attributes_of(event))
             ids: list[Hashable] = self._identities.of(owners, self._engine.named).tolist()
         return ids
 
-    def match_batch(self, events: Sequence[Event | Attributes] | Events) -> Matches:
+    def match_batch(self, events: Sequence[Asked] | Events) -> Matches:
         """`match` for many events at once: a sequence with a list of ids for each."""
+        batch = encoded(events)
         with self._lock:
-            encoded = self._current(events)
-            found = self._engine.search(encoded)
+            found = self._engine.search(batch)
             if len(found.doubts):
-                found = self._settle(encoded, found)
+                found = self._settle(batch, found)
             return Matches(self._identities.of(found.owners, self._engine.named), found.offsets)
 
-    def encode(self, events: Sequence[Event | Attributes]) -> Events:
+    def encode(self, events: Sequence[Asked]) -> Events:
         """The events as `match_batch` wants them, for matching the same ones repeatedly."""
-        attributes = [attributes_of(event) for event in events]
-        with self._lock:
-            return self._encoder.many(attributes)
+        return encoded(events)
 
-    def destinations(self, event: Event | Attributes) -> set[Hashable]:
+    def destinations(self, event: Asked) -> set[Hashable]:
         """The destinations of all subscriptions the event satisfies; stops when all are found."""
-        attributes = attributes_of(event)
+        asked = event if isinstance(event, Envelope) else own_attributes(event)
         with self._lock:
             hits, open_bits = self._groups.unhit()
-            heads, values, texts = self._encoder.one(attributes)
-            doubts = self._engine.reach(heads, values, texts, hits, open_bits).tolist()
+            doubts = self._engine.reach(asked, hits, open_bits).tolist()
+            attributes = attributes_of(event) if doubts else {}
             for entry in doubts:
                 group = self._engine.group_of(entry)
                 if not hits[group]:
                     hits[group] = self._doubts.decide(entry, attributes)
             return self._groups.names(hits)
-
-    def _current(self, events: Sequence[Event | Attributes] | Events) -> Events:
-        """Encoded events that the schema of this moment understands."""
-        if not isinstance(events, Events):
-            return self._encoder.many([attributes_of(event) for event in events])
-        if events.stamp == self._encoder.stamp:
-            return events
-        return self._encoder.many(events.attributes)
 
     def _decided(self, owners: Integers, doubts: Integers, attributes: Attributes) -> Integers:
         """The owners, and those of doubtful entries that do match."""
@@ -321,6 +367,7 @@ class MatchIndex:
         index = cls.__new__(cls)
         index._assemble(engine_over(memory), DEFAULT_LIMITS)
         index._schema.restore(contents["names"], contents["axes"], contents["texts"])
+        index._engine.rewrite_names(contents["names"])
         for identity, entry in contents["ids"]:
             index._identities.put(identity, entry)
         for entry, text in contents["doubts"]:

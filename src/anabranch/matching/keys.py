@@ -59,3 +59,16 @@ def key_of_bytes(data: bytes) -> int:
     """The key of a text that is given in UTF-8."""
     first = int.from_bytes(data[:7].ljust(7, b"\0"), "big")
     return (first << 8 | min(len(data), 8)) - _HALF
+
+
+def is_long(text: str) -> bool:
+    """Whether the key of a text may be that of others too."""
+    return len(text.encode()) > TEXT_EXACT_BYTES
+
+
+def keys_of_texts(start: str, end: str | None) -> tuple[int, int]:
+    """(lowest, highest) key of the texts from `start` up to but not including `end`."""
+    low = key_of_text(start)
+    if end is None:
+        return low, _HALF - 1
+    return low, key_of_text(end) - (0 if is_long(end) else 1)

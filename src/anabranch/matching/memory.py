@@ -58,6 +58,8 @@ GROUPS: dict[int, tuple[tuple[int, DTypeLike, int], ...]] = {
         (at.ATTRIBUTE_AXES, np.int32, at.SPACES),
         (at.ATTRIBUTE_CLASSES, np.int32, 2),
         (at.CELL_MASK, np.uint64, 1),
+        (at.NAMES, np.int64, at.NAME_WORDS),
+        (at.NAME_SEEN, np.int32, 1),
     ),
     at.CODE_CAPACITY: (
         (at.CODE_REFS, np.int32, 1),
@@ -70,6 +72,8 @@ GROUPS: dict[int, tuple[tuple[int, DTypeLike, int], ...]] = {
     at.LITERAL_CAPACITY: ((at.LITERALS, np.uint8, 1),),
     at.CLASS_CAPACITY: ((at.CLASSES, np.int32, 1),),
     at.TEXT_CAPACITY: ((at.TEXT_HASHES, np.int64, 1),),
+    at.NAME_LETTER_CAPACITY: ((at.NAME_LETTERS, np.uint8, 1),),
+    at.MESSAGE_CAPACITY: ((at.MESSAGE, np.uint8, 1),),
     at.OUTPUT_CAPACITY: ((at.OUTPUT, np.int32, 1),),
     at.DOUBT_CAPACITY: ((at.DOUBTS, np.int32, 1),),
 }
@@ -133,9 +137,23 @@ _FIRST_CAPACITY: dict[int, int] = {
     at.LITERAL_CAPACITY: 4_096,
     at.CLASS_CAPACITY: 64,
     at.TEXT_CAPACITY: 1_024,
+    at.NAME_LETTER_CAPACITY: 1_024,
+    at.MESSAGE_CAPACITY: 4_096,
     at.OUTPUT_CAPACITY: 65_536,
     at.DOUBT_CAPACITY: 4_096,
 }
+
+
+#: Arrays whose size is no matter of a capacity counter.
+_UNGROUPED = (
+    at.HASH,
+    at.PATTERN_HASH,
+    at.POWERS,
+    at.MASKS,
+    at.NAME_HASH,
+    at.NAME_HASHES,
+    at.NAMED,
+)
 
 
 def stored_sizes(context: NDArray[np.int64]) -> dict[int, int]:
@@ -172,7 +190,10 @@ class Memory:
             self._resize(capacity, units)
         self._put(at.MASKS, _aligned(at.BLOCK_SLOTS * 16, np.uint64))
         self._put(at.POWERS, np.zeros(at.LITERAL_BYTES_MAX + 1, np.int64))
+        self._put(at.NAME_HASHES, np.zeros(at.NAME_HASHES_MAX, np.int64))
+        self._put(at.NAMED, np.zeros(at.NAMED_MAX, np.int64))
         self.grow_hash(1_024)
+        self.grow_name_hash(64)
         self.grow_pattern_hash(256)
         self.context[at.SLOT_COUNT] = at.SCRATCH_SLOTS
 
@@ -206,6 +227,7 @@ class Memory:
         self.arrays[at.ATTRIBUTE_AXES][at.SPACES * start : at.SPACES * stop] = -1
         self.arrays[at.ATTRIBUTE_CLASSES][2 * start : 2 * stop] = 0
         self.arrays[at.CELL_MASK][start:stop] = 1 << at.MISS
+        self.arrays[at.NAME_SEEN][start:stop] = 0
 
     def grow(self, capacity: int, units_min: int = 0) -> None:
         """Make the arrays behind a capacity counter larger by a third, or to `units_min`."""
@@ -221,6 +243,11 @@ class Memory:
         """A new empty hash table for patterns, likewise."""
         self._put(at.PATTERN_HASH, np.zeros(units, np.int32))
         self.context[at.PATTERN_HASH_MASK] = units - 1
+
+    def grow_name_hash(self, units: int) -> None:
+        """A new empty hash table for names, likewise."""
+        self._put(at.NAME_HASH, np.zeros(units, np.int32))
+        self.context[at.NAME_HASH_MASK] = units - 1
 
     def integers(self, number: int) -> NDArray[np.int32]:
         """The int32 array of this number."""
@@ -239,6 +266,7 @@ class Memory:
         fresh = memory.context
         memory.context = context.copy()
         memory.context[: at.ARRAYS] = fresh[: at.ARRAYS]
+        memory.context[at.NAME_HASH_MASK] = fresh[at.NAME_HASH_MASK]
         memory.context[at.STAMP] = 0
         for capacity, arrays in GROUPS.items():
             units = int(context[COUNT_OF.get(capacity, capacity)])
@@ -251,6 +279,7 @@ class Memory:
             memory._put(number, array)
         memory.arrays[at.STAMPS][:] = 0
         memory.arrays[at.HITS][:] = 0
+        memory.arrays[at.NAME_SEEN][:] = 0
         memory._blank_cells()
         return memory
 
@@ -270,8 +299,7 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """Bytes of the parts of the arrays that are or were in use, scratch memory included."""
-        single = (at.HASH, at.PATTERN_HASH, at.POWERS, at.MASKS)
-        total = sum(self.arrays[number].nbytes for number in single)
+        total = sum(self.arrays[number].nbytes for number in _UNGROUPED)
         for capacity, arrays in GROUPS.items():
             units = int(self.context[COUNT_OF.get(capacity, capacity)])
             for _, kind, per_unit in arrays:

@@ -1,9 +1,9 @@
-"""The book of patterns: literals that texts begin with, end with or contain, for the kernels.
+"""The book of patterns: literals that texts begin with, end with, contain or are, for the kernels.
 
 `kernels.patterns` finds which of them a text satisfies. Here is kept what it reads: the
 literals one after the other, the table by hash, and for each attribute the (kind, length) pairs
-that occur. Literals of patterns that are gone are swept out when they outweigh the rest. State:
-rebuilt from the filters.
+that occur, but for whole texts, which are looked up at once. Literals of patterns that are gone are
+swept out when they outweigh the rest. State: rebuilt from the filters.
 """
 
 import numpy as np
@@ -32,12 +32,14 @@ class PatternBook:
 
     def learn(self, code: int, attribute: int, kind: int, literal: bytes) -> None:
         """A pattern is used for the first time; the code's capacity is there."""
-        class_word = kind << 16 | len(literal)
+        class_word = kind << 16 | min(len(literal), 0xFFFF)
         self._patterns[code] = (literal, attribute, class_word)
         if 2 * (len(self._patterns) + 1) > self._memory.context[at.PATTERN_HASH_MASK]:
             self._grow_table(skip=code)
         self._write(code)
         put_pattern(self._memory.context, code)
+        if kind == at.EQUALS:
+            return
         classes = self._classes.setdefault(attribute, {})
         classes[class_word] = classes.get(class_word, 0) + 1
         if classes[class_word] == 1:
@@ -51,6 +53,12 @@ class PatternBook:
         literal, attribute, class_word = pattern
         drop_pattern(self._memory.context, code)
         self._dead_bytes += len(literal)
+        if class_word >> 16 != at.EQUALS:
+            self._forget_class(attribute, class_word)
+        if self._dead_bytes > 4_096 and 2 * self._dead_bytes > self._literal_bytes:
+            self._sweep()
+
+    def _forget_class(self, attribute: int, class_word: int) -> None:
         classes = self._classes[attribute]
         classes[class_word] -= 1
         if classes[class_word] == 0:
@@ -58,8 +66,6 @@ class PatternBook:
             if not classes:
                 del self._classes[attribute]
             self._write_classes()
-        if self._dead_bytes > 4_096 and 2 * self._dead_bytes > self._literal_bytes:
-            self._sweep()
 
     def _write(self, code: int) -> None:
         """Append a literal and say where it is."""

@@ -1,19 +1,20 @@
 """Predicates and placed events in Python, for the numpy engine.
 
-The same words that the kernels take (see `kernels.layout`), read back into values, and the same
-tests.
+The predicates are the words that the kernels take (see `kernels.layout`), read back into values;
+the tests are the same.
 """
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.matching import keys
+from anabranch.matching.events import Plain
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.schema import FLOAT_ENDS
 from anabranch.matching.spelling import Spelling
+from anabranch.model.values import Value
 
 _LOWEST = -(1 << 63)
 _HIGHEST = (1 << 63) - 1
@@ -89,6 +90,28 @@ class Placed:
         self.kinds: dict[int, int] = {}
         self._axes: dict[tuple[int, int], int] = {}
         self._touched: list[int] = []
+        #: Name → attribute.
+        self._attributes: dict[str, int] = {}
+        #: (attribute, text) → code, and back.
+        self._codes: dict[tuple[int, str], int] = {}
+        self._coded: dict[int, tuple[int, str]] = {}
+
+    def learn_name(self, attribute: int, name: str) -> None:
+        """A new attribute has this name."""
+        self._attributes[name] = attribute
+
+    def rewrite_names(self, names: Sequence[str | None]) -> None:
+        """These are the names of attributes now, and no others."""
+        self._attributes = {name: i for i, name in enumerate(names) if name is not None}
+
+    def learn_code(self, code: int, attribute: int, text: str) -> None:
+        """A new code stands for this text of an attribute."""
+        self._codes[attribute, text] = code
+        self._coded[code] = (attribute, text)
+
+    def drop_code(self, code: int) -> None:
+        """A code stands for nothing any more."""
+        del self._codes[self._coded.pop(code)]
 
     def open_axis(self, axis: int, attribute: int, space: int) -> None:
         """A new axis."""
@@ -102,29 +125,25 @@ class Placed:
         """An axis is gone."""
         del self._axes[attribute, space]
 
-    def place(
-        self, heads: NDArray[np.int64], values: NDArray[np.int64], texts: NDArray[np.uint8]
-    ) -> None:
+    def place(self, event: Plain) -> None:
         """Set low and high key on the axes of an event's attributes."""
-        words = values.tolist()
-        for i, head in enumerate(heads.tolist()):
-            first, length = words[2 * i + 1] & 0xFFFFFFFF, words[2 * i + 1] >> 32
-            text_key = keys.key_of_bytes(texts[first : first + length].tobytes())
-            self._place_one(head & 0xFFFFFFFF, head >> 32, words[2 * i], text_key)
+        for name, value in event.items():
+            attribute = self._attributes.get(name)
+            if attribute is not None:
+                self._place_one(attribute, value)
 
-    def _place_one(self, attribute: int, form: int, value: int, text_key: int) -> None:
-        kind = at.K_TEXT
-        if form == at.FORM_TRUTH:
+    def _place_one(self, attribute: int, value: Value) -> None:
+        if isinstance(value, bool):
             kind = at.K_TRUE if value else at.K_FALSE
-        elif form == at.FORM_TEXT:
-            self._set(attribute, at.CODE, value << 32 if value >= 0 else -1, None)
-            self._set(attribute, at.TEXT, text_key, None)
+        elif isinstance(value, str):
+            kind = at.K_TEXT
+            code = self._codes.get((attribute, value))
+            self._set(attribute, at.CODE, -1 if code is None else code << 32, None)
+            self._set(attribute, at.TEXT, keys.key_of_bytes(value.encode()), None)
         else:
-            number = value if form == at.FORM_INTEGER else _float_of_bits(value)
-            kind = at.K_NAN if number != number else at.K_NUMBER
+            kind = at.K_NAN if value != value else at.K_NUMBER
             if kind == at.K_NUMBER:
-                key, rest = keys.key_and_rest(number)
-                self._set(attribute, at.NUMBER, key, rest)
+                self._set(attribute, at.NUMBER, *keys.key_and_rest(value))
         axis = self._axes.get((attribute, at.KIND))
         if axis is not None:
             self.kinds[axis] = kind
@@ -153,11 +172,6 @@ class Placed:
         self._touched.clear()
         self.rests.clear()
         self.kinds.clear()
-
-
-def _float_of_bits(bits: int) -> float:
-    number: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return number
 
 
 def holds(predicate: Predicate, placed: Placed) -> bool:

@@ -12,15 +12,20 @@ from the filters.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 from anabranch.matching import keys
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.spelling import Spelling
-from anabranch.matching.textual import TextPattern, pattern_of_condition, pattern_of_values
+from anabranch.matching.textual import (
+    TextPattern,
+    pattern_of_condition,
+    pattern_of_values,
+    single_gaps,
+)
 from anabranch.model.errors import FilterLimitError
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
+from anabranch.model.normal.plain import Demands, conjunction_of
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 from anabranch.model.normal.valueset import ValueSet
 from anabranch.model.values import FLOAT_EXACT_MAX, INFINITY
@@ -51,12 +56,15 @@ class Schema:
         self,
         open_axis: Callable[[int, int, int], None],
         attributes_max: int,
-        learn_code: Callable[[int, str], None] | None = None,
+        learn_code: Callable[[int, int, str], None] | None = None,
         learn_pattern: Callable[[int, int, int, bytes], None] | None = None,
+        learn_name: Callable[[int, str], None] | None = None,
     ) -> None:
         #: Tells the engine about a new axis: (axis, attribute, space).
         self._open_axis = open_axis
-        #: Is told about a new code, if it wants to be: (code, text).
+        #: Is told about a new attribute, if it wants to be: (attribute, name).
+        self._learn_name = learn_name
+        #: Is told about a new code, if it wants to be: (code, attribute, text).
         self._learn_code = learn_code
         #: Is told about a new pattern: (code, attribute, kind, literal). None: no patterns.
         self._learn_pattern = learn_pattern
@@ -81,10 +89,6 @@ class Schema:
         self._free_codes: list[int] = []
         #: Codes made since somebody emptied this list: whoever refuses a filter gives them back.
         self.fresh: list[int] = []
-        #: Grows whenever an attribute or an axis comes or goes: shapes of events are stale then.
-        self.version = 0
-        #: Grows whenever a code comes or goes: encoded events are stale then.
-        self.code_version = 0
 
     # -- attributes, axes, codes --------------------------------------------------------------
 
@@ -98,7 +102,6 @@ class Schema:
             axis = self._free_axes.pop() if self._free_axes else self._new_axis(name)
             self.axis_count = max(self.axis_count, axis + 1)
             self.axes[space][attribute] = axis
-            self.version += 1
             self._open_axis(axis, attribute, space)
         return axis
 
@@ -123,7 +126,8 @@ class Schema:
                 )
             self.names.append(name)
         self.attributes[name] = attribute
-        self.version += 1
+        if self._learn_name is not None:
+            self._learn_name(attribute, name)
         return attribute
 
     def code(self, name: str, text: str) -> int:
@@ -134,7 +138,7 @@ class Schema:
         if code is None:
             code = codes[text] = self._new_code(attribute, text)
             if self._learn_code is not None:
-                self._learn_code(code, text)
+                self._learn_code(code, attribute, text)
         return code
 
     def _pattern_code(self, pattern: TextPattern) -> int:
@@ -155,7 +159,6 @@ class Schema:
             self.texts.append((attribute, text))
         else:
             self.texts[code] = (attribute, text)
-        self.code_version += 1
         self.fresh.append(code)
         return code
 
@@ -170,7 +173,6 @@ class Schema:
             del self.patterns[attribute][text]
         self.texts[code] = None
         self._free_codes.append(code)
-        self.code_version += 1
 
     def free_unused(self, is_used: Callable[[int], bool]) -> list[tuple[int, int]]:
         """Give back unused axes and attributes; returns (attribute, space) of each axis."""
@@ -190,7 +192,6 @@ class Schema:
                 self.patterns.pop(attribute, None)
                 self.names[attribute] = None
                 self._free_attributes.append(attribute)
-        self.version += 1
         return closed
 
     def restore(
@@ -207,13 +208,12 @@ class Schema:
         for code, known in enumerate(self.texts):
             if known is not None and isinstance(known[1], str):
                 self.codes.setdefault(known[0], {})[known[1]] = code
-        self.version += 1
 
     # -- conjunctions -------------------------------------------------------------------------
 
     def spell(self, conjunction: Conjunction) -> Spelling:
         """The tests of a conjunction's constraints."""
-        spelling = Spelling()
+        spelling = Spelling([], "", 0)
         words = spelling.words
         heads = self._number_heads
         plain = 0
@@ -259,6 +259,27 @@ class Schema:
         spelling.count += plain
         spelling.is_line = spelling.is_line and spelling.count <= at.LINE_RANGES
         return spelling
+
+    def spell_plain(self, demands: Demands) -> Spelling:
+        """The tests of a plain conjunction: quickest where its attributes are known."""
+        words: list[int | float] = []
+        form = ""
+        number_heads = self._number_heads
+        code_heads = self._code_heads
+        for name, demand in demands.items():
+            if not isinstance(demand, str):
+                if name not in number_heads:
+                    return self.spell(conjunction_of(demands))
+                words += (number_heads[name], *demand)
+                form += "qdd"
+                continue
+            if name not in code_heads:
+                return self.spell(conjunction_of(demands))
+            head, codes = code_heads[name]
+            code = codes.get(demand)
+            words += (head, self.code(name, demand) if code is None else code)
+            form += "qq"
+        return Spelling(words, form, len(demands))
 
     def _spell_residue(self, spelling: Spelling, conjunction: Conjunction) -> None:
         """Spell one pattern per attribute, where residues imply one."""
@@ -322,17 +343,17 @@ class Schema:
         if prefix is not None and name not in spelling.patterned:
             self._spell_pattern(spelling, prefix)
             return
-        gaps = _single_gaps(values)
+        gaps = single_gaps(values)
         if gaps is not None and len(gaps) <= CODES_MAX:
             self._spell_codes(spelling, name, at.NOT_CODES, gaps)
             return
         if len(ranges) > RANGES_MAX:
             ranges = ((ranges[0][0], ranges[-1][1]),)
         ends = [text for pair in ranges for text in pair if text is not None]
-        if len(ranges) < len(values.texts) or any(map(_is_long, ends)):
+        if len(ranges) < len(values.texts) or any(map(keys.is_long, ends)):
             spelling.undecided.append((name, values))
         axis = self.axis(name, at.TEXT)
-        words = [word for start, end in ranges for word in _text_keys(start, end)]
+        words = [word for start, end in ranges for word in keys.keys_of_texts(start, end)]
         head = axis | at.RANGES << 16 | len(ranges) << 24
         put = spelling.put_line if len(ranges) == 1 else spelling.put
         put("q" * (1 + len(words)), head, *words)
@@ -359,28 +380,3 @@ class Schema:
             spelling.undecided.append((name, values))
         axis = self.axis(name, at.KIND)
         spelling.put("qq", axis | at.KINDS << 16 | 1 << 24, mask)
-
-
-def _is_long(text: str) -> bool:
-    return len(text.encode()) > keys.TEXT_EXACT_BYTES
-
-
-def _text_keys(start: str, end: str | None) -> tuple[int, int]:
-    """(lowest, highest) key of the texts from `start` up to but not including `end`."""
-    low = keys.key_of_text(start)
-    if end is None:
-        return low, (1 << 63) - 1
-    return low, keys.key_of_text(end) - (0 if _is_long(end) else 1)
-
-
-def _single_gaps(values: ValueSet) -> list[str] | None:
-    """The texts left out, if all texts but some single ones are in the set."""
-    ranges = values.texts
-    if ranges[0][0] not in ("", "\0") or ranges[-1][1] is not None:
-        return None
-    gaps = [""] if ranges[0][0] == "\0" else []
-    for (_, gap), (after, _) in pairwise(ranges):
-        if gap is None or after != gap + "\0":
-            return None
-        gaps.append(gap)
-    return gaps

@@ -31,7 +31,7 @@ from anabranch.matching.memory import STORED, Array, Memory, stored_sizes
 from anabranch.model.errors import LocalError
 from anabranch.model.values import INT_MAX, INT_MIN
 
-FORMAT = "anabranch-match-index-2"
+FORMAT = "anabranch-match-index-3"
 _CONTEXT = "context.npy"
 _INDEX = "index.json"
 _INDEX_CHECKSUM = "index.crc32"

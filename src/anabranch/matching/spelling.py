@@ -14,13 +14,14 @@ class Spelling:
 
     __slots__ = ("count", "form", "is_line", "patterned", "residue", "undecided", "words")
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.words: list[int | float] = []
+    def __init__(self, words: list[int | float], form: str, count: int) -> None:
+        """A spelling of `count` single ranges and codes; more can be put behind them."""
+        self.count = count
+        self.words = words
         #: One letter per word, as `struct` has them.
-        self.form = ""
+        self.form = form
         #: Whether every predicate is a single range or a single code, and they fit into a line.
-        self.is_line = True
+        self.is_line = count <= at.LINE_RANGES
         #: Constraints that the words imply but do not decide.
         self.undecided: list[tuple[str, ValueSet]] = []
         #: Residues that the words do not decide.

@@ -6,6 +6,7 @@ x LIKE 'a%b_c%d'   ends with d            necessary, the condition itself still 
 x LIKE 'abc%'      begins with abc        a range of texts in the normal form, recognised as such
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from anabranch.matching.kernels import layout as at
@@ -61,3 +62,16 @@ def pattern_of_values(name: str, values: ValueSet) -> TextPattern | None:
 def _is_literal(segment: Segment) -> bool:
     size = len(segment.text.encode())
     return not segment.holes and 0 < size <= at.LITERAL_BYTES_MAX
+
+
+def single_gaps(values: ValueSet) -> list[str] | None:
+    """The texts left out, if all texts but some single ones are in the set."""
+    ranges = values.texts
+    if ranges[0][0] not in ("", "\0") or ranges[-1][1] is not None:
+        return None
+    gaps = [""] if ranges[0][0] == "\0" else []
+    for (_, gap), (after, _) in pairwise(ranges):
+        if gap is None or after != gap + "\0":
+            return None
+        gaps.append(gap)
+    return gaps

@@ -10,16 +10,17 @@ State: predicates in parallel arrays, entries pointing into them; removed ones a
 when they outnumber the rest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.engine import Bytes, Found, Integers, Words, joined
-from anabranch.matching.events import Events
+from anabranch.matching.engine import Found, Integers, Words, joined
+from anabranch.matching.events import Events, Plain, plain_event
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.points import Placed, Predicate, holds, predicates_of
 from anabranch.matching.spelling import Spelling
+from anabranch.model.encoding import Envelope
 
 #: (axis, key, rest) of the equality by which an entry is found; None where it has none.
 Point = tuple[int, int, int]
@@ -66,6 +67,8 @@ class VectorisedEngine:
         self._axis_refs: dict[int, int] = {}
         self._code_refs: dict[int, int] = {}
         self._freed: list[int] = []
+        #: Owners and doubtful entries of the event searched last.
+        self._found: tuple[Integers, Integers] = np.zeros(0, np.int32), np.zeros(0, np.int32)
 
     # -- axes and codes -----------------------------------------------------------------------
 
@@ -85,12 +88,27 @@ class VectorisedEngine:
     def reserve_codes(self, count: int) -> None:
         """Codes need no room here."""
 
+    def learn_name(self, attribute: int, name: str) -> None:
+        """A new attribute has this name."""
+        self._placed.learn_name(attribute, name)
+
+    def rewrite_names(self, names: Sequence[str | None]) -> None:
+        """These are the names of attributes now, and no others."""
+        self._placed.rewrite_names(names)
+
+    def learn_code(self, code: int, attribute: int, text: str) -> None:
+        """A new code stands for this text of an attribute."""
+        self._placed.learn_code(code, attribute, text)
+
     def drop_codes(self, codes: list[int]) -> None:
-        """Codes that nothing refers to are not known here."""
+        """Forget codes that nothing refers to."""
+        for code in codes:
+            self._placed.drop_code(code)
 
     def freed_codes(self) -> list[int]:
         """Codes that lost their last reference since the last call."""
         freed, self._freed = self._freed, []
+        self.drop_codes(freed)
         return freed
 
     # -- entries ------------------------------------------------------------------------------
@@ -208,10 +226,10 @@ class VectorisedEngine:
 
     # -- searching ----------------------------------------------------------------------------
 
-    def _matching(self, heads: Words, values: Words, texts: Bytes) -> Iterator[int]:
+    def _matching(self, event: Plain | Envelope) -> Iterator[int]:
         """Entries whose spelled predicates hold for an event."""
         placed = self._placed
-        placed.place(heads, values, texts)
+        placed.place(event.attributes() if isinstance(event, Envelope) else plain_event(event))
         lists = [None, *placed.points()]
         found = [self._array(point) for point in lists if point in self._lists]
         candidates = np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -233,28 +251,42 @@ class VectorisedEngine:
             self._arrays[point] = array
         return array
 
-    def search_one(self, heads: Words, values: Words, texts: Bytes) -> tuple[Integers, Integers]:
-        """(owners, doubtful entries) of one event."""
+    def name_by(self, ids: Words | None) -> None:
+        """Ids are looked up later."""
+
+    def search_one(self, event: Plain | Envelope) -> tuple[int, int]:
+        """How many (owners, doubtful entries) one event has; they are valid until the next call."""
         owners: dict[int, None] = {}
         doubts: list[int] = []
-        for number in self._matching(heads, values, texts):
+        for number in self._matching(event):
             entry = self._entry(number)
             if entry.flags & at.DOUBT:
                 doubts.append(number)
             else:
                 owners[entry.owner] = None
-        return np.fromiter(owners, np.int32, len(owners)), np.array(doubts, np.int32)
+        self._found = np.fromiter(owners, np.int32, len(owners)), np.array(doubts, np.int32)
+        return len(owners), len(doubts)
+
+    def owners(self, count: int) -> Integers:
+        """So many owners that the last `search_one` found."""
+        return self._found[0][:count]
+
+    def doubts(self, count: int) -> Integers:
+        """So many doubtful entries that the last `search_one` found."""
+        return self._found[1][:count]
+
+    def ids(self, count: int) -> list[int] | None:  # noqa: ARG002 - the contract has it
+        """Ids are never at hand here."""
+        return None
 
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
         owners: list[Integers] = []
         doubts: list[Integers] = []
-        for i in range(len(events)):
-            start, stop = int(events.offsets[i]), int(events.offsets[i + 1])
-            heads, values = events.heads[start:stop], events.values[2 * start : 2 * stop]
-            found = self.search_one(heads, values, events.texts)
-            owners.append(found[0])
-            doubts.append(found[1])
+        for event in events.attributes:
+            self.search_one(event)
+            owners.append(self._found[0])
+            doubts.append(self._found[1])
         return Found(joined(owners), _offsets(owners), joined(doubts), _offsets(doubts))
 
     def named(self, owners: Integers, names: Words) -> Words:
@@ -263,15 +295,13 @@ class VectorisedEngine:
 
     def reach(
         self,
-        heads: Words,
-        values: Words,
-        texts: Bytes,
+        event: Plain | Envelope,
         hits: NDArray[np.bool_],
         open_bits: Words,  # noqa: ARG002 - the contract has it, for engines that stop early
     ) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
         doubts: list[int] = []
-        for number in self._matching(heads, values, texts):
+        for number in self._matching(event):
             entry = self._entry(number)
             if entry.flags & at.DOUBT:
                 doubts.append(number)

@@ -174,7 +174,7 @@ def _decode_attributes(raw: msgspec.Raw, limits: Limits) -> dict[str, Value]:
 
 def _declared_entries(raw: memoryview) -> int:
     """How many entries the map that starts here says it has."""
-    first = raw[0]
+    first = raw[0] if len(raw) else 0
     if _FIXED_MAP <= first < _FIXED_MAP_END:
         return first - _FIXED_MAP
     if first == _MAP_16:

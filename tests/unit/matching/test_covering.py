@@ -1,5 +1,7 @@
 """The covering table: who is a root, what changes say, and what equal conjunctions do."""
 
+import gc
+import sys
 from random import Random
 
 import pytest
@@ -276,3 +278,15 @@ def test_equal_histories_report_equal_changes() -> None:
         changes += [table.remove(number) for number in range(0, 400, 3)]
         histories.append((changes, list(table.roots())))
     assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("with_kernels", [True, False], ids=["kernels", "plain"])
+def test_table_that_is_dropped_lets_go_of_its_conjunctions(with_kernels: bool) -> None:
+    wide, narrow = conjunction("x > 1"), conjunction("x > 5")
+    before = sys.getrefcount(wide), sys.getrefcount(narrow)
+    table = table_of(with_kernels=with_kernels)
+    table.add("wide", wide)
+    table.add("narrow", narrow)
+    del table
+    gc.collect()
+    assert (sys.getrefcount(wide), sys.getrefcount(narrow)) == before

@@ -1,12 +1,19 @@
-"""Events as words: encoded batches stay right whatever happens to the index meanwhile."""
+"""Events as messages: encoded batches stay right whatever happens to the index meanwhile."""
 
+import datetime
+import decimal
+import enum
 import math
+import uuid
+from collections import ChainMap
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.matching.engine import EngineName
 from anabranch.matching.index import MatchIndex
+from anabranch.model.errors import EventError
 from anabranch.model.event import Event
 from anabranch.model.limits import Limits
 from anabranch.model.values import Value
@@ -111,7 +118,59 @@ def test_long_texts_are_looked_into(index: MatchIndex) -> None:
     ]
 
 
-#: One index for all examples: its shapes, codes and buffers are used over and over.
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [decimal.Decimal(1), uuid.UUID(int=1), datetime.date(2020, 1, 1), Colour.RED, None, b"x", [1]],
+)
+def test_what_only_looks_like_a_value_is_refused(index: MatchIndex, value: object) -> None:
+    index.add(1, "x = 1 OR x <> 'y'")
+    event: Attributes = {"other": 1, "x": value}  # type: ignore[dict-item]
+    for ask in (index.match, index.destinations, lambda bad: index.match_batch([{"x": 1}, bad])):
+        with pytest.raises(EventError, match="attribute 'x' holds a"):
+            ask(event)
+    assert index.match({"x": 1}) == [1]
+
+
+def test_names_that_are_no_texts_name_nothing(index: MatchIndex) -> None:
+    index.add(1, "x = 1")
+    event: Attributes = {1: 2, (1, 2): 3, "x": 1}  # type: ignore[dict-item]
+    assert index.match(event) == [1]
+    assert list(index.match_batch([{"x": 2}, event, {"x": 1}])) == [[], [1], [1]]
+
+
+def test_any_mapping_is_an_event(index: MatchIndex) -> None:
+    index.add(1, "x = 1", destination="here")
+    layered: ChainMap[str, Value] = ChainMap({"x": 1}, {"x": 2})
+    assert index.match(layered) == [1]
+    assert list(index.match_batch([layered, Event({"x": 1}), {"x": 1}])) == [[1]] * 3
+    assert index.destinations(layered) == {"here"}
+
+
+def test_texts_of_every_length_are_told_apart(index: MatchIndex) -> None:
+    texts = ["", "\0", "y" * 70_000, "y" * 70_001]
+    texts += ["abcdefghijklmnopqrstuvwxyz"[:size] for size in range(1, 27)]
+    for number, text in enumerate(dict.fromkeys(texts)):
+        index.add(number, f"s = '{text}'")
+    for number, text in enumerate(dict.fromkeys(texts)):
+        assert index.match({"s": text}) == [number]
+        assert index.match({"s": text + "?"}) == []
+
+
+def test_texts_that_come_and_go_are_found_while_they_are_there(index: MatchIndex) -> None:
+    for number in range(3_000):
+        index.add(number, f"s = 'text-{number:06}' AND n{number % 7} = 1")
+        if number >= 50:
+            index.remove(number - 50)
+        event: Attributes = {"s": f"text-{number:06}", f"n{number % 7}": 1}
+        assert index.match(event) == [number]
+    assert index.match({"s": "text-000001", "n1": 1}) == []
+
+
+#: One index for all examples: its names, codes and buffers are used over and over.
 LASTING = MatchIndex(engine="numba")
 LASTING.add_many([("p", "s LIKE '%ab%'"), ("e", "s LIKE '%é'"), ("b", "s LIKE 'b%'")])
 

@@ -131,7 +131,8 @@ def test_id_behind_a_filter_of_many_conjunctions_is_found(index: MatchIndex) -> 
 
 
 def test_entries_and_ids_are_mapped_both_ways() -> None:
-    identities = Identities()
+    moves: list[object] = []
+    identities = Identities(moves.append)
     identities.put("a", 3)
     identities.put("b", 5_000)
     identities.put("never", -1)
@@ -141,11 +142,13 @@ def test_entries_and_ids_are_mapped_both_ways() -> None:
     assert identities.drop("never") == -1
     assert list(identities.entries) == ["a"]
     assert identities.nbytes > 0
+    assert moves[0] is not None
+    assert moves[-1] is None
 
 
 def test_unknown_id_is_not_dropped() -> None:
     with pytest.raises(KeyError):
-        Identities().drop("a")
+        Identities(lambda ids: None).drop("a")
 
 
 def test_unknown_id_is_both_our_error_and_a_key_error(index: MatchIndex) -> None:

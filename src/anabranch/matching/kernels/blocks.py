@@ -21,16 +21,20 @@ from anabranch.matching.kernels.keys import (
     predicate_on,
 )
 from anabranch.matching.kernels.machine import (
-    bit_count,
-    bitmaps_at,
+    get,
     integers_at,
     kernel,
     lowest_bit,
     words_at,
 )
+from anabranch.matching.kernels.pages import (
+    clear_cells,
+    draw_rows,
+    set_column,
+    slot_at,
+)
 from anabranch.matching.kernels.storage import (
     copy_slot,
-    fill_page,
     free_block,
     free_page,
     free_slots,
@@ -53,8 +57,6 @@ _FIRST_ROW = np.int64((1 << 40) - 1)
 #: A page pays where at least so many members use its axis, and this share of them: 1 / 2**shift.
 _USES_MIN = 4
 _USES_SHIFT = 5
-#: A certain page pays where constraints span this many cells on average.
-_CERTAIN_CELLS = 6
 
 
 @kernel
@@ -129,8 +131,11 @@ def _show_table(context, block):
 
 
 @kernel
-def block_put(context, block, source):
-    """Seat the entry of slot `source` in a block that has room."""
+def seat_member(context, block, source):
+    """Seat the entry of slot `source` in a block that has room; returns its place.
+
+    Pages and zones know nothing of it yet: `block_put` tells them, or `draw_block` for many.
+    """
     blocks = words_at(context, at.BLOCKS)
     b = block * at.BLOCK_WORDS
     place = np.int64(0)
@@ -148,11 +153,21 @@ def block_put(context, block, source):
     live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
     live |= np.uint64(1) << np.uint64(place & 63)
     blocks[b + at.B_LIVE + (place >> 6)] = np.int64(live)
-    _note_whole(context, block, place, slot)
     group = np.uint64(1) << np.uint64(integers_at(context, at.GROUPS)[entry] & 63)
     blocks[b + at.B_GROUPS] = np.int64(np.uint64(blocks[b + at.B_GROUPS]) | group)
-    _mark(context, block, place, slot)
     blocks[b + at.B_COUNT] += 1
+    return place
+
+
+@kernel
+def block_put(context, block, source):
+    """Seat the entry of slot `source` in a block that has room."""
+    blocks = words_at(context, at.BLOCKS)
+    b = block * at.BLOCK_WORDS
+    place = seat_member(context, block, source)
+    slot = slot_at(blocks, b, place)
+    _note_whole(context, block, place, slot)
+    _mark(context, block, place, slot)
     members = blocks[b + at.B_COUNT] & 0xFFFFFFFF
     unpaged = (blocks[b + at.B_TABLE] >> 40) & 0xFFFF == 0
     if unpaged and (members == 64 or members == 128 or members == 256):
@@ -172,14 +187,6 @@ def _note_whole(context, block, place, slot):
             whole &= ~bit
             break
     blocks[word] = np.int64(whole)
-
-
-@kernel
-def slot_at(blocks, b, place):
-    """The slot of a place in the block whose words begin at `b`."""
-    return blocks[b + at.B_CHUNKS + (place >> at.CHUNK_CLASS)] + (
-        place & ((1 << at.CHUNK_CLASS) - 1)
-    )
 
 
 @kernel
@@ -208,9 +215,9 @@ def _mark(context, block, place, slot):
             open_zone(tables, row * at.TABLE_WORDS)
             continue
         possible, certain = predicate_cells(context, slot, number)
-        _clear_cells(context, row_pages[row] >> 16, place, possible)
+        clear_cells(context, row_pages[row] >> 16, place, possible)
         if row_certain[row] >= 0:
-            _clear_cells(context, row_certain[row], place, certain)
+            clear_cells(context, row_certain[row], place, certain)
         widen_zone(context, row * at.TABLE_WORDS, slot, number, possible)
 
 
@@ -239,18 +246,6 @@ def _add_axis(context, block, axis):
     close_zone(tables, row * at.TABLE_WORDS)
     blocks[b + at.B_TABLE] = first | ((count + 1) << 40) | (size_class << 56)
     _show_table(context, block)
-    return row
-
-
-@kernel
-def _clear_cells(context, page, place, cells):
-    """Clear a member's bit in the rows of all cells but these."""
-    pages = bitmaps_at(context, at.PAGES)
-    keep = ~(np.uint64(1) << np.uint64(place & 63))
-    spot = page * at.PAGE_WORDS + (place >> 6)
-    for row in range(at.ROWS):
-        if (cells >> np.uint64(row)) & np.uint64(1) == np.uint64(0):
-            pages[spot + row * at.WORDS] &= keep
 
 
 @kernel
@@ -273,50 +268,9 @@ def block_remove(context, block, slot):
         row = row_of_axis(context, block, predicate_axis(context, slot, number))
         if row < 0:
             continue
-        _set_column(context, row_pages[row] >> 16, place)
+        set_column(context, row_pages[row] >> 16, place)
         if row_certain[row] >= 0:
-            _set_column(context, row_certain[row], place)
-
-
-@kernel
-def _set_column(context, page, place):
-    """Set a member's bit in every row of a page."""
-    pages = bitmaps_at(context, at.PAGES)
-    bit = np.uint64(1) << np.uint64(place & 63)
-    spot = page * at.PAGE_WORDS + (place >> 6)
-    for row in range(at.ROWS):
-        pages[spot + row * at.WORDS] |= bit
-
-
-@kernel
-def redraw_row(context, block, row):
-    """Draw the pages and the zone of one axis of a block anew, from its members' records."""
-    tables = words_at(context, at.TABLES)
-    row_pages = words_at(context, at.ROW_PAGES)
-    row_certain = words_at(context, at.ROW_CERTAIN)
-    blocks = words_at(context, at.BLOCKS)
-    t = row * at.TABLE_WORDS
-    b = block * at.BLOCK_WORDS
-    axis = row_pages[row] & 0xFFFF
-    fill_page(context, row_pages[row] >> 16)
-    if row_certain[row] >= 0:
-        fill_page(context, row_certain[row])
-    close_zone(tables, t)
-    for word in range(at.WORDS):
-        live = np.uint64(blocks[b + at.B_LIVE + word])
-        while live != np.uint64(0):
-            place = word * 64 + lowest_bit(live)
-            live &= live - np.uint64(1)
-            slot = slot_at(blocks, b, place)
-            number = predicate_on(context, slot, axis)
-            if number < 0:
-                open_zone(tables, t)
-                continue
-            possible, certain = predicate_cells(context, slot, number)
-            widen_zone(context, t, slot, number, possible)
-            _clear_cells(context, row_pages[row] >> 16, place, possible)
-            if row_certain[row] >= 0:
-                _clear_cells(context, row_certain[row], place, certain)
+            set_column(context, row_certain[row], place)
 
 
 @kernel
@@ -324,7 +278,7 @@ def redraw_axis(context, block, axis):
     """Draw one axis of a block anew, if the block has it; the axis has new bounds."""
     row = row_of_axis(context, block, axis)
     if row >= 0:
-        redraw_row(context, block, row)
+        draw_rows(context, block, row, 1, False)
         rank_zones(context, block)
 
 
@@ -335,47 +289,28 @@ def draw_block(context, block):
     b = block * at.BLOCK_WORDS
     _drop_rows(context, block)
     uses = np.zeros(context[at.AXIS_COUNT], np.int64)
-    for place in range(at.BLOCK_SLOTS):
-        live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
-        if (live >> np.uint64(place & 63)) & np.uint64(1) == np.uint64(0):
-            continue
-        slot = slot_at(blocks, b, place)
-        for number in range(predicate_count(context, slot)):
-            uses[predicate_axis(context, slot, number)] += 1
+    for word in range(at.WORDS):
+        live = np.uint64(blocks[b + at.B_LIVE + word])
+        while live != np.uint64(0):
+            slot = slot_at(blocks, b, word * 64 + lowest_bit(live))
+            live &= live - np.uint64(1)
+            for number in range(predicate_count(context, slot)):
+                uses[np.uint64(predicate_axis(context, slot, number))] += 1
     least = max(_USES_MIN, (blocks[b + at.B_COUNT] & 0xFFFFFFFF) >> _USES_SHIFT)
     for axis in range(context[at.AXIS_COUNT]):
         if uses[axis] >= least:
-            redraw_row(context, block, _add_axis(context, block, axis))
-    for place in range(at.BLOCK_SLOTS):
-        live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
-        if (live >> np.uint64(place & 63)) & np.uint64(1) != np.uint64(0):
-            _note_whole(context, block, place, slot_at(blocks, b, place))
-    _certify(context, block)
-    rank_zones(context, block)
-
-
-@kernel
-def _certify(context, block):
-    """Give each axis of a fresh block a certain page where that pays."""
-    blocks = words_at(context, at.BLOCKS)
-    row_pages = words_at(context, at.ROW_PAGES)
-    row_certain = words_at(context, at.ROW_CERTAIN)
-    b = block * at.BLOCK_WORDS
+            _add_axis(context, block, axis)
+    for word in range(at.WORDS):
+        live = np.uint64(blocks[b + at.B_LIVE + word])
+        whole = live
+        while live != np.uint64(0):
+            slot = slot_at(blocks, b, word * 64 + lowest_bit(live))
+            for number in range(predicate_count(context, slot)):
+                if get(uses, predicate_axis(context, slot, number)) < least:
+                    whole &= ~(np.uint64(1) << np.uint64(lowest_bit(live)))
+                    break
+            live &= live - np.uint64(1)
+        blocks[b + at.B_WHOLE + word] = np.int64(whole)
     first, count, _ = table_of(blocks, b)
-    for row in range(first, first + count):
-        axis = row_pages[row] & 0xFFFF
-        cells = np.int64(0)
-        constrained = np.int64(0)
-        for place in range(at.BLOCK_SLOTS):
-            live = np.uint64(blocks[b + at.B_LIVE + (place >> 6)])
-            if (live >> np.uint64(place & 63)) & np.uint64(1) == np.uint64(0):
-                continue
-            slot = slot_at(blocks, b, place)
-            number = predicate_on(context, slot, axis)
-            if number >= 0:
-                _, certain = predicate_cells(context, slot, number)
-                cells += bit_count(certain)
-                constrained += 1
-        if cells >= constrained * (_CERTAIN_CELLS - 2) and row_certain[row] < 0:
-            row_certain[row] = take_page(context)
-            redraw_row(context, block, row)
+    draw_rows(context, block, first, count, True)
+    rank_zones(context, block)

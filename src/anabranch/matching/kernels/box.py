@@ -13,6 +13,7 @@ from anabranch.matching.kernels.keys import (
     words_of_predicate,
 )
 from anabranch.matching.kernels.machine import (
+    get,
     integers_at,
     kernel,
     lowest_bit,
@@ -37,7 +38,7 @@ def _place(context, axis, low_cell, high_cell, low, high, rest):
 def _place_kind(context, attribute, kind, count):
     """Let the box be of one kind on an attribute's kind axis, if it has one."""
     touched = words_at(context, at.TOUCHED)
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.KIND])
+    axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.KIND))
     if axis < 0:
         return count
     _place(context, axis, kind, kind, _LOWEST, _HIGHEST, 0)
@@ -58,24 +59,24 @@ def _place_order(context, axis, low, high, rest, count):
 def _place_codes(context, words, position, attribute, count):
     """A box of one or several texts: codes, and text order where the attribute has that axis."""
     code_keys = words_at(context, at.CODE_KEYS)
-    axis = words[position] & 0xFFFF
-    number = words[position] >> 24
-    first = words[position + 1]
+    axis = get(words, position) & 0xFFFF
+    number = get(words, position) >> 24
+    first = get(words, position + 1)
     lowest = first
     highest = first
-    low_key = code_keys[first]
-    high_key = code_keys[first]
+    low_key = get(code_keys, first)
+    high_key = get(code_keys, first)
     for i in range(1, number):
-        code = words[position + 1 + i]
+        code = get(words, position + 1 + i)
         lowest = min(lowest, code)
         highest = max(highest, code)
-        low_key = min(low_key, code_keys[code])
-        high_key = max(high_key, code_keys[code])
-    last = words[position + number]
+        low_key = min(low_key, get(code_keys, code))
+        high_key = max(high_key, get(code_keys, code))
+    last = get(words, position + number)
     _place(context, axis, first % at.CELLS, last % at.CELLS, lowest << 32, highest << 32, 0)
     words_at(context, at.TOUCHED)[count] = axis
     count += 1
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.TEXT])
+    axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.TEXT))
     if axis >= 0:
         count = _place_order(context, axis, low_key, high_key, 0, count)
     return count
@@ -84,7 +85,7 @@ def _place_codes(context, words, position, attribute, count):
 @kernel
 def _place_any_text(context, attribute, count):
     """A box of texts that no single code contains; entries that exclude codes may."""
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.CODE])
+    axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.CODE))
     if axis < 0:
         return count
     _place(context, axis, at.OTHER, at.OTHER, _LOWEST, _HIGHEST, 0)
@@ -99,14 +100,14 @@ def place_box(context, words):
     touched = words_at(context, at.TOUCHED)
     count = np.int64(0)
     position = np.int64(1)
-    for _ in range(words[0]):
-        head = words[position]
+    for _ in range(get(words, 0)):
+        head = get(words, position)
         axis = head & 0xFFFF
         test = (head >> 16) & 0xFF
         last = (head >> 24) - 1
-        attribute = axes[axis * at.AXIS_WORDS + at.A_ATTRIBUTE]
+        attribute = get(axes, axis * at.AXIS_WORDS + at.A_ATTRIBUTE)
         if test == at.KINDS:
-            mask = np.uint64(words[position + 1])
+            mask = np.uint64(get(words, position + 1))
             low_kind = lowest_bit(mask)
             high_kind = low_kind
             while mask != np.uint64(0):
@@ -115,15 +116,15 @@ def place_box(context, words):
             _place(context, axis, low_kind, high_kind, _LOWEST, _HIGHEST, 0)
             touched[count] = axis
             count += 1
-        elif axes[axis * at.AXIS_WORDS + at.A_SPACE] == at.NUMBER:
-            low = words[position + 1]
+        elif get(axes, axis * at.AXIS_WORDS + at.A_SPACE) == at.NUMBER:
+            low = get(words, position + 1)
             rest = np.int64(0)
             if test == at.RANGES:
-                high = words[position + 2 + 2 * last]
+                high = get(words, position + 2 + 2 * last)
             else:
-                high = words[position + 3 + 4 * last]
-                high += 1 if words[position + 4 + 4 * last] > 0 else 0
-                rest = words[position + 2]
+                high = get(words, position + 3 + 4 * last)
+                high += 1 if get(words, position + 4 + 4 * last) > 0 else 0
+                rest = get(words, position + 2)
             count = _place_order(context, axis, low, high, rest, count)
             count = _place_kind(context, attribute, at.K_NUMBER, count)
         else:
@@ -132,15 +133,15 @@ def place_box(context, words):
             elif test == at.NOT_CODES:
                 count = _place_any_text(context, attribute, count)
                 text_axis = np.int64(
-                    integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.TEXT]
+                    get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.TEXT)
                 )
                 if text_axis >= 0:
                     _place(context, text_axis, 0, at.CELLS - 1, _LOWEST, _HIGHEST, 0)
                     touched[count] = text_axis
                     count += 1
             else:
-                low = words[position + 1]
-                high = words[position + 2 + 2 * last]
+                low = get(words, position + 1)
+                high = get(words, position + 2 + 2 * last)
                 count = _place_order(context, axis, low, high, 0, count)
                 count = _place_any_text(context, attribute, count)
             count = _place_kind(context, attribute, at.K_TEXT, count)
@@ -154,6 +155,6 @@ def lift_box(context, count):
     axes = words_at(context, at.AXES)
     touched = words_at(context, at.TOUCHED)
     for i in range(count):
-        axis = touched[i]
-        cell = at.K_ABSENT if axes[axis * at.AXIS_WORDS + at.A_SPACE] == at.KIND else at.MISS
+        axis = get(touched, i)
+        cell = at.K_ABSENT if get(axes, axis * at.AXIS_WORDS + at.A_SPACE) == at.KIND else at.MISS
         _place(context, axis, cell, cell, _LOWEST, _HIGHEST, 0)

@@ -3,7 +3,9 @@
 A conjunction g is a box: on each axis it reaches from a lowest to a highest key. An entry f
 covers g if on every axis that f constrains, g's reach lies within f's; that is the test of
 `search` with LOW and HIGH set to the ends of the reach, and with two rows ANDed per axis, one
-for either end. The other way round is in `covered`.
+for either end. As there, runs are checked at once and blocks are gathered by their zones first;
+the rows of the next ones are asked for while one is worked on. The other way round is in
+`covered`.
 
 A line decides alone. An entry that has a record or a residue, and that the rest of the test
 lets through, is a doubt; so is every answer if g itself is not told by its reach. For doubts
@@ -23,45 +25,68 @@ from anabranch.matching.kernels.box import (
 )
 from anabranch.matching.kernels.keys import (
     keys_from_floats,
+    line_high,
+    line_low,
 )
 from anabranch.matching.kernels.machine import (
     bitmaps_at,
     entry_point,
+    get,
     integers_at,
     kernel,
     lowest_bit,
+    prefetch,
     words_at,
-)
-from anabranch.matching.kernels.reach import (
-    line_holds,
 )
 from anabranch.matching.kernels.storage import (
     find_cluster,
 )
 
+_AHEAD = 2  #: Blocks whose rows are asked for before they are needed.
 _FIRST_ROW = np.int64((1 << 40) - 1)
 
 
 @kernel
-def _zones_contain(context, block):
-    """Do the narrowest zones of a block contain the box?"""
-    zones = words_at(context, at.ZONES)
-    z = block * at.ZONE_WORDS
-    axes = zones[z + at.Z_AXES]
+def _zones_contain(zones, z, low, high, cell, high_cell):
+    """Do the narrowest zones of a block, from word z on, contain the box?"""
+    axes = get(zones, z + at.Z_AXES)
     for rank in range(3):
         axis = (axes >> (16 * rank)) & 0xFFFF
         if axis == at.NO_AXIS:
             return True
+        start = get(zones, z + at.Z_RANGE + 2 * rank)
         if (axes >> (48 + rank)) & 1:
-            zone = np.uint64(zones[z + at.Z_RANGE + 2 * rank])
-            cells = np.uint64(1) << np.uint64(words_at(context, at.CELL)[axis])
-            cells |= np.uint64(1) << np.uint64(words_at(context, at.HIGH_CELL)[axis])
-            if zone & cells != cells:
+            cells = np.uint64(1) << np.uint64(get(cell, axis))
+            cells |= np.uint64(1) << np.uint64(get(high_cell, axis))
+            if np.uint64(start) & cells != cells:
                 return False
-        elif (
-            words_at(context, at.LOW)[axis] < zones[z + at.Z_RANGE + 2 * rank]
-            or words_at(context, at.HIGH)[axis] > zones[z + at.Z_RANGE + 2 * rank + 1]
-        ):
+        elif get(low, axis) < start or get(high, axis) > get(zones, z + at.Z_RANGE + 2 * rank + 1):
+            return False
+    return True
+
+
+@kernel
+def _line_contains(context, slot):
+    """Do the ranges in a slot's line contain the placed box?
+
+    Upper halves first: the lower ones lie in another cache line and are seldom needed.
+    """
+    lines = integers_at(context, at.LINES)
+    line = slot * at.LINE_WORDS
+    info = np.int64(get(lines, line + at.L_INFO))
+    for j in range(info & 0xFF):
+        pair = np.int64(get(lines, line + at.L_AXES + (j >> 1)))
+        axis = (pair >> (16 * (j & 1))) & 0xFFFF
+        low = get(words_at(context, at.LOW), axis)
+        high = get(words_at(context, at.HIGH), axis)
+        start = np.int64(get(lines, line + at.L_ENDS + 2 * j))
+        stop = np.int64(get(lines, line + at.L_ENDS + 2 * j + 1))
+        # Outside by more than one is outside; by one, the lower halves tell.
+        if low >> 32 < start - 1 or high >> 32 > stop + 1:
+            return False
+        if low >> 32 < start and low < line_low(context, slot, j):
+            return False
+        if high >> 32 > stop and high > line_high(context, slot, j):
             return False
     return True
 
@@ -69,13 +94,29 @@ def _zones_contain(context, block):
 @kernel
 def note(context, slot, state):
     """A slot's entry passed: sure or a doubt. state: first only, sure, doubts."""
-    entry = np.int64(integers_at(context, at.SLOT_ENTRY)[slot])
+    entry = np.int64(get(integers_at(context, at.SLOT_ENTRY), slot))
     if entry & at.DOUBT:
         integers_at(context, at.DOUBTS)[state[2]] = entry & at.ENTRY_MASK
         state[2] += 1
     else:
         integers_at(context, at.OUTPUT)[state[1]] = entry & at.ENTRY_MASK
         state[1] += 1
+
+
+@kernel
+def _ask_for_rows(context, block):
+    """Ask for the rows of a block that the placed box will be ANDed with."""
+    blocks = words_at(context, at.BLOCKS)
+    row_pages = words_at(context, at.ROW_PAGES)
+    cell = words_at(context, at.CELL)
+    high_cell = words_at(context, at.HIGH_CELL)
+    table = get(blocks, block * at.BLOCK_WORDS + at.B_TABLE)
+    first = table & _FIRST_ROW
+    for row in range(first, first + ((table >> 40) & 0xFFFF)):
+        axis = get(row_pages, row) & 0xFFFF
+        page = (get(row_pages, row) >> 16) * at.PAGE_WORDS
+        prefetch(context[at.PAGES] + 8 * (page + get(cell, axis) * at.WORDS))
+        prefetch(context[at.PAGES] + 8 * (page + get(high_cell, axis) * at.WORDS))
 
 
 @kernel
@@ -86,61 +127,118 @@ def _coverers_in_block(context, block, state):
     cell = words_at(context, at.CELL)
     high_cell = words_at(context, at.HIGH_CELL)
     b = block * at.BLOCK_WORDS
-    first = blocks[b + at.B_TABLE] & _FIRST_ROW
-    count = (blocks[b + at.B_TABLE] >> 40) & 0xFFFF
-    x0 = np.uint64(blocks[b + at.B_LIVE])
-    x1 = np.uint64(blocks[b + at.B_LIVE + 1])
-    x2 = np.uint64(blocks[b + at.B_LIVE + 2])
-    x3 = np.uint64(blocks[b + at.B_LIVE + 3])
-    x4 = np.uint64(blocks[b + at.B_LIVE + 4])
-    x5 = np.uint64(blocks[b + at.B_LIVE + 5])
-    x6 = np.uint64(blocks[b + at.B_LIVE + 6])
-    x7 = np.uint64(blocks[b + at.B_LIVE + 7])
+    first = get(blocks, b + at.B_TABLE) & _FIRST_ROW
+    count = (get(blocks, b + at.B_TABLE) >> 40) & 0xFFFF
+    x0 = np.uint64(get(blocks, b + at.B_LIVE))
+    x1 = np.uint64(get(blocks, b + at.B_LIVE + 1))
+    x2 = np.uint64(get(blocks, b + at.B_LIVE + 2))
+    x3 = np.uint64(get(blocks, b + at.B_LIVE + 3))
+    x4 = np.uint64(get(blocks, b + at.B_LIVE + 4))
+    x5 = np.uint64(get(blocks, b + at.B_LIVE + 5))
+    x6 = np.uint64(get(blocks, b + at.B_LIVE + 6))
+    x7 = np.uint64(get(blocks, b + at.B_LIVE + 7))
     for row in range(first, first + count):
-        axis = row_pages[row] & 0xFFFF
-        page = (row_pages[row] >> 16) * at.PAGE_WORDS
-        spot = page + cell[axis] * at.WORDS
-        also = page + high_cell[axis] * at.WORDS
-        x0 &= pages[spot] & pages[also]
-        x1 &= pages[spot + 1] & pages[also + 1]
-        x2 &= pages[spot + 2] & pages[also + 2]
-        x3 &= pages[spot + 3] & pages[also + 3]
-        x4 &= pages[spot + 4] & pages[also + 4]
-        x5 &= pages[spot + 5] & pages[also + 5]
-        x6 &= pages[spot + 6] & pages[also + 6]
-        x7 &= pages[spot + 7] & pages[also + 7]
+        axis = get(row_pages, row) & 0xFFFF
+        page = (get(row_pages, row) >> 16) * at.PAGE_WORDS
+        spot = page + get(cell, axis) * at.WORDS
+        also = page + get(high_cell, axis) * at.WORDS
+        x0 &= get(pages, spot) & get(pages, also)
+        x1 &= get(pages, spot + 1) & get(pages, also + 1)
+        x2 &= get(pages, spot + 2) & get(pages, also + 2)
+        x3 &= get(pages, spot + 3) & get(pages, also + 3)
+        x4 &= get(pages, spot + 4) & get(pages, also + 4)
+        x5 &= get(pages, spot + 5) & get(pages, also + 5)
+        x6 &= get(pages, spot + 6) & get(pages, also + 6)
+        x7 &= get(pages, spot + 7) & get(pages, also + 7)
         if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == np.uint64(0):
             return
     for word, members in enumerate((x0, x1, x2, x3, x4, x5, x6, x7)):
-        slot = blocks[b + at.B_CHUNKS + (word >> 1)] + 64 * (word & 1)
+        slot = get(blocks, b + at.B_CHUNKS + (word >> 1)) + 64 * (word & 1)
         while members != np.uint64(0):
             here = slot + lowest_bit(members)
             members &= members - np.uint64(1)
-            if line_holds(context, here):
+            if _line_contains(context, here):
                 note(context, here, state)
                 if state[0] and state[1]:
                     return
 
 
 @kernel
-def _coverers_in_cluster(context, cluster, state):
+def _visit(context, cluster, visits, state):
+    """Check a cluster's run; append to VISITED the blocks whose zones contain the box.
+
+    Returns how many are in VISITED.
+    """
     clusters = words_at(context, at.CLUSTERS)
     zones = words_at(context, at.ZONES)
+    visited = words_at(context, at.VISITED)
+    low = words_at(context, at.LOW)
+    high = words_at(context, at.HIGH)
+    cell = words_at(context, at.CELL)
+    high_cell = words_at(context, at.HIGH_CELL)
+    blocks_address = context[at.BLOCKS]
+    rows_address = context[at.ROW_PAGES]
     c = cluster * at.CLUSTER_WORDS
-    run = clusters[c + at.C_RUN]
+    run = get(clusters, c + at.C_RUN)
     if run >= 0:
-        for slot in range(run, run + clusters[c + at.C_COUNT]):
-            if line_holds(context, slot):
+        for slot in range(run, run + get(clusters, c + at.C_COUNT)):
+            if _line_contains(context, slot):
                 note(context, slot, state)
                 if state[0] and state[1]:
-                    return
-    block = clusters[c + at.C_BLOCKS]
+                    return visits
+    block = get(clusters, c + at.C_BLOCKS)
     while block >= 0:
-        if _zones_contain(context, block):
-            _coverers_in_block(context, block, state)
-            if state[0] and state[1]:
-                return
-        block = (zones[block * at.ZONE_WORDS + at.Z_NEXT] & 0xFFFFFFFF) - 1
+        z = block * at.ZONE_WORDS
+        following = get(zones, z + at.Z_NEXT)
+        if _zones_contain(zones, z, low, high, cell, high_cell):
+            visited[visits] = block
+            visits += 1
+            prefetch(blocks_address + 8 * at.BLOCK_WORDS * block)
+            prefetch(blocks_address + 8 * at.BLOCK_WORDS * block + 64)
+            prefetch(rows_address + 8 * (following >> 32))
+            prefetch(rows_address + 8 * (following >> 32) + 64)
+        block = (following & 0xFFFFFFFF) - 1
+    return visits
+
+
+@kernel
+def _visit_axis(context, axis, visits, state):
+    """Visit the clusters that an axis of the box leads to: by its point, and by the axis."""
+    axes = words_at(context, at.AXES)
+    low = get(words_at(context, at.LOW), axis)
+    high = get(words_at(context, at.HIGH), axis)
+    if get(axes, axis * at.AXIS_WORDS + at.A_KEYS) > 0:
+        rest = get(words_at(context, at.REST), axis)
+        if low + (1 if rest > 0 else 0) == high:
+            cluster = find_cluster(context, axis, low, rest)
+            if cluster >= 0:
+                visits = _visit(context, cluster, visits, state)
+                if state[0] and state[1]:
+                    return visits
+    cluster = get(axes, axis * at.AXIS_WORDS + at.A_CLUSTER)
+    if cluster >= 0:
+        visits = _visit(context, cluster, visits, state)
+    return visits
+
+
+@kernel
+def find_coverers(context, words, state):
+    """As `coverers`, for words whose ranges are keys already and a state that is set."""
+    visited = words_at(context, at.VISITED)
+    count = place_box(context, words)
+    visits = _visit(context, np.int64(0), np.int64(0), state)
+    for i in range(count):
+        if state[0] and state[1]:
+            break
+        visits = _visit_axis(context, get(words_at(context, at.TOUCHED), i), visits, state)
+    for i in range(visits + _AHEAD):
+        if state[0] and state[1]:
+            break
+        if i < visits:
+            _ask_for_rows(context, get(visited, i))
+        if i >= _AHEAD:
+            _coverers_in_block(context, get(visited, i - _AHEAD), state)
+    lift_box(context, count)
 
 
 @entry_point
@@ -152,29 +250,5 @@ def coverers(context, words, first, state):
     state[0] = first
     state[1] = 0
     state[2] = 0
-    axes = words_at(context, at.AXES)
-    touched = words_at(context, at.TOUCHED)
-    low = words_at(context, at.LOW)
-    high = words_at(context, at.HIGH)
-    rests = words_at(context, at.REST)
     keys_from_floats(words)
-    count = place_box(context, words)
-    _coverers_in_cluster(context, np.int64(0), state)
-    for i in range(count):
-        if state[0] and state[1]:
-            break
-        axis = touched[i]
-        if axes[axis * at.AXIS_WORDS + at.A_KEYS] > 0:
-            point = low[axis] == high[axis]
-            if rests[axis] > 0:
-                point = low[axis] + 1 == high[axis]
-            if point:
-                cluster = find_cluster(context, axis, low[axis], rests[axis])
-                if cluster >= 0:
-                    _coverers_in_cluster(context, cluster, state)
-                    if state[0] and state[1]:
-                        break
-        cluster = axes[axis * at.AXIS_WORDS + at.A_CLUSTER]
-        if cluster >= 0:
-            _coverers_in_cluster(context, cluster, state)
-    lift_box(context, count)
+    find_coverers(context, words, state)

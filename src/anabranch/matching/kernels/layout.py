@@ -70,11 +70,19 @@ HITS: Final = 44  #: i32 per code: the last event that satisfied the pattern.
 HIT_LIST: Final = 45  #: i32: the patterns this event satisfies (scratch).
 ROW_CERTAIN: Final = 46  #: i64 per axis of a block: page of the cells that decide alone, or -1.
 UPPERS: Final = 47  #: i32, 2 per axis: the upper halves of LOW and HIGH (scratch).
-ARRAYS: Final = 48
+NAME_HASH: Final = 48  #: i32, open addressing: attribute + 1, or 0.
+NAMES: Final = 49  #: i64, NAME_WORDS per attribute.
+NAME_LETTERS: Final = 50  #: u8: the names of attributes, one after the other.
+NAME_SEEN: Final = 51  #: i32 per attribute: the last event that had it (scratch).
+NAME_HASHES: Final = 52  #: i64: the hashes of an event's names (scratch).
+MESSAGE: Final = 53  #: u8: one event as MessagePack (scratch).
+IDS: Final = 54  #: i64 per entry: the id of its subscription, if ids are integers; else 0.
+NAMED: Final = 55  #: i64: the ids that satisfy one event, if they are not too many (scratch).
+ARRAYS: Final = 56
 
 # -- counters, behind the addresses -----------------------------------------------------------
 
-_C = 48
+_C = 56
 ENTRY_COUNT: Final = _C + 0  #: Entries ever used; capacity checks go by this.
 ENTRY_FREE: Final = _C + 1  #: Head of the free list, -1 when empty. The same for those below.
 SLOT_COUNT: Final = _C + 2
@@ -125,7 +133,11 @@ DOUBT_CAPACITY: Final = _K + 11
 LITERAL_CAPACITY: Final = _K + 12
 CLASS_CAPACITY: Final = _K + 13
 TEXT_CAPACITY: Final = _K + 14
-CONTEXT_WORDS: Final = _K + 16
+NAME_LETTER_CAPACITY: Final = _K + 15
+MESSAGE_CAPACITY: Final = _K + 16
+NAME_HASH_MASK: Final = _K + 17
+TEXT_NEEDED: Final = _K + 18  #: What TEXT_CAPACITY must be for the text that did not fit.
+CONTEXT_WORDS: Final = _K + 20
 
 # -- sizes ------------------------------------------------------------------------------------
 
@@ -169,10 +181,12 @@ B_WHOLE: Final = 16  #: 512 bits: members all of whose predicates are on axes wi
 
 # -- table row: one axis of one block ---------------------------------------------------------
 
-TABLE_WORDS: Final = 3
+TABLE_WORDS: Final = 5
 T_ZONE: Final = 0  #: Union of the members' cell masks.
 T_LOWEST: Final = 1  #: Lowest and highest key any member admits, on ordered axes.
 T_HIGHEST: Final = 2
+T_LAST_LOW: Final = 3  #: The highest of the members' low ends, the lowest of their high ends:
+T_FIRST_HIGH: Final = 4  #: a box that ends before either contains none of them.
 
 # -- cluster ----------------------------------------------------------------------------------
 
@@ -210,7 +224,7 @@ TEXT: Final = 3
 PATTERN: Final = 4
 SPACES: Final = 5
 
-# -- patterns: a text begins with, ends with or contains a literal; each has a code --------------
+# -- patterns: a text begins with, ends with, contains or is a literal; each has a code ----------
 
 PATTERN_WORDS: Final = 3
 P_HASH: Final = 0
@@ -219,6 +233,7 @@ P_CLASS: Final = 2  #: Attribute << 32 | kind << 16 | length.
 BEGINS: Final = 1
 ENDS: Final = 2
 CONTAINS: Final = 3
+EQUALS: Final = 4  #: Found by the text as a whole; its length in P_CLASS ends at 0xFFFF.
 #: A longer literal is left to Python.
 LITERAL_BYTES_MAX: Final = 255
 
@@ -261,9 +276,19 @@ NOT_CODES: Final = 3  #: a text, and none of these.
 PATTERN_CODE: Final = 5  #: 1 code of a pattern that the text satisfies.
 KINDS: Final = 4  #: mask of KIND cells.
 
-# -- events: a head attribute | form << 32, and two words: value or code, bytes of its text ------
+# -- names of attributes ------------------------------------------------------------------------
 
-FORM_TRUTH: Final = 1
-FORM_INTEGER: Final = 2
-FORM_FLOAT: Final = 3
-FORM_TEXT: Final = 4
+NAME_WORDS: Final = 2
+N_HASH: Final = 0
+N_TEXT: Final = 1  #: First byte in NAME_LETTERS | length << 32.
+
+# -- sizes of scratch memory for one event --------------------------------------------------------
+
+NAME_HASHES_MAX: Final = 256  #: A message with more names is left to Python, if it is checked.
+NAMED_MAX: Final = 4_096  #: More ids than these are named by a call of their own.
+
+# -- what reading and answering may come to; anything else is a position or a count ---------------
+
+UNREAD: Final = -1  #: Not a plain map of names to values: Python has to look at it.
+TEXT_FULL: Final = -2  #: TEXT_CAPACITY is too small, see TEXT_NEEDED.
+OUTPUT_FULL: Final = -3  #: OUTPUT or DOUBTS might overflow.

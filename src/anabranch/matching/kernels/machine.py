@@ -26,7 +26,10 @@ def entry_point(function):
         numba.config.CACHE_DIR = before
 
 
-kernel = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+_FROM_KERNELS_ONLY = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+kernel = njit(**_FROM_KERNELS_ONLY)  # type: ignore[call-overload]
+#: A small kernel that becomes part of what calls it: an array is seven words to hand over.
+inlined = njit(**_FROM_KERNELS_ONLY, forceinline=True)  # type: ignore[call-overload]
 
 
 @intrinsic
@@ -35,6 +38,17 @@ def lowest_bit(typingctx, word):
 
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def highest_bit(typingctx, word):
+    """Number of the highest set bit of a word that is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        above = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.sub(ir.Constant(ir.IntType(64), 63), above)
 
     return types.int64(types.uint64), generate
 
@@ -95,6 +109,55 @@ def get(typingctx, array, index):
         return builder.load(builder.gep(view.data, [arguments[1]], inbounds=True))
 
     return array.dtype(array, types.intp), generate
+
+
+@intrinsic
+def borrowed(typingctx, array):
+    """The same array without a count of references, which every call would raise and lower.
+
+    The caller of an entry point holds the array while it runs. The count is atomic, so it costs as
+    much as reading an attribute does.
+    """
+
+    def generate(target, builder, signature, arguments):
+        kind = signature.args[0]
+        given = make_array(kind)(target, builder, arguments[0])
+        view = make_array(kind)(target, builder)
+        populate_array(view, given.data, given.shape, given.strides, given.itemsize, None)
+        return view._getvalue()
+
+    return array(array), generate
+
+
+def _loader(bits):
+    """An intrinsic that reads a word of so many bits from any place in an array of bytes."""
+
+    @intrinsic
+    def load(typingctx, array, index):
+        def generate(target, builder, signature, arguments):
+            view = make_array(signature.args[0])(target, builder, arguments[0])
+            kind = ir.IntType(bits)
+            place = builder.gep(view.data, [arguments[1]], inbounds=True)
+            word = builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
+            return word if bits == 64 else builder.zext(word, ir.IntType(64))
+
+        return types.int64(array, types.intp), generate
+
+    return load
+
+
+word_of_bytes = _loader(64)
+half_of_bytes = _loader(32)
+
+
+@intrinsic
+def swapped(typingctx, word):
+    """A word with its bytes in reverse: messages have the highest first."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bswap(arguments[0])
+
+    return types.int64(types.int64), generate
 
 
 def _array_at(element, bytes_each):

@@ -7,14 +7,20 @@ looked up together with the attribute, the kind of pattern and the length. Per a
 the (kind, length) pairs that occur are looked up: one stretch each for beginnings and endings,
 one per position for what may stand anywhere. Equal hashes are confirmed byte by byte, so
 nothing depends on luck but speed.
+
+The text that a filter compares for equality is in the same table, as a pattern of the kind EQUALS;
+`code_of_text` looks it up by a hash of its own.
 """
 
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.letters import hash_of, same_bytes
 from anabranch.matching.kernels.machine import (
     bytes_at,
     entry_point,
+    get,
+    inlined,
     integers_at,
     kernel,
     words_at,
@@ -24,7 +30,7 @@ from anabranch.matching.kernels.machine import (
 BASE = np.int64(-0x61C8864680B583EB)
 
 
-@kernel
+@inlined
 def _mix(content, class_word):
     """A well-spread number for a stretch's hash and its class."""
     mixed = np.uint64(content) ^ (np.uint64(class_word) * np.uint64(0x9E3779B97F4A7C15))
@@ -46,9 +52,13 @@ def put_pattern(context, code):
     literals = bytes_at(context, at.LITERALS)
     p = code * at.PATTERN_WORDS
     first = patterns[p + at.P_LITERAL] & 0xFFFFFFFF
+    length = patterns[p + at.P_LITERAL] >> 32
     content = np.int64(0)
-    for i in range(first, first + (patterns[p + at.P_LITERAL] >> 32)):
-        content = content * BASE + np.int64(literals[i]) + 1
+    if (patterns[p + at.P_CLASS] >> 16) & 0xFFFF == at.EQUALS:
+        content = hash_of(literals, first, length)
+    else:
+        for i in range(first, first + length):
+            content = content * BASE + np.int64(literals[i]) + 1
     patterns[p + at.P_HASH] = content
     table = integers_at(context, at.PATTERN_HASH)
     spot = _home(context, code)
@@ -96,6 +106,31 @@ def _look_up(context, texts, first, class_word, content):
                     break
             if same:
                 return code
+        spot = (spot + 1) & mask
+    return np.int64(-1)
+
+
+@inlined
+def code_of_text(context, attribute, texts, first, length):
+    """The code of a text that some filter compares with this attribute, or -1."""
+    patterns = words_at(context, at.PATTERNS)
+    literals = bytes_at(context, at.LITERALS)
+    table = integers_at(context, at.PATTERN_HASH)
+    mask = context[at.PATTERN_HASH_MASK]
+    content = hash_of(texts, first, length)
+    class_word = (attribute << 32) | (at.EQUALS << 16) | min(length, np.int64(0xFFFF))
+    spot = _mix(content, class_word) & mask
+    while get(table, spot) != 0:
+        code = np.int64(get(table, spot)) - 1
+        p = code * at.PATTERN_WORDS
+        literal = get(patterns, p + at.P_LITERAL)
+        if (
+            get(patterns, p + at.P_HASH) == content
+            and get(patterns, p + at.P_CLASS) == class_word
+            and literal >> 32 == length
+            and same_bytes(literals, literal & 0xFFFFFFFF, texts, first, length)
+        ):
+            return code
         spot = (spot + 1) & mask
     return np.int64(-1)
 

@@ -14,18 +14,20 @@ from anabranch.matching.kernels.keys import cell_of, key_and_rest, key_of_bits, 
 from anabranch.matching.kernels.machine import (
     bitmaps_at,
     bits_float,
+    get,
+    inlined,
     integers_at,
     kernel,
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.patterns import find_patterns
+from anabranch.matching.kernels.patterns import code_of_text, find_patterns
 
 _LOWEST = np.int64(-0x8000000000000000)
 _HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
-@kernel
+@inlined
 def next_stamp(context):
     """A stamp that no earlier event had; all stamps are wiped when they run out."""
     context[at.STAMP] += 1
@@ -33,6 +35,9 @@ def next_stamp(context):
         stamps = integers_at(context, at.STAMPS)
         for entry in range(context[at.ENTRY_COUNT]):
             stamps[entry] = 0
+        seen = integers_at(context, at.NAME_SEEN)
+        for attribute in range(context[at.AXIS_CAPACITY]):
+            seen[attribute] = 0
         hits = integers_at(context, at.HITS)
         for code in range(context[at.CODE_CAPACITY]):
             hits[code] = 0
@@ -40,7 +45,7 @@ def next_stamp(context):
     return context[at.STAMP]
 
 
-@kernel
+@inlined
 def _set(context, axis, cell, low, high, rest, count):
     """Place the event on an axis."""
     words_at(context, at.CELL)[axis] = cell
@@ -54,7 +59,7 @@ def _set(context, axis, cell, low, high, rest, count):
     return count + 1
 
 
-@kernel
+@inlined
 def _key_of_text(texts, first, length):
     """The key of a text: its first seven bytes, then its length up to eight."""
     key = np.int64(0)
@@ -64,25 +69,8 @@ def _key_of_text(texts, first, length):
 
 
 @kernel
-def _place_text(context, attribute, code, texts, first, length, count):
-    """Place a text on the axes of codes and of text order."""
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.CODE])
-    if axis >= 0:
-        cell = code % at.CELLS if code >= 0 else np.int64(at.OTHER)
-        count = _set(context, axis, cell, code << 32, code << 32, np.int64(0), count)
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.TEXT])
-    if axis >= 0:
-        key = _key_of_text(texts, first, length)
-        count = _set(context, axis, cell_of(context, axis, key), key, key, np.int64(0), count)
-    return count
-
-
-@kernel
-def _place_patterns(context, attribute, texts, first, length, count, hits):
+def _place_patterns(context, attribute, axis, texts, first, length, count, hits):
     """Place a text on the axis of patterns; returns (axes, patterns) so far."""
-    axis = np.int64(integers_at(context, at.ATTRIBUTE_AXES)[attribute * at.SPACES + at.PATTERN])
-    if axis < 0:
-        return count, hits
     more = find_patterns(context, attribute, texts, first, length, hits)
     if more == hits:
         return count, hits
@@ -97,45 +85,64 @@ def _place_patterns(context, attribute, texts, first, length, count, hits):
     return count, more
 
 
-@kernel
-def place_event(context, heads, values, texts, start, stop):
-    """Place an event; returns how many axes it touches and how many patterns it satisfies."""
-    attribute_axes = integers_at(context, at.ATTRIBUTE_AXES)
-    count = np.int64(0)
-    hits = np.int64(0)
-    zero = np.int64(0)
-    for i in range(start, stop):
-        attribute = heads[i] & 0xFFFFFFFF
-        form = heads[i] >> 32
-        value = values[2 * i]
-        kind = np.int64(at.K_TRUE if value != 0 else at.K_FALSE)
-        if form == at.FORM_TEXT:
-            kind = np.int64(at.K_TEXT)
-            first = values[2 * i + 1] & 0xFFFFFFFF
-            length = values[2 * i + 1] >> 32
-            count = _place_text(context, attribute, value, texts, first, length, count)
-            count, hits = _place_patterns(context, attribute, texts, first, length, count, hits)
-        elif form == at.FORM_INTEGER or form == at.FORM_FLOAT:
-            kind = np.int64(at.K_NUMBER)
-            if form == at.FORM_FLOAT and bits_float(value) != bits_float(value):
-                kind = np.int64(at.K_NAN)
-            axis = np.int64(attribute_axes[attribute * at.SPACES + at.NUMBER])
-            if axis >= 0 and kind == at.K_NUMBER:
-                if form == at.FORM_FLOAT:
-                    key, rest = key_of_bits(value), zero
-                else:
-                    key, rest = key_and_rest(value)
-                high = key + (1 if rest != 0 else 0)
-                count = _set(context, axis, cell_of(context, axis, key), key, high, rest, count)
-        axis = np.int64(attribute_axes[attribute * at.SPACES + at.KIND])
-        if axis >= 0:
-            count = _set(context, axis, kind, _LOWEST, _HIGHEST, zero, count)
-    return count, hits
+@inlined
+def place_text(context, attribute, texts, first, length, count, hits):
+    """Place a text; returns (axes, patterns) so far, patterns TEXT_FULL where room is missing."""
+    axes = integers_at(context, at.ATTRIBUTE_AXES)
+    spot = attribute * at.SPACES
+    axis = np.int64(get(axes, spot + at.CODE))
+    if axis >= 0:
+        code = code_of_text(context, attribute, texts, first, length)
+        cell = code % at.CELLS if code >= 0 else np.int64(at.OTHER)
+        count = _set(context, axis, cell, code << 32, code << 32, np.int64(0), count)
+    axis = np.int64(get(axes, spot + at.TEXT))
+    if axis >= 0:
+        key = _key_of_text(texts, first, length)
+        count = _set(context, axis, cell_of(context, axis, key), key, key, np.int64(0), count)
+    axis = np.int64(get(axes, spot + at.PATTERN))
+    if axis >= 0:
+        if length >= context[at.TEXT_CAPACITY]:
+            context[at.TEXT_NEEDED] = length + 1
+            return count, np.int64(at.TEXT_FULL)
+        count, hits = _place_patterns(context, attribute, axis, texts, first, length, count, hits)
+    return place_kind(context, attribute, np.int64(at.K_TEXT), count), hits
 
 
-@kernel
+@inlined
+def place_integer(context, attribute, value, count):
+    """Place an integer; returns the axes so far."""
+    axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.NUMBER))
+    if axis >= 0:
+        key, rest = key_and_rest(value)
+        high = key + (1 if rest != 0 else 0)
+        count = _set(context, axis, cell_of(context, axis, key), key, high, rest, count)
+    return place_kind(context, attribute, np.int64(at.K_NUMBER), count)
+
+
+@inlined
+def place_float(context, attribute, bits, count):
+    """Place the float that has these bits; returns the axes so far."""
+    if bits_float(bits) != bits_float(bits):
+        return place_kind(context, attribute, np.int64(at.K_NAN), count)
+    axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.NUMBER))
+    if axis >= 0:
+        key = key_of_bits(bits)
+        count = _set(context, axis, cell_of(context, axis, key), key, key, np.int64(0), count)
+    return place_kind(context, attribute, np.int64(at.K_NUMBER), count)
+
+
+@inlined
+def place_kind(context, attribute, kind, count):
+    """Place a value by its kind; returns the axes so far."""
+    axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.KIND))
+    if axis >= 0:
+        count = _set(context, axis, kind, _LOWEST, _HIGHEST, np.int64(0), count)
+    return count
+
+
+@inlined
 def lift_event(context, count):
-    """Undo `place_event`: every axis misses again."""
+    """Undo all placing: every axis misses again."""
     axes = words_at(context, at.AXES)
     touched = words_at(context, at.TOUCHED)
     for i in range(count):

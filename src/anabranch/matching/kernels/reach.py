@@ -14,6 +14,8 @@ from anabranch.matching.kernels.keys import (
 )
 from anabranch.matching.kernels.machine import (
     bitmaps_at,
+    borrowed,
+    bytes_at,
     entry_point,
     integers_at,
     kernel,
@@ -23,9 +25,11 @@ from anabranch.matching.kernels.machine import (
 from anabranch.matching.kernels.placing import (
     lift_event,
     next_stamp,
-    place_event,
     record_holds,
     ties_hold,
+)
+from anabranch.matching.kernels.reading import (
+    read_event,
 )
 from anabranch.matching.kernels.storage import (
     find_cluster,
@@ -158,18 +162,26 @@ def _try_cluster(context, cluster, hits, open_bits, state):
 
 
 @entry_point
-def reach(context, heads, values, texts, hits, open_bits, state):
-    """Mark in `hits` the destinations that one event reaches; doubtful entries go to DOUBTS.
+def reach(context, size, entries_max, name_bytes_max, hits, open_bits, state):
+    """Mark in `hits` the destinations that the event in MESSAGE reaches; doubts go to DOUBTS.
 
     `open_bits` counts, modulo 64, the destinations that are not hit; `state` is how many those
-    are, and how many doubts there are.
+    are, and how many doubts there are. Returns 0, or what went wrong, as `answer_one` does.
     """
+    context = borrowed(context)
+    hits = borrowed(hits)
+    open_bits = borrowed(open_bits)
+    state = borrowed(state)
     axes = words_at(context, at.AXES)
     touched = words_at(context, at.TOUCHED)
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
     next_stamp(context)
-    count, hit_count = place_event(context, heads, values, texts, 0, heads.shape[0])
+    position, count, hit_count = read_event(
+        context, bytes_at(context, at.MESSAGE), np.int64(0), size, entries_max, name_bytes_max
+    )
+    if position < 0:
+        return position
     _try_cluster(context, np.int64(0), hits, open_bits, state)
     for i in range(count):
         axis = touched[i]
@@ -193,3 +205,4 @@ def reach(context, heads, values, texts, hits, open_bits, state):
         if cluster >= 0:
             _try_cluster(context, cluster, hits, open_bits, state)
     lift_event(context, count)
+    return np.int64(0)

@@ -1,12 +1,12 @@
 """Finding the entries an event satisfies: the inner loop of the whole system.
 
-For each event: (1) work out its cell on every axis of its attributes; (2) collect the clusters
-it can reach, by point, by axis, and the one that everybody must look into; check the runs at
-once, and keep the blocks whose zones admit the event; (3) AND the rows of each of those blocks,
-asking for the next block's rows meanwhile; members that all certain pages vouch for are
+For each event: (1) work out its cell on every axis of its attributes, see `reading`; (2) collect
+the clusters it can reach, by point, by axis, and the one that everybody must look into; check the
+runs at once, and keep the blocks whose zones admit the event; (3) AND the rows of each of those
+blocks, asking for the next block's rows meanwhile; members that all certain pages vouch for are
 matches, the rest are candidates; (4) check the candidates' records, asking for the next ones
-meanwhile. An entry with a residue is not decided here: it goes to DOUBTS, and Python has the
-last word.
+meanwhile. An entry with a residue is not decided here: it goes to DOUBTS, and Python has the last
+word.
 
 The kernel is written out by hand: eight words of a row are eight variables, which the compiler
 keeps in registers.
@@ -21,17 +21,14 @@ from anabranch.matching.kernels.keys import (
 from anabranch.matching.kernels.machine import (
     bit_count,
     bitmaps_at,
-    entry_point,
     get,
     integers_at,
+    kernel,
     lowest_bit,
     prefetch,
     words_at,
 )
 from anabranch.matching.kernels.placing import (
-    lift_event,
-    next_stamp,
-    place_event,
     record_holds,
     ties_hold,
 )
@@ -45,12 +42,11 @@ _CERTAIN_FROM = 12  #: Candidates in a block that make its certain pages worth r
 _FIRST_ROW = np.int64((1 << 40) - 1)
 
 
-@entry_point
-def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
-    """Match events `first` … and write owners to OUTPUT, doubtful entries to DOUBTS.
+@kernel
+def find(context, touched_count, hit_count, n, d):
+    """Match the event that is placed; owners go to OUTPUT behind the first n, doubts behind d.
 
-    Event i has the attributes heads[offsets[i] : offsets[i + 1]]; its matches end at ends[i + 1].
-    Returns the number of events done; fewer than asked for when OUTPUT might overflow.
+    Returns where they end. The arrays have room for all that may match.
     """
     clusters = words_at(context, at.CLUSTERS)
     axes = words_at(context, at.AXES)
@@ -85,287 +81,271 @@ def search(context, heads, values, texts, offsets, first, ends, doubt_ends):
     lines_address = context[at.LINES]
     zero = np.uint64(0)
     one = np.uint64(1)
-    n = ends[first]
-    d = doubt_ends[first]
-    live = context[at.LIVE_ENTRIES]
-    doubtful = context[at.DOUBT_ENTRIES]
-    event_count = offsets.shape[0] - 1
-    for event in range(first, event_count):
-        if n + live > context[at.OUTPUT_CAPACITY] or d + doubtful > context[at.DOUBT_CAPACITY]:
-            return event
-        stamp = next_stamp(context)
-        touched_count, hit_count = place_event(
-            context, heads, values, texts, offsets[event], offsets[event + 1]
-        )
-        visits = 0
-        found = 0
-        members_seen = 0
-        # Certain pages pay where blocks have many candidates; then they are asked for early.
-        rich = context[at.RICHNESS] >= _CERTAIN_FROM * 64
-        # -- (2) clusters: the one without access, two for every axis touched, one per pattern
-        for step in range(-1, 2 * touched_count + hit_count):
-            cluster = np.int64(0)
-            if step >= 2 * touched_count:
-                code = np.int64(get(hit_list, step - 2 * touched_count))
-                attribute = get(patterns, code * at.PATTERN_WORDS + at.P_CLASS) >> 32
-                axis = np.int64(get(attribute_axes, attribute * at.SPACES + at.PATTERN))
-                cluster = find_cluster(context, axis, code << 32, np.int64(0))
-                if cluster < 0:
-                    continue
-            elif step >= 0:
-                axis = get(touched, step >> 1)
-                if step & 1:
-                    if get(axes, axis * at.AXIS_WORDS + at.A_KEYS) == 0:
-                        continue
-                    rest = np.int64(0)
-                    if get(high, axis) > get(low, axis):
-                        rest = words_at(context, at.REST)[axis]
-                    cluster = find_cluster(context, axis, get(low, axis), rest)
-                else:
-                    cluster = get(axes, axis * at.AXIS_WORDS + at.A_CLUSTER)
-                if cluster < 0:
-                    continue
-            c = cluster * at.CLUSTER_WORDS
-            run = get(clusters, c + at.C_RUN)
-            if run >= 0:
-                for slot in range(run, run + get(clusters, c + at.C_COUNT)):
-                    candidates[found] = slot
-                    found += 1
-            block = get(clusters, c + at.C_BLOCKS)
-            while block >= 0:
-                z = block * at.ZONE_WORDS
-                zone_axes = get(zones, z + at.Z_AXES)
-                admitted = True
-                for rank in range(3):
-                    axis = (zone_axes >> (16 * rank)) & 0xFFFF
-                    if axis == at.NO_AXIS:
-                        break
-                    if (zone_axes >> (48 + rank)) & 1:
-                        zone = np.uint64(get(zones, z + at.Z_RANGE + 2 * rank))
-                        admitted = zone & get(cell_mask, axis) != zero
-                    else:
-                        admitted = get(low, axis) >= get(zones, z + at.Z_RANGE + 2 * rank)
-                        admitted = admitted and get(high, axis) <= get(
-                            zones, z + at.Z_RANGE + 2 * rank + 1
-                        )
-                    if not admitted:
-                        break
-                following = get(zones, z + at.Z_NEXT)
-                if admitted:
-                    visited[visits] = block
-                    visits += 1
-                    prefetch(blocks_address + 8 * at.BLOCK_WORDS * block)
-                    prefetch(blocks_address + 8 * at.BLOCK_WORDS * block + 64)
-                    prefetch(rows_address + 8 * (following >> 32))
-                    prefetch(rows_address + 8 * (following >> 32) + 64)
-                    if rich:
-                        prefetch(certain_address + 8 * (following >> 32))
-                block = (following & 0xFFFFFFFF) - 1
-        # -- (3) blocks
-        for i in range(visits + _AHEAD):
-            if i < visits:
-                b = get(visited, i) * at.BLOCK_WORDS
-                table = get(blocks, b + at.B_TABLE)
-                row = table & _FIRST_ROW
-                for r in range(row, row + ((table >> 40) & 0xFFFF)):
-                    word = get(row_pages, r)
-                    spot = (word >> 16) * at.PAGE_WORDS + (get(cell, word & 0xFFFF) & 63) * at.WORDS
-                    prefetch(pages_address + 8 * spot)
-                    if rich and get(row_certain, r) >= 0:
-                        spot = (
-                            get(row_certain, r) * at.PAGE_WORDS
-                            + (get(cell, word & 0xFFFF) & 63) * at.WORDS
-                        )
-                        prefetch(pages_address + 8 * spot)
-            if i < _AHEAD:
+    stamp = context[at.STAMP]
+    visits = 0
+    found = 0
+    members_seen = 0
+    # Certain pages pay where blocks have many candidates; then they are asked for early.
+    rich = context[at.RICHNESS] >= _CERTAIN_FROM * 64
+    # -- (2) clusters: the one without access, two for every axis touched, one per pattern
+    for step in range(-1, 2 * touched_count + hit_count):
+        cluster = np.int64(0)
+        if step >= 2 * touched_count:
+            code = np.int64(get(hit_list, step - 2 * touched_count))
+            attribute = get(patterns, code * at.PATTERN_WORDS + at.P_CLASS) >> 32
+            axis = np.int64(get(attribute_axes, attribute * at.SPACES + at.PATTERN))
+            cluster = find_cluster(context, axis, code << 32, np.int64(0))
+            if cluster < 0:
                 continue
-            block = get(visited, i - _AHEAD)
-            b = block * at.BLOCK_WORDS
-            x0 = np.uint64(get(blocks, b + at.B_LIVE))
-            x1 = np.uint64(get(blocks, b + at.B_LIVE + 1))
-            x2 = np.uint64(get(blocks, b + at.B_LIVE + 2))
-            x3 = np.uint64(get(blocks, b + at.B_LIVE + 3))
-            x4 = np.uint64(get(blocks, b + at.B_LIVE + 4))
-            x5 = np.uint64(get(blocks, b + at.B_LIVE + 5))
-            x6 = np.uint64(get(blocks, b + at.B_LIVE + 6))
-            x7 = np.uint64(get(blocks, b + at.B_LIVE + 7))
+        elif step >= 0:
+            axis = get(touched, step >> 1)
+            if step & 1:
+                if get(axes, axis * at.AXIS_WORDS + at.A_KEYS) == 0:
+                    continue
+                rest = np.int64(0)
+                if get(high, axis) > get(low, axis):
+                    rest = words_at(context, at.REST)[axis]
+                cluster = find_cluster(context, axis, get(low, axis), rest)
+            else:
+                cluster = get(axes, axis * at.AXIS_WORDS + at.A_CLUSTER)
+            if cluster < 0:
+                continue
+        c = cluster * at.CLUSTER_WORDS
+        run = get(clusters, c + at.C_RUN)
+        if run >= 0:
+            for slot in range(run, run + get(clusters, c + at.C_COUNT)):
+                candidates[found] = slot
+                found += 1
+        block = get(clusters, c + at.C_BLOCKS)
+        while block >= 0:
+            z = block * at.ZONE_WORDS
+            zone_axes = get(zones, z + at.Z_AXES)
+            admitted = True
+            for rank in range(3):
+                axis = (zone_axes >> (16 * rank)) & 0xFFFF
+                if axis == at.NO_AXIS:
+                    break
+                if (zone_axes >> (48 + rank)) & 1:
+                    zone = np.uint64(get(zones, z + at.Z_RANGE + 2 * rank))
+                    admitted = zone & get(cell_mask, axis) != zero
+                else:
+                    admitted = get(low, axis) >= get(zones, z + at.Z_RANGE + 2 * rank)
+                    admitted = admitted and get(high, axis) <= get(
+                        zones, z + at.Z_RANGE + 2 * rank + 1
+                    )
+                if not admitted:
+                    break
+            following = get(zones, z + at.Z_NEXT)
+            if admitted:
+                visited[visits] = block
+                visits += 1
+                prefetch(blocks_address + 8 * at.BLOCK_WORDS * block)
+                prefetch(blocks_address + 8 * at.BLOCK_WORDS * block + 64)
+                prefetch(rows_address + 8 * (following >> 32))
+                prefetch(rows_address + 8 * (following >> 32) + 64)
+                if rich:
+                    prefetch(certain_address + 8 * (following >> 32))
+            block = (following & 0xFFFFFFFF) - 1
+    # -- (3) blocks
+    for i in range(visits + _AHEAD):
+        if i < visits:
+            b = get(visited, i) * at.BLOCK_WORDS
             table = get(blocks, b + at.B_TABLE)
             row = table & _FIRST_ROW
-            row_end = row + ((table >> 40) & 0xFFFF)
-            several = False
+            for r in range(row, row + ((table >> 40) & 0xFFFF)):
+                word = get(row_pages, r)
+                spot = (word >> 16) * at.PAGE_WORDS + (get(cell, word & 0xFFFF) & 63) * at.WORDS
+                prefetch(pages_address + 8 * spot)
+                if rich and get(row_certain, r) >= 0:
+                    spot = (
+                        get(row_certain, r) * at.PAGE_WORDS
+                        + (get(cell, word & 0xFFFF) & 63) * at.WORDS
+                    )
+                    prefetch(pages_address + 8 * spot)
+        if i < _AHEAD:
+            continue
+        block = get(visited, i - _AHEAD)
+        b = block * at.BLOCK_WORDS
+        x0 = np.uint64(get(blocks, b + at.B_LIVE))
+        x1 = np.uint64(get(blocks, b + at.B_LIVE + 1))
+        x2 = np.uint64(get(blocks, b + at.B_LIVE + 2))
+        x3 = np.uint64(get(blocks, b + at.B_LIVE + 3))
+        x4 = np.uint64(get(blocks, b + at.B_LIVE + 4))
+        x5 = np.uint64(get(blocks, b + at.B_LIVE + 5))
+        x6 = np.uint64(get(blocks, b + at.B_LIVE + 6))
+        x7 = np.uint64(get(blocks, b + at.B_LIVE + 7))
+        table = get(blocks, b + at.B_TABLE)
+        row = table & _FIRST_ROW
+        row_end = row + ((table >> 40) & 0xFFFF)
+        several = False
+        for r in range(row, row_end):
+            word = get(row_pages, r)
+            here = get(cell, word & 0xFFFF)
+            if here & at.MULTI:
+                several = True
+                continue
+            spot = (word >> 16) * at.PAGE_WORDS + here * at.WORDS
+            x0 &= get(pages, spot)
+            x1 &= get(pages, spot + 1)
+            x2 &= get(pages, spot + 2)
+            x3 &= get(pages, spot + 3)
+            x4 &= get(pages, spot + 4)
+            x5 &= get(pages, spot + 5)
+            x6 &= get(pages, spot + 6)
+            x7 &= get(pages, spot + 7)
+        if several:
             for r in range(row, row_end):
                 word = get(row_pages, r)
-                here = get(cell, word & 0xFFFF)
-                if here & at.MULTI:
-                    several = True
+                if get(cell, word & 0xFFFF) & at.MULTI == 0:
                     continue
-                spot = (word >> 16) * at.PAGE_WORDS + here * at.WORDS
-                x0 &= get(pages, spot)
-                x1 &= get(pages, spot + 1)
-                x2 &= get(pages, spot + 2)
-                x3 &= get(pages, spot + 3)
-                x4 &= get(pages, spot + 4)
-                x5 &= get(pages, spot + 5)
-                x6 &= get(pages, spot + 6)
-                x7 &= get(pages, spot + 7)
-            if several:
-                for r in range(row, row_end):
-                    word = get(row_pages, r)
-                    if get(cell, word & 0xFFFF) & at.MULTI == 0:
+                y0 = zero
+                y1 = zero
+                y2 = zero
+                y3 = zero
+                y4 = zero
+                y5 = zero
+                y6 = zero
+                y7 = zero
+                cells = get(cell_mask, word & 0xFFFF)
+                while cells != zero:
+                    spot = (word >> 16) * at.PAGE_WORDS + lowest_bit(cells) * at.WORDS
+                    cells &= cells - one
+                    y0 |= get(pages, spot)
+                    y1 |= get(pages, spot + 1)
+                    y2 |= get(pages, spot + 2)
+                    y3 |= get(pages, spot + 3)
+                    y4 |= get(pages, spot + 4)
+                    y5 |= get(pages, spot + 5)
+                    y6 |= get(pages, spot + 6)
+                    y7 |= get(pages, spot + 7)
+                x0 &= y0
+                x1 &= y1
+                x2 &= y2
+                x3 &= y3
+                x4 &= y4
+                x5 &= y5
+                x6 &= y6
+                x7 &= y7
+        if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == zero:
+            continue
+        members = bit_count(x0) + bit_count(x1) + bit_count(x2) + bit_count(x3)
+        members += bit_count(x4) + bit_count(x5) + bit_count(x6) + bit_count(x7)
+        members_seen += members
+        y0 = zero
+        y1 = zero
+        y2 = zero
+        y3 = zero
+        y4 = zero
+        y5 = zero
+        y6 = zero
+        y7 = zero
+        if members >= _CERTAIN_FROM:
+            y0 = x0 & np.uint64(get(blocks, b + at.B_WHOLE))
+            y1 = x1 & np.uint64(get(blocks, b + at.B_WHOLE + 1))
+            y2 = x2 & np.uint64(get(blocks, b + at.B_WHOLE + 2))
+            y3 = x3 & np.uint64(get(blocks, b + at.B_WHOLE + 3))
+            y4 = x4 & np.uint64(get(blocks, b + at.B_WHOLE + 4))
+            y5 = x5 & np.uint64(get(blocks, b + at.B_WHOLE + 5))
+            y6 = x6 & np.uint64(get(blocks, b + at.B_WHOLE + 6))
+            y7 = x7 & np.uint64(get(blocks, b + at.B_WHOLE + 7))
+            for r in range(row, row_end):
+                word = get(row_pages, r)
+                page = get(row_certain, r)
+                spot = page * at.PAGE_WORDS + (get(cell, word & 0xFFFF) & 63) * at.WORDS
+                if page < 0:
+                    spot = (word >> 16) * at.PAGE_WORDS + at.MISS * at.WORDS
+                y0 &= get(pages, spot)
+                y1 &= get(pages, spot + 1)
+                y2 &= get(pages, spot + 2)
+                y3 &= get(pages, spot + 3)
+                y4 &= get(pages, spot + 4)
+                y5 &= get(pages, spot + 5)
+                y6 &= get(pages, spot + 6)
+                y7 &= get(pages, spot + 7)
+        word = 0
+        for x, y in (
+            (x0, y0),
+            (x1, y1),
+            (x2, y2),
+            (x3, y3),
+            (x4, y4),
+            (x5, y5),
+            (x6, y6),
+            (x7, y7),
+        ):
+            slot = get(blocks, b + at.B_CHUNKS + (word >> 1)) + 64 * (word & 1)
+            word += 1
+            x &= ~y
+            while x != zero:
+                candidates[found] = slot + lowest_bit(x)
+                found += 1
+                x &= x - one
+            while y != zero:
+                entry = np.int64(get(slot_entry, slot + lowest_bit(y)))
+                y &= y - one
+                if entry & (at.MANY | at.DOUBT):
+                    flags = entry
+                    entry &= at.ENTRY_MASK
+                    if flags & at.MANY and get(stamps, get(entry_owner, entry)) == stamp:
                         continue
-                    y0 = zero
-                    y1 = zero
-                    y2 = zero
-                    y3 = zero
-                    y4 = zero
-                    y5 = zero
-                    y6 = zero
-                    y7 = zero
-                    cells = get(cell_mask, word & 0xFFFF)
-                    while cells != zero:
-                        spot = (word >> 16) * at.PAGE_WORDS + lowest_bit(cells) * at.WORDS
-                        cells &= cells - one
-                        y0 |= get(pages, spot)
-                        y1 |= get(pages, spot + 1)
-                        y2 |= get(pages, spot + 2)
-                        y3 |= get(pages, spot + 3)
-                        y4 |= get(pages, spot + 4)
-                        y5 |= get(pages, spot + 5)
-                        y6 |= get(pages, spot + 6)
-                        y7 |= get(pages, spot + 7)
-                    x0 &= y0
-                    x1 &= y1
-                    x2 &= y2
-                    x3 &= y3
-                    x4 &= y4
-                    x5 &= y5
-                    x6 &= y6
-                    x7 &= y7
-            if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == zero:
-                continue
-            members = bit_count(x0) + bit_count(x1) + bit_count(x2) + bit_count(x3)
-            members += bit_count(x4) + bit_count(x5) + bit_count(x6) + bit_count(x7)
-            members_seen += members
-            y0 = zero
-            y1 = zero
-            y2 = zero
-            y3 = zero
-            y4 = zero
-            y5 = zero
-            y6 = zero
-            y7 = zero
-            if members >= _CERTAIN_FROM:
-                y0 = x0 & np.uint64(get(blocks, b + at.B_WHOLE))
-                y1 = x1 & np.uint64(get(blocks, b + at.B_WHOLE + 1))
-                y2 = x2 & np.uint64(get(blocks, b + at.B_WHOLE + 2))
-                y3 = x3 & np.uint64(get(blocks, b + at.B_WHOLE + 3))
-                y4 = x4 & np.uint64(get(blocks, b + at.B_WHOLE + 4))
-                y5 = x5 & np.uint64(get(blocks, b + at.B_WHOLE + 5))
-                y6 = x6 & np.uint64(get(blocks, b + at.B_WHOLE + 6))
-                y7 = x7 & np.uint64(get(blocks, b + at.B_WHOLE + 7))
-                for r in range(row, row_end):
-                    word = get(row_pages, r)
-                    page = get(row_certain, r)
-                    spot = page * at.PAGE_WORDS + (get(cell, word & 0xFFFF) & 63) * at.WORDS
-                    if page < 0:
-                        spot = (word >> 16) * at.PAGE_WORDS + at.MISS * at.WORDS
-                    y0 &= get(pages, spot)
-                    y1 &= get(pages, spot + 1)
-                    y2 &= get(pages, spot + 2)
-                    y3 &= get(pages, spot + 3)
-                    y4 &= get(pages, spot + 4)
-                    y5 &= get(pages, spot + 5)
-                    y6 &= get(pages, spot + 6)
-                    y7 &= get(pages, spot + 7)
-            word = 0
-            for x, y in (
-                (x0, y0),
-                (x1, y1),
-                (x2, y2),
-                (x3, y3),
-                (x4, y4),
-                (x5, y5),
-                (x6, y6),
-                (x7, y7),
-            ):
-                slot = get(blocks, b + at.B_CHUNKS + (word >> 1)) + 64 * (word & 1)
-                word += 1
-                x &= ~y
-                while x != zero:
-                    candidates[found] = slot + lowest_bit(x)
-                    found += 1
-                    x &= x - one
-                while y != zero:
-                    entry = np.int64(get(slot_entry, slot + lowest_bit(y)))
-                    y &= y - one
-                    if entry & (at.MANY | at.DOUBT):
-                        flags = entry
-                        entry &= at.ENTRY_MASK
-                        if flags & at.MANY and get(stamps, get(entry_owner, entry)) == stamp:
-                            continue
-                        if flags & at.DOUBT:
-                            doubts[d] = entry
-                            d += 1
-                            continue
-                        entry = np.int64(get(entry_owner, entry))
-                        stamps[entry] = stamp
-                    output[n] = entry
-                    n += 1
-        if visits > 0:
-            context[at.RICHNESS] += ((64 * members_seen) // visits - context[at.RICHNESS]) >> 4
-        # -- (4) candidates
-        for i in range(min(found, _LINES_AHEAD)):
-            prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(get(candidates, i)))
-        for i in range(found):
-            if i + _LINES_AHEAD < found:
-                prefetch(
-                    lines_address + 4 * at.LINE_WORDS * np.int64(get(candidates, i + _LINES_AHEAD))
-                )
-            line = at.LINE_WORDS * np.int64(get(candidates, i))
-            info = np.int64(get(lines, line + at.L_INFO))
-            # All five ranges, whatever comes out: a branch here is a guess, and guesses are dear.
-            margin = np.int64(0)
-            for j in range(at.LINE_RANGES):
-                axis = (
-                    np.int64(get(lines, line + at.L_AXES + (j >> 1))) >> (16 * (j & 1))
-                ) & 0xFFFF
-                low_end = np.int64(get(lines, line + at.L_ENDS + 2 * j))
-                high_end = np.int64(get(lines, line + at.L_ENDS + 2 * j + 1))
-                margin = min(margin, np.int64(get(uppers, 2 * axis)) - low_end)
-                margin = min(margin, high_end - np.int64(get(uppers, 2 * axis + 1)))
-            holds = margin == 0
-            if margin == -1 and info & 0xFFFF00:
-                holds = ties_hold(context, np.int64(get(candidates, i)))
-            if holds and info >> 24:
-                for j in range(info & 0xFF):
-                    if (info >> (24 + j)) & 1:
-                        code = np.int64(get(lines, line + at.L_ENDS + 2 * j))
-                        if get(hits, code) != stamp:
-                            holds = False
-                            break
-            record = np.int64(get(lines, line + at.L_RECORD))
-            if record >= 0 and holds:
-                position = record + 1
-                for _ in range(get(records, record) & 0xFFFF):
-                    if not record_holds(context, position):
+                    if flags & at.DOUBT:
+                        doubts[d] = entry
+                        d += 1
+                        continue
+                    entry = np.int64(get(entry_owner, entry))
+                    stamps[entry] = stamp
+                output[n] = entry
+                n += 1
+    if visits > 0:
+        context[at.RICHNESS] += ((64 * members_seen) // visits - context[at.RICHNESS]) >> 4
+    # -- (4) candidates
+    for i in range(min(found, _LINES_AHEAD)):
+        prefetch(lines_address + 4 * at.LINE_WORDS * np.int64(get(candidates, i)))
+    for i in range(found):
+        if i + _LINES_AHEAD < found:
+            prefetch(
+                lines_address + 4 * at.LINE_WORDS * np.int64(get(candidates, i + _LINES_AHEAD))
+            )
+        line = at.LINE_WORDS * np.int64(get(candidates, i))
+        info = np.int64(get(lines, line + at.L_INFO))
+        # All five ranges, whatever comes out: a branch here is a guess, and guesses are dear.
+        margin = np.int64(0)
+        for j in range(at.LINE_RANGES):
+            axis = (np.int64(get(lines, line + at.L_AXES + (j >> 1))) >> (16 * (j & 1))) & 0xFFFF
+            low_end = np.int64(get(lines, line + at.L_ENDS + 2 * j))
+            high_end = np.int64(get(lines, line + at.L_ENDS + 2 * j + 1))
+            margin = min(margin, np.int64(get(uppers, 2 * axis)) - low_end)
+            margin = min(margin, high_end - np.int64(get(uppers, 2 * axis + 1)))
+        holds = margin == 0
+        if margin == -1 and info & 0xFFFF00:
+            holds = ties_hold(context, np.int64(get(candidates, i)))
+        if holds and info >> 24:
+            for j in range(info & 0xFF):
+                if (info >> (24 + j)) & 1:
+                    code = np.int64(get(lines, line + at.L_ENDS + 2 * j))
+                    if get(hits, code) != stamp:
                         holds = False
                         break
-                    position += words_of_predicate(get(records, position))
-            entry = np.int64(get(lines, line + at.L_ENTRY))
-            if entry & (at.MANY | at.DOUBT):
-                flags = entry
-                entry &= at.ENTRY_MASK
-                if not holds or (flags & at.MANY and get(stamps, get(entry_owner, entry)) == stamp):
-                    continue
-                if flags & at.DOUBT:
-                    doubts[d] = entry
-                    d += 1
-                    continue
-                entry = np.int64(get(entry_owner, entry))
-                stamps[entry] = stamp
-            output[n] = entry
-            n += holds
-        lift_event(context, touched_count)
-        ends[event + 1] = n
-        doubt_ends[event + 1] = d
-    return event_count
+        record = np.int64(get(lines, line + at.L_RECORD))
+        if record >= 0 and holds:
+            position = record + 1
+            for _ in range(get(records, record) & 0xFFFF):
+                if not record_holds(context, position):
+                    holds = False
+                    break
+                position += words_of_predicate(get(records, position))
+        entry = np.int64(get(lines, line + at.L_ENTRY))
+        if entry & (at.MANY | at.DOUBT):
+            flags = entry
+            entry &= at.ENTRY_MASK
+            if not holds or (flags & at.MANY and get(stamps, get(entry_owner, entry)) == stamp):
+                continue
+            if flags & at.DOUBT:
+                doubts[d] = entry
+                d += 1
+                continue
+            entry = np.int64(get(entry_owner, entry))
+            stamps[entry] = stamp
+        output[n] = entry
+        n += holds
+    return n, d

@@ -15,11 +15,10 @@ import numpy as np
 
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.blocks import (
-    block_put,
     clear_block,
     draw_block,
     make_block,
-    slot_at,
+    seat_member,
 )
 from anabranch.matching.kernels.keys import (
     predicate_axis,
@@ -30,10 +29,15 @@ from anabranch.matching.kernels.keys import (
 from anabranch.matching.kernels.machine import (
     bit_count,
     bitmaps_at,
+    get,
+    highest_bit,
     integers_at,
     kernel,
     lowest_bit,
     words_at,
+)
+from anabranch.matching.kernels.pages import (
+    slot_at,
 )
 from anabranch.matching.kernels.storage import (
     copy_slot,
@@ -52,12 +56,7 @@ def feature_of(cells, feature):
         return np.int64(-1)
     if feature == at.BY_WIDTH:
         return bit_count(cells)
-    top = cells
-    highest = lowest_bit(top)
-    while top != np.uint64(0):
-        highest = lowest_bit(top)
-        top &= top - np.uint64(1)
-    return lowest_bit(cells) + highest
+    return lowest_bit(cells) + highest_bit(cells)
 
 
 @kernel
@@ -119,62 +118,100 @@ def _gather_masks(context, block, axes):
         axes[j] = row_pages[first + best] & 0xFFFF
     for place in range(at.BLOCK_SLOTS):
         slot = slot_at(blocks, b, place)
-        for j in range(number):
-            masks[place * _AXES_WEIGHED + j] = _cells_on_axis(context, slot, axes[j])
+        for j in range(_AXES_WEIGHED):
+            masks[place * _AXES_WEIGHED + j] = _ALL
+        for predicate in range(predicate_count(context, slot)):
+            axis = predicate_axis(context, slot, predicate)
+            for j in range(number):
+                if axes[j] == axis:
+                    possible, _ = predicate_cells(context, slot, predicate)
+                    masks[place * _AXES_WEIGHED + j] = possible
+                    break
     return number
 
 
 @kernel
-def _work(masks, number, features, cut):
-    """Expected work of either side of a cut; infinite if it is too lopsided."""
-    left = np.zeros(_AXES_WEIGHED, np.uint64)
-    right = np.zeros(_AXES_WEIGHED, np.uint64)
-    lefts = 0
+def _part(masks, features, cut, counts, unions):
+    """Sort the members into four parts by feature: below 0, cut - 1 and cut, and the rest.
+
+    The candidates for a cut lie between the parts, so one pass serves all three.
+    """
+    for part in range(4):
+        counts[part] = 0
+        for j in range(_AXES_WEIGHED):
+            unions[part * _AXES_WEIGHED + j] = np.uint64(0)
     for place in range(at.BLOCK_SLOTS):
-        if features[place] < cut:
-            lefts += 1
-            for j in range(number):
-                left[j] |= masks[place * _AXES_WEIGHED + j]
-        else:
-            for j in range(number):
-                right[j] |= masks[place * _AXES_WEIGHED + j]
+        value = features[place]
+        part = np.int64(value >= 0) + np.int64(value >= cut - 1) + np.int64(value >= cut)
+        counts[part] += 1
+        for j in range(_AXES_WEIGHED):
+            unions[np.uint64(part * _AXES_WEIGHED + j)] |= get(masks, place * _AXES_WEIGHED + j)
+
+
+@kernel
+def _work(number, counts, unions, boundary):
+    """Expected work if the parts below `boundary` go left; infinite if that is too lopsided."""
+    lefts = np.int64(0)
+    for part in range(boundary):
+        lefts += counts[part]
     if lefts < at.BLOCK_SLOTS // 8 or lefts > at.BLOCK_SLOTS - at.BLOCK_SLOTS // 8:
         return np.inf
     chance_left = 1.0
     chance_right = 1.0
     for j in range(number):
-        chance_left *= min(bit_count(left[j]), at.CELLS) / at.CELLS
-        chance_right *= min(bit_count(right[j]), at.CELLS) / at.CELLS
+        left = np.uint64(0)
+        right = np.uint64(0)
+        for part in range(4):
+            if part < boundary:
+                left |= unions[part * _AXES_WEIGHED + j]
+            else:
+                right |= unions[part * _AXES_WEIGHED + j]
+        chance_left *= min(bit_count(left), at.CELLS) / at.CELLS
+        chance_right *= min(bit_count(right), at.CELLS) / at.CELLS
     return lefts * chance_left + (at.BLOCK_SLOTS - lefts) * chance_right
+
+
+@kernel
+def _middle_cut(features, counts):
+    """The cut that leaves about half of the members on either side."""
+    for value in range(len(counts)):
+        counts[value] = 0
+    for place in range(at.BLOCK_SLOTS):
+        counts[features[place] + 1] += 1
+    below = counts[0]
+    cut = np.int64(0)
+    while below < at.BLOCK_SLOTS // 2:
+        below += counts[cut + 1]
+        cut += 1
+    return cut
 
 
 @kernel
 def _choose(context, number, features):
     """(axis, feature, cut) that leave the least expected work; axis -1 if none does."""
     masks = bitmaps_at(context, at.MASKS)
+    histogram = np.empty(2 * at.CELLS + 8, np.int64)
+    counts = np.empty(4, np.int64)
+    unions = np.empty(4 * _AXES_WEIGHED, np.uint64)
     best = np.inf
     best_axis = np.int64(-1)
     best_feature = np.int64(0)
     best_cut = np.int64(0)
     for j in range(number):
         for feature in (at.BY_MIDDLE, at.BY_WIDTH):
-            counts = np.zeros(2 * at.CELLS + 8, np.int64)
             for place in range(at.BLOCK_SLOTS):
                 features[place] = feature_of(masks[place * _AXES_WEIGHED + j], feature)
-                counts[features[place] + 1] += 1
-            below = counts[0]
-            cut = np.int64(0)
-            while below < at.BLOCK_SLOTS // 2:
-                below += counts[cut + 1]
-                cut += 1
-            for candidate in (cut, cut - 1, 0):
+            cut = _middle_cut(features, histogram)
+            _part(masks, features, cut, counts, unions)
+            for boundary in (3, 2, 1):
+                candidate = np.int64(0) if boundary == 1 else cut - (3 - boundary)
                 if candidate > 0 or (candidate == 0 and feature == at.BY_MIDDLE):
-                    work = _work(masks, number, features, candidate)
+                    work = _work(number, counts, unions, boundary)
                     if work < best:
                         best = work
                         best_axis = np.int64(j)
                         best_feature = np.int64(feature)
-                        best_cut = np.int64(candidate)
+                        best_cut = candidate
     return best_axis, best_feature, best_cut
 
 
@@ -216,6 +253,6 @@ def _deal(context, block, other, features, cut):
     clear_block(context, block)
     for place in range(at.BLOCK_SLOTS):
         target = block if features[place] < cut else other
-        block_put(context, target, 1 + place)
+        seat_member(context, target, 1 + place)
     draw_block(context, block)
     draw_block(context, other)

@@ -24,6 +24,7 @@ from anabranch.matching.kernels.blocks import (
     draw_block,
     drop_block,
     make_block,
+    seat_member,
 )
 from anabranch.matching.kernels.bounds import (
     draw_bounds,
@@ -38,6 +39,7 @@ from anabranch.matching.kernels.lines import (
     write_slot,
 )
 from anabranch.matching.kernels.machine import (
+    borrowed,
     entry_point,
     integers_at,
     kernel,
@@ -158,7 +160,7 @@ def _run_to_block(context, cluster):
     block = make_block(context, cluster)
     run = clusters[c + at.C_RUN]
     for i in range(clusters[c + at.C_COUNT]):
-        block_put(context, block, run + i)
+        seat_member(context, block, run + i)
     draw_block(context, block)
     size_class = np.int64(0)
     while np.int64(1) << size_class < clusters[c + at.C_SIZE]:
@@ -177,6 +179,8 @@ def insert(context, words, flags, owner, group):
     `owner` is the first entry of the subscription, or -1 if this is it. `flags` is any of MANY and
     DOUBT. `group` is the number of the subscription's destination.
     """
+    context = borrowed(context)
+    words = borrowed(words)
     prepared = _prepare(context, words)
     if prepared < 0:
         return prepared
@@ -221,6 +225,7 @@ def _make_entry(context, words, access, flags, owner, group):
 @entry_point
 def remove(context, entry):
     """Take one entry out. Codes that nobody names any more are appended to FREED."""
+    context = borrowed(context)
     clusters = words_at(context, at.CLUSTERS)
     slot_entry = integers_at(context, at.SLOT_ENTRY)
     cluster = np.int64(integers_at(context, at.ENTRY_CLUSTER)[entry])

@@ -4,6 +4,9 @@ The *zone* of an axis in a block is the union of its members' cells, and the spa
 lowest to their highest key. A block is skipped when the event falls outside a zone, and the
 three narrowest zones stand together in one cache line, so that skipping costs no more than
 that. Zones only widen until the block is split or emptied.
+
+Covering asks the other way round, whether a member may lie within a box. For that the zone has
+the highest low end and the lowest high end of the members that constrain the axis.
 """
 
 import numpy as np
@@ -39,6 +42,8 @@ def close_zone(tables, t):
     tables[t + at.T_ZONE] = 0
     tables[t + at.T_LOWEST] = _HIGHEST
     tables[t + at.T_HIGHEST] = _LOWEST
+    tables[t + at.T_LAST_LOW] = _LOWEST
+    tables[t + at.T_FIRST_HIGH] = _HIGHEST
 
 
 @kernel
@@ -49,6 +54,9 @@ def widen_zone(context, t, slot, number, possible):
     tables[t + at.T_ZONE] |= np.int64(possible)
     tables[t + at.T_LOWEST] = min(tables[t + at.T_LOWEST], low)
     tables[t + at.T_HIGHEST] = max(tables[t + at.T_HIGHEST], high)
+    tables[t + at.T_LAST_LOW] = max(tables[t + at.T_LAST_LOW], low)
+    # The high end of a fine range is rounded up: it may lie one key lower.
+    tables[t + at.T_FIRST_HIGH] = min(tables[t + at.T_FIRST_HIGH], max(high, _LOWEST + 1) - 1)
 
 
 @kernel

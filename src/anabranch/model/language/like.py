@@ -21,7 +21,7 @@ Rules:
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -64,6 +64,24 @@ class Pattern(msgspec.Struct, frozen=True):
 
 def pattern_of(pattern: str, escape: str = "") -> Pattern:
     """The meaning of `pattern`; a misplaced escape character is a `FilterError`."""
+    if not escape or escape not in pattern:
+        first, *others = pattern.split("%")
+        if not others:
+            return Pattern((_plain_segment(first),))
+        last = others.pop()
+        middle = [_plain_segment(part) for part in others if part]
+        return Pattern((_plain_segment(first), *middle, _plain_segment(last)))
+    return _escaped_pattern_of(pattern, escape)
+
+
+def _plain_segment(text: str) -> Segment:
+    """The segment of characters without escapes."""
+    if "_" not in text:
+        return Segment(text)
+    return _segment_of(text, [index for index, character in enumerate(text) if character == "_"])
+
+
+def _escaped_pattern_of(pattern: str, escape: str) -> Pattern:
     segments: list[Segment] = []
     characters: list[str] = []
     holes: list[int] = []
@@ -86,7 +104,7 @@ def pattern_of(pattern: str, escape: str = "") -> Pattern:
     return Pattern(tuple(segments))
 
 
-def _segment_of(characters: list[str], holes: list[int]) -> Segment:
+def _segment_of(characters: Sequence[str], holes: list[int]) -> Segment:
     if holes and len(characters) > HOLED_LENGTH_MAX:
         raise FilterLimitError(
             f"a stretch of {len(characters)} characters with _ in a LIKE pattern",

@@ -86,7 +86,7 @@ def values_where(expression: Expression, truth: bool) -> tuple[str, ValueSet] | 
         values = _membership_where(expression.items, truth)
         return None if values is None else (expression.operand.name, values)
     if isinstance(expression, Like) and isinstance(expression.operand, Attribute):
-        values = _pattern_where(pattern_of(expression.pattern, expression.escape), truth)
+        values = texts_where(pattern_of(expression.pattern, expression.escape), truth)
         return None if values is None else (expression.operand.name, values)
     if isinstance(expression, IsNull) and isinstance(expression.operand, Attribute):
         return expression.operand.name, ABSENT if truth else PRESENT
@@ -104,9 +104,11 @@ def compared(order: Order, literal: Expression) -> ValueSet | None:
     return NOTHING if isinstance(literal, Binary) else None
 
 
-def bounding_texts(like: Like) -> ValueSet:
+def bounding_texts(pattern: Pattern) -> ValueSet:
     """Texts among which all that match are: those that start as the pattern does."""
-    first = pattern_of(like.pattern, like.escape).segments[0]
+    first = pattern.segments[0]
+    if not first.text:
+        return TEXTS
     return prefixed(first.text[: first.holes[0]] if first.holes else first.text)
 
 
@@ -161,7 +163,8 @@ def _kind_of(item: Expression) -> ValueSet:
     return _TRUTH if isinstance(item, Truth) else NOTHING
 
 
-def _pattern_where(pattern: Pattern, truth: bool) -> ValueSet | None:
+def texts_where(pattern: Pattern, truth: bool) -> ValueSet | None:
+    """The texts for which LIKE this pattern is `truth`; None if they are no set of ranges."""
     matching = _matching_texts(pattern)
     if matching is None or truth:
         return matching

@@ -82,7 +82,7 @@ def meet(conjunctions: Iterable[Conjunction], budget: Budget) -> Conjunction | N
         for name, values in conjunction.constraints:
             sets.setdefault(name, []).append(values)
         residue += conjunction.residue
-    if len(residue) > 1 and _is_contradiction(residue):
+    if len(residue) > 1 and is_contradiction(residue):
         return None
     constraints: dict[str, ValueSet] = {}
     for name, members in sets.items():
@@ -98,7 +98,8 @@ def _shared(sets: list[ValueSet], budget: Budget) -> ValueSet:
     return intersection_of(sets)
 
 
-def _is_contradiction(residue: list[Expression]) -> bool:
+def is_contradiction(residue: list[Expression]) -> bool:
+    """Whether a residue stands beside its own opposite."""
     present = set(residue)
     return any(opposite_of(part) in present for part in residue)
 

@@ -19,8 +19,8 @@ a contradiction among them saves the rest.
 The contract, for every event: some conjunction matches ⇔ the filter evaluates to TRUE. No
 conjunctions: never matches. A conjunction of nothing matches always, and is then the only one.
 
-Nearly every filter is an AND of comparisons of an attribute with a literal. `plain_conjunction`
-makes its normal form directly, the same one, several times as fast; `index.add` lives on that.
+Nearly every filter is an AND of conditions on single attributes. `plain_conjunction` makes its
+normal form directly, the same one, several times as fast; `index.add` lives on that.
 """
 
 from collections.abc import Iterable
@@ -35,6 +35,8 @@ from anabranch.model.language.expression import (
     Expression,
     In,
     Integer,
+    IsNull,
+    Like,
     Negative,
     Not,
     Or,
@@ -42,53 +44,93 @@ from anabranch.model.language.expression import (
     Real,
     disjunction_of,
 )
+from anabranch.model.language.like import pattern_of
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.atoms import compared, is_literal, values_where
-from anabranch.model.normal.boxes import Budget, meet, product, simplified
+from anabranch.model.normal.atoms import (
+    bounding_texts,
+    compared,
+    is_literal,
+    texts_where,
+    values_where,
+)
+from anabranch.model.normal.boxes import (
+    Budget,
+    is_contradiction,
+    meet,
+    predicate_count,
+    product,
+    simplified,
+)
 from anabranch.model.normal.conjunction import EVERY_EVENT, Conjunction, conjunction_from
 from anabranch.model.normal.residue import implied_by, residue_of
 from anabranch.model.normal.tree import is_constant, measure
-from anabranch.model.normal.valueset import ValueSet
+from anabranch.model.normal.valueset import TEXTS, ValueSet
 
 _CONNECTIVES = (And, Or)
 #: Values that are calculated.
 _COMPUTED = (Arithmetic, Negative, Positive)
 _PLAIN_RANGES_MAX = 8
+#: Conditions on one operand, besides comparisons.
+_SIMPLE = (In, IsNull, Like)
+#: Levels of a plain tree: AND, NOT, LIKE, an attribute.
+_PLAIN_HEIGHT = 4
 
 
 def normalise(expression: Expression, limits: Limits = DEFAULT_LIMITS) -> tuple[Conjunction, ...]:
     """The conjunctions, one of which matches an event exactly if `expression` is TRUE for it."""
-    plain = plain_conjunction(expression)
+    plain = plain_conjunction(expression) if limits.filter_depth_max >= _PLAIN_HEIGHT else None
     if plain is None:
         return tuple(_Expansion(limits).normal_form(expression))
-    if plain and len(plain[0].constraints) > limits.predicates_max:
+    if plain and predicate_count(plain) > limits.predicates_max:
         Budget(limits).check_size(plain)
     return plain
 
 
 def plain_conjunction(expression: Expression) -> tuple[Conjunction, ...] | None:
-    """The normal form of comparisons of attributes with literals under AND; None for the rest."""
+    """The normal form of simple conditions on single attributes under AND; None for the rest."""
     items = expression.items if type(expression) is And else (expression,)
     constraints: dict[str, ValueSet] = {}
+    residue: list[Expression] = []
     for item in items:
-        if type(item) is not Comparison:
-            return None
-        left = item.left
-        if type(left) is not Attribute:
-            return None
-        values = compared(item.order, item.right)
+        if type(item) is Comparison and type(item.left) is Attribute:
+            name = item.left.name
+            values = compared(item.order, item.right)
+        else:
+            atom = _plain_atom(item, residue)
+            if atom is None:
+                return None
+            name, values = atom
         if values is None:
             return None
-        name = left.name
         if name in constraints:
             known = constraints[name]
-            if len(known.numbers) > _PLAIN_RANGES_MAX or len(known.texts) > _PLAIN_RANGES_MAX:
+            if known.range_count() > _PLAIN_RANGES_MAX or values.range_count() > _PLAIN_RANGES_MAX:
                 return None  # thousands of <> in a chain; all at once is quicker
             values = known.intersection(values)
-        if not (values.numbers or values.texts or values.truths):
+        if values.is_empty():
             return ()
         constraints[name] = values
+    if residue:
+        if len(residue) > 1 and is_contradiction(residue):
+            return ()
+        return (conjunction_from(constraints, residue),)
     return (Conjunction(tuple(sorted(constraints.items()))),)
+
+
+def _plain_atom(item: Expression, residue: list[Expression]) -> tuple[str, ValueSet] | None:
+    """What IN, LIKE and IS NULL, or NOT of them, demand; a pattern that is no set is a residue."""
+    truth = type(item) is not Not
+    condition = item.item if isinstance(item, Not) else item
+    if not isinstance(condition, _SIMPLE) or type(condition.operand) is not Attribute:
+        return None
+    if not isinstance(condition, Like):
+        return values_where(condition, truth)
+    pattern = pattern_of(condition.pattern, condition.escape)
+    texts = texts_where(pattern, truth)
+    if texts is None:
+        residue.append(item)
+        texts = bounding_texts(pattern) if truth else TEXTS
+    return condition.operand.name, texts
 
 
 class _Expansion:
@@ -112,7 +154,8 @@ class _Expansion:
             return self._expand(expression.item, not truth, level + 1)
         if isinstance(expression, _CONNECTIVES):
             if isinstance(expression, And) is truth:
-                plain = plain_conjunction(expression) if truth else None
+                is_low = level + _PLAIN_HEIGHT - 1 <= self._height_max
+                plain = plain_conjunction(expression) if truth and is_low else None
                 if plain is not None:
                     return list(plain)
                 return self._all(expression.items, truth, level + 1)

@@ -31,6 +31,7 @@ from anabranch.model.language.expression import (
     Truth,
     negation_of,
 )
+from anabranch.model.language.like import pattern_of
 from anabranch.model.language.text import expression_text
 from anabranch.model.normal.atoms import (
     INVERSE,
@@ -83,7 +84,8 @@ def implied_by(expression: Expression, truth: bool) -> Constraints | None:
     if isinstance(expression, Comparison):
         possible = _imply_comparison(expression, needs)
     elif isinstance(expression, Like):
-        texts = bounding_texts(expression) if truth else TEXTS
+        pattern = pattern_of(expression.pattern, expression.escape)
+        texts = bounding_texts(pattern) if truth else TEXTS
         possible = _imply(expression.operand, texts, needs)
     elif isinstance(expression, In):
         possible = _imply_membership(expression, truth, needs)

@@ -1,0 +1,74 @@
+"""From messages to matches, in one call: reading, searching and naming.
+
+A call into a kernel costs as much as a small search, and every array it is handed adds to that. So
+what one event takes is one call whose only array is the context.
+"""
+
+import numpy as np
+
+from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.machine import borrowed, bytes_at, entry_point, inlined
+from anabranch.matching.kernels.naming import name_output
+from anabranch.matching.kernels.placing import lift_event, next_stamp
+from anabranch.matching.kernels.reading import read_event
+from anabranch.matching.kernels.search import find
+
+
+@inlined
+def _has_room(context, n, d):
+    """Whether another event cannot overflow OUTPUT or DOUBTS."""
+    return (
+        n + context[at.LIVE_ENTRIES] <= context[at.OUTPUT_CAPACITY]
+        and d + context[at.DOUBT_ENTRIES] <= context[at.DOUBT_CAPACITY]
+    )
+
+
+@entry_point
+def answer_one(context, size, entries_max, name_bytes_max):
+    """Match the event in MESSAGE, which has so many bytes; see `reading` about the bounds.
+
+    Owners go to OUTPUT, their ids to NAMED, doubtful entries to DOUBTS. Returns how many owners
+    there are | doubtful entries << 32, or what went wrong, which is negative.
+    """
+    context = borrowed(context)
+    if not _has_room(context, 0, 0):
+        return np.int64(at.OUTPUT_FULL)
+    next_stamp(context)
+    position, count, hits = read_event(
+        context, bytes_at(context, at.MESSAGE), np.int64(0), size, entries_max, name_bytes_max
+    )
+    if position < 0:
+        return position
+    n, d = find(context, count, hits, np.int64(0), np.int64(0))
+    lift_event(context, count)
+    name_output(context, n)
+    return n | (d << 32)
+
+
+@entry_point
+def answer_many(context, messages, position, first, ends, doubt_ends):
+    """Match events `first` …, which stand in `messages` from `position` one after the other.
+
+    Owners go to OUTPUT, doubtful entries to DOUBTS; the owners of event i end at ends[i + 1].
+    Returns (the events done, the position behind them); fewer than there are when OUTPUT might
+    overflow, or with what went wrong as a negative position.
+    """
+    context = borrowed(context)
+    messages = borrowed(messages)
+    n = ends[first]
+    d = doubt_ends[first]
+    stop = np.int64(messages.shape[0])
+    for event in range(first, ends.shape[0] - 1):
+        if not _has_room(context, n, d):
+            return event, position
+        next_stamp(context)
+        position, count, hits = read_event(
+            context, messages, position, stop, np.int64(0), np.int64(-1)
+        )
+        if position < 0:
+            return event, position
+        n, d = find(context, count, hits, n, d)
+        lift_event(context, count)
+        ends[event + 1] = n
+        doubt_ends[event + 1] = d
+    return ends.shape[0] - 1, position
