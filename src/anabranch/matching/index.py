@@ -64,6 +64,7 @@ from anabranch.model.errors import (
 )
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.plain import Demands, read_plain
 from anabranch.model.values import Attributes
 
