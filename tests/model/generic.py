@@ -183,17 +183,21 @@ def roots_of(conjunctions: Sequence[Conjunction]) -> tuple[Conjunction, ...]:
     return tuple(each for each in conjunctions if not coverers_of(each, conjunctions))
 
 
+Holders = Mapping[Conjunction, tuple[str, ...]]
+
+
 class Step(NamedTuple):
     """What happens to the conjunctions that one direction is told of."""
 
-    before: tuple[Conjunction, ...]
+    #: Those there were, and the active subscriptions for which each of them was kept.
+    before: Holders
     after: tuple[Conjunction, ...]
     #: What came in, before anything was left out.
     plus: Sequence[Conjunction]
     minus: Sequence[Conjunction]
-    #: The active subscriptions; and those of them that have nothing to do with what came in.
+    #: The active subscriptions, after it; and those that come with it.
     active: Mapping[str, Subscription]
-    elsewhere: Mapping[str, Subscription]
+    fresh: Mapping[str, Subscription]
 
 
 Told = tuple[tuple[Conjunction, ...], tuple[Conjunction, ...], list[Condition]]
@@ -204,46 +208,49 @@ def aggregate(step: Step, only: Only) -> Told:
 
     `only` is condition II, if it is needed.
     """
-    told, roots = roots_of(step.before), roots_of(step.after)
+    told, roots = roots_of(tuple(step.before)), roots_of(step.after)
     plus = tuple(each for each in roots if each not in told)
     minus = tuple(each for each in told if each not in step.after)
-    left_out = [each for each in step.plus if each not in plus]
-    left_out += [each for each in step.minus if each not in minus]
     conditions: list[Condition] = [
-        Some("I", _coverers_have(each, step, with_itself=True))
-        for each in left_out
-        if _is_covered_by_old(each, step, plus)
+        Some("I", (*step.before.get(each, ()), *_names_above(each, step)))
+        for each in step.plus
+        if each not in plus and _is_known(each, step, plus)
     ]
+    for each in step.minus:
+        if each not in minus and _is_known(each, step, plus):
+            names = [*step.before.get(each, ()), *_names_above(each, step)]
+            conditions += _lasting("I", names, step)
     removed = [each for each in minus if not any(covers(new, each) for new in plus)]
     if removed:
         conditions.append(only)
     for root in removed:
         for child in _children(root, step):
             if child in plus:
-                conditions.append(Some("IV", having(child, step.active)))
-            elif _is_covered_by_old(child, step, plus):
-                conditions.append(Some("III", _coverers_have(child, step, with_itself=False)))
+                conditions += _lasting("IV", having(child, step.active), step)
+            elif _is_known(child, step, plus):
+                kind = "III" if child in step.after else "III'"
+                conditions.append(Some(kind, _names_above(child, step)))
     return plus, minus, conditions
 
 
-def _is_covered_by_old(
-    conjunction: Conjunction, step: Step, plus: Sequence[Conjunction]
-) -> bool:
+def _lasting(kind: str, names: Iterable[str], step: Step) -> list[Condition]:
+    """That one of these is active, and stays so; no condition if one of them is only coming."""
+    lasting = tuple(name for name in names if name in step.active)
+    return [] if any(name in step.fresh for name in lasting) else [Some(kind, lasting)]
+
+
+def _is_known(conjunction: Conjunction, step: Step, plus: Sequence[Conjunction]) -> bool:
     """Whether it is still there or covered, and not by anything that is told right now."""
     coverers = coverers_of(conjunction, step.after)
     is_there = conjunction in step.after
     return (is_there or bool(coverers)) and not any(each in plus for each in coverers)
 
 
-def _coverers_have(conjunction: Conjunction, step: Step, with_itself: bool) -> tuple[str, ...]:
-    """The subscriptions that have what covers a conjunction, or it itself, from elsewhere.
-
-    From elsewhere, because those that came with it may be what lost its coverer a hop ago. (The
-    source leaves equal conjunctions aside.)
-    """
-    names = dict.fromkeys(having(conjunction, step.elsewhere) if with_itself else ())
+def _names_above(conjunction: Conjunction, step: Step) -> tuple[str, ...]:
+    """The subscriptions that have what covers a conjunction, or had it until now."""
+    names: dict[str, None] = {}
     for each in coverers_of(conjunction, step.after):
-        names.update(dict.fromkeys(having(each, step.active)))
+        names.update(dict.fromkeys((*step.before.get(each, ()), *having(each, step.active))))
     return tuple(names)
 
 
@@ -332,28 +339,25 @@ class Broker:
         change = Change(delta, tuple(dict.fromkeys(plus)), tuple(minus), ())
         return self._told(source, change, before)
 
-    def _befores(self, source: str) -> dict[str, tuple[tuple[Conjunction, ...], Only]]:
-        """Per direction to be told: all conjunctions of the others, and condition II."""
+    def _befores(self, source: str) -> dict[str, tuple[Holders, Only]]:
+        """Per direction to be told: what the others want, for whom; and condition II."""
         found = {}
         for direction in self.sides:
             if direction == source:
                 continue
             edges = [e for other, names in self.behind.items() if other != direction for e in names]
-            known = self.presumed(direction).known
-            found[direction] = (self._all(direction), Only("II", frozenset(edges), known))
+            only = Only("II", frozenset(edges), self.presumed(direction).known)
+            found[direction] = self._holders(direction), only
         return found
 
     def _told(
-        self,
-        source: str,
-        change: Change,
-        before: Mapping[str, tuple[tuple[Conjunction, ...], Only]],
+        self, source: str, change: Change, before: Mapping[str, tuple[Holders, Only]]
     ) -> dict[str, Change]:
         changes = {}
-        for direction, (conjunctions, only) in before.items():
-            after, arrived = self._all(direction), (change.plus, change.minus)
-            elsewhere = self._active(direction, source)
-            step = Step(conjunctions, after, *arrived, self._active(direction), elsewhere)
+        for direction, (holders, only) in before.items():
+            after, active = self._all(direction), self._active(direction)
+            fresh = change.delta.subscribed
+            step = Step(holders, after, change.plus, change.minus, active, fresh)
             plus, minus, added = aggregate(step, only)
             conditions = (*change.conditions, *added)
             changes[direction] = Change(change.delta.copy(), plus, minus, conditions)
@@ -364,9 +368,23 @@ class Broker:
         others = [side for other, side in self.sides.items() if other != direction]
         return tuple(dict.fromkeys(c for side in others for c in side.conjunctions))
 
-    def _active(self, *directions: str) -> dict[str, Subscription]:
+    def _holders(self, direction: str) -> dict[Conjunction, tuple[str, ...]]:
+        """The same, each with the active subscriptions for which it is kept.
+
+        Only those of a direction that keeps it: a subscription of another one may have it too,
+        hidden below a coverer, and lose that coverer next.
+        """
+        holders: dict[Conjunction, tuple[str, ...]] = {}
+        for other, side in self.sides.items():
+            if other != direction:
+                active = side.known.active()
+                for each in side.conjunctions:
+                    holders[each] = holders.get(each, ()) + having(each, active)
+        return holders
+
+    def _active(self, direction: str) -> dict[str, Subscription]:
         """The active subscriptions of all other directions."""
-        others = [side for other, side in self.sides.items() if other not in directions]
+        others = [side for other, side in self.sides.items() if other != direction]
         return {name: s for side in others for name, s in side.known.active().items()}
 
 
@@ -415,17 +433,17 @@ class Leaf:
         delta, active = self.known.minus(self.told.known), self.known.active()
         after = tuple(dict.fromkeys(c for each in active.values() for c in each.conjunctions))
         fresh = {c: None for each in delta.subscribed.values() for c in each.conjunctions}
+        before = self.told.known.active()
         step = Step(
-            self._conjunctions,
+            {each: having(each, before) for each in self._conjunctions},
             after,
             [each for each in fresh if each in after],
             [each for each in self._conjunctions if each not in after],
             active,
-            {name: each for name, each in active.items() if name not in delta.subscribed},
+            delta.subscribed,
         )
-        plus, minus, conditions = aggregate(
-            step, Only("II", frozenset([self.edge]), self.told.known)
-        )
+        only = Only("II", frozenset([self.edge]), self.told.known)
+        plus, minus, conditions = aggregate(step, only)
         self._conjunctions = after
         self.told = State(self.known.copy(), roots_of(after))
         return Change(delta, plus, minus, tuple(conditions))

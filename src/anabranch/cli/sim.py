@@ -8,10 +8,11 @@
 import os
 import statistics
 from collections import Counter
-from typing import Annotated, get_args
+from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -92,8 +93,6 @@ def _run(order: Order, seeds: list[int], processes: int) -> list[Timed]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    from rich.console import Console  # noqa: PLC0415 - stderr, for the bar alone
-
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("seeds", total=len(seeds))
         for timed in run_seeds(order, seeds, processes):
@@ -165,5 +164,3 @@ def _tell(order: Order, results: list[Timed], shrunk: bool) -> None:
     if shrunk:
         out.print(f"shrunk to: {plan.faults}, {plan.publishers} publishers, {plan.fault_s:.1f} s")
 
-
-assert get_args(RoutingName)

@@ -84,7 +84,7 @@ class InterestWatch:
             clock = broker.router.clock
             assert clock is not None
             assert broker.edge is not None
-            if view.versions.get(edge, NOTHING) != clock.propagated:
+            if not clock.is_settled or view.versions.get(edge, NOTHING) != clock.propagated:
                 return None
             for wanted in broker.edge.filters().values():
                 alive |= {self._domain.matching_conjunction(each) for each in wanted.conjunctions}

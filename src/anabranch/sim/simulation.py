@@ -90,6 +90,8 @@ class Simulation:
         for application in self.applications:
             application.calm()
         self._settle()
+        # What ended last is still being told.
+        world.run_until(world.now + 1.0)
         return self._verdict()
 
     # -- applications ---------------------------------------------------------------------------

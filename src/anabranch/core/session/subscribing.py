@@ -19,7 +19,9 @@ Rules:
    and may subscribe anew, from a later tick. *Best-effort* ones are asked for again, over the gap.
 5. An end is an end for everybody: what was delivered until the broker answers `Unsubscribe` is
    still handed over; the ticks told are at least what was received. A durable subscription is
-   attached before it is ended if need be, since nobody else can tell where it ends.
+   attached before it is ended if need be, since nobody else can tell where it ends. If its end had
+   been granted and the answer was lost, the origins may have forgotten what followed: the broker
+   then speaks of a hole, and the end is before it.
 6. What the broker says about a subscription that is not here (any more) is ignored.
 7. Cut or refused, a subscription leaves this session; for a durable one the standing is handed
    back, and what becomes of it is the application's choice. (If it was cut because somebody else
@@ -250,6 +252,7 @@ class Subscribing:
         ends = dict(subscription.received)
         for stream, tick in ticks.items():
             ends[stream] = max(tick, ends.get(stream, 0))
+        ends.update(subscription.closed)
         return TellEnded(subscription.name, ends)
 
     def _acknowledge(self, subscription: Subscription) -> SessionEffects:

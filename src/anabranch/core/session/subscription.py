@@ -44,6 +44,7 @@ class Subscription:
     __slots__ = (
         "ack_at",
         "acked",
+        "closed",
         "heard",
         "name",
         "number",
@@ -74,6 +75,8 @@ class Subscription:
         self.received = {**standing.acked, **standing.received}
         self.heard: dict[str, int] = {}
         self.told: dict[str, int] = {}
+        #: Stream → where it ended for an application that wanted the end, at a hole.
+        self.closed: dict[str, int] = {}
         #: Events heard since the last acknowledgement.
         self.unacked_events = 0
         self.ack_at: float | None = None
@@ -188,7 +191,7 @@ class Subscription:
         effects: SessionEffects = [
             DeliverToApplication(name, stream, datum.tick, datum.time_ns, datum.body)
             for datum in frame.data
-            if datum.tick > known or not drop_repeated
+            if (datum.tick > known or not drop_repeated) and stream not in self.closed
         ]
         self.unacked_events += len(frame.data)
         self._moved(stream, frame.through)
@@ -202,7 +205,10 @@ class Subscription:
             if hole.last < hole.first:
                 raise RemoteError(f"ticks {hole.first} to {hole.last} of {stream!r} are no range")
             first = max(hole.first, self.received.get(stream, 0) + 1)
-            if first <= hole.last:
+            if first <= hole.last and self.wants_end:
+                # The end had been asked for, perhaps even been granted: it is here, then.
+                self.closed.setdefault(stream, self.received.get(stream, 0))
+            elif first <= hole.last:
                 effects.append(TellWithheld(self.name, stream, first, hole.last, hole.reason))
             self._moved(stream, hole.last)
         return effects
@@ -210,10 +216,10 @@ class Subscription:
     def _moved(self, stream: str, tick: int) -> None:
         if tick > self.heard.get(stream, 0):
             self.heard[stream] = tick
-        if tick > self.received.get(stream, 0):
+        if tick > self.received.get(stream, 0) and stream not in self.closed:
             self.received[stream] = tick
         if not self.standing.manual_ack:
-            self.acked[stream] = self.received[stream]
+            self.acked[stream] = self.received.get(stream, 0)
 
     # -- acknowledging --------------------------------------------------------------------------
 

@@ -41,7 +41,8 @@ PHASES = (
     (FIRST_RETURN_S, SECOND_RETURN_S, "two again"),
     (SECOND_RETURN_S, END_S, "all again"),
 )
-_ORIGINS = tuple(f"p{number}" for number in range(1, 7))
+#: Named so that each relay is the first choice of two of them.
+_ORIGINS = ("p1", "p2", "p3", "p5", "p9", "p19")
 _RELAYS = ("m1", "m2", "m3")
 _FIRST_GROUPS = (("first group", "s1"), ("second group", "s1"), ("third group", "s2"))
 _NEW = "new group"
@@ -91,9 +92,7 @@ class _Club:
         is_new = name == _NEW
         self.since = NEW_GROUP_S if is_new else 0.0
         half = _TOPICS // 2
-        self.topics = {
-            f"{name} {number}": number % half + half * is_new for number in range(size)
-        }
+        self.topics = {f"{name} {number}": number % half + half * is_new for number in range(size)}
 
     def subscribe(self) -> None:
         """All of them."""

@@ -56,15 +56,19 @@ class GrowingPoint(msgspec.Struct, frozen=True, kw_only=True):
     origin_elements: float
     relay_asked: float
     relay_elements: float
-    #: Bytes of the origin's vectors, to the relay and from there to one edge.
+    #: Bytes of the origin's vectors, to the relay and from there to one edge; and of the digests
+    #: that go with ticks in their place.
     origin_vector_bytes: float
+    origin_digest_bytes: float
     edge_vector_bytes: float
+    edge_digest_bytes: float
     #: Bytes of vectors to one edge, of streams in which nobody publishes.
     idle_bytes: float
     #: Bytes of interest, from the edges to the relay and on to the origin.
     interest_bytes: float
-    #: Bytes of all kinds from the relay to one edge.
+    #: Bytes of all kinds, and events, from the relay to one edge.
     edge_bytes: float
+    edge_events: float
     matches: float
     deliveries: int
 
@@ -77,7 +81,12 @@ def network(edges: int) -> Network:
 
 
 def measure(  # noqa: PLR0917 - the size of a point
-    variant: Variant, edges: int, scale: float, changes: int, events_per_change: float, seed: int = 1
+    variant: Variant,
+    edges: int,
+    scale: float,
+    changes: int,
+    events_per_change: float,
+    seed: int = 1,
 ) -> GrowingPoint:
     """One point: so many changes of every edge."""
     rate = RATE * scale
@@ -112,10 +121,13 @@ def measure(  # noqa: PLR0917 - the size of a point
         relay_asked=relay.sufficiency_asked / published,
         relay_elements=relay.sufficiency_elements / published,
         origin_vector_bytes=to_relay.vector_bytes / published,
+        origin_digest_bytes=to_relay.digest_bytes / published,
         edge_vector_bytes=to_edges.vector_bytes / published / edges,
+        edge_digest_bytes=to_edges.digest_bytes / published / edges,
         idle_bytes=to_edges.idle_bytes / published / edges,
         interest_bytes=interest / published,
         edge_bytes=to_edges.all_bytes / published / edges,
+        edge_events=to_edges.events / published / edges,
         matches=matches / published,
         deliveries=stage.deliveries,
     )

@@ -11,7 +11,8 @@ serves. Nothing is timed: what is counted is the same on every machine.
     carried    messages from broker to broker: gaps, replays, releases
     upkeep     greetings and heartbeats
 
-*Control information* is vectors, idle ones included, and interest: what routing by content costs beside the events.
+*Control information* is vectors, idle ones included, and interest: what routing by content costs
+beside the events.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,6 +56,8 @@ class LinkTally(msgspec.Struct, kw_only=True):
     interest_bytes: int = 0
     carried_bytes: int = 0
     upkeep_bytes: int = 0
+    #: Of the events' and silence's bytes, those that name a mark in place of its vector.
+    digest_bytes: int = 0
 
     @property
     def control_bytes(self) -> int:
@@ -130,6 +133,7 @@ class Meter:
             tally = self._links[source, target] = LinkTally()
         tally.frames += 1
         if isinstance(frame, Knowledge):
+            tally.digest_bytes += _integer_bytes(frame.mark)
             if frame.data:
                 tally.events += len(frame.data)
                 tally.event_bytes += len(data)
@@ -153,6 +157,11 @@ class Meter:
                 fields = RouterTally.__struct_fields__
                 routers[name] = RouterTally(**{field: every[field] for field in fields})
         return Counts(links, routers)
+
+
+def _integer_bytes(number: int) -> int:
+    """What an integer takes in a frame."""
+    return len(msgspec.msgpack.encode(number))
 
 
 def added(tallies: Iterable[LinkTally]) -> LinkTally:

@@ -75,6 +75,4 @@ def _held(stage: Stage) -> int:
     broker = stage.world.hosts[_ORIGINS[0]].broker
     if broker is None or not isinstance(broker.router, TreeRouter):
         return 0
-    return sum(
-        len(wanted) for view in broker.router.presences() for wanted in view.wanted.values()
-    )
+    return sum(len(wanted) for view in broker.router.presences() for wanted in view.wanted.values())

@@ -15,12 +15,16 @@ from anabranch.model.frames import (
     PROTOCOL_VERSION,
     Connect,
     Cut,
+    Datum,
+    Deliver,
+    Hole,
     Refused,
     StartsAt,
     Subscribe,
     Subscribed,
     Unsubscribe,
     Unsubscribed,
+    Withheld,
 )
 from tests.session_parts import (
     FILTER,
@@ -250,3 +254,20 @@ def test_a_cut_session_is_told_and_keeps_everything() -> None:
     session = subscriber()
     assert session.frame(1.0, Cut("", "shutting down")) == [TellCut("", "shutting down")]
     assert reconnect(session).subscription == "s"
+
+
+def test_an_end_whose_answer_was_lost_is_before_the_hole_that_the_broker_speaks_of() -> None:
+    session = Session("client")
+    session.subscribe(0.0, "s", "a > 1", quality="durable")
+    session.connected(0.0)
+    session.frame(0.0, Subscribed(1, "s", 1, {}))
+    session.frame(0.0, StartsAt("s", "e1", 5))
+    session.frame(0.0, Deliver("s", "e1", [], 9))
+    session.unsubscribe(0.0, "s")
+    session.disconnected(0.1)
+    session.connected(0.2)
+    session.frame(0.3, Subscribed(3, "s", 2, {"e1": 9}))
+    assert session.frame(0.3, Withheld("s", "e1", [Hole(10, 20, "released")])) == []
+    assert session.frame(0.3, Deliver("s", "e1", [Datum(22, 0, b"")], 22)) == []
+    told = session.frame(0.4, Unsubscribed(4, "s", {"e1": 22}))
+    assert told == [TellEnded("s", {"e1": 9})]

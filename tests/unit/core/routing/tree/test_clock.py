@@ -93,16 +93,17 @@ def test_batch_advances_the_clock_once() -> None:
 
 def test_clock_is_settled_when_everything_is_told() -> None:
     at = clock()
-    assert not at.is_settled
+    seen = [at.is_settled]
     step(at)
-    assert at.is_settled
+    seen.append(at.is_settled)
     add(at, "s1", "a = 1")
-    assert not at.is_settled
+    seen.append(at.is_settled)
     step(at)
     at.remove("s1")
-    assert not at.is_settled
+    seen.append(at.is_settled)
     at.propagate()
-    assert at.is_settled
+    seen.append(at.is_settled)
+    assert seen == [False, True, False, False, True]
 
 
 def test_what_is_added_and_removed_within_a_batch_is_not_told() -> None:
