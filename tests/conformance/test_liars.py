@@ -20,10 +20,11 @@ from tests.conformance.witness import Ledger, Witness
     ],
 )
 def test_liar_is_caught(liar: RouterMaker, rule: int, harm: set[str]) -> None:
-    found = suite.run(liar, suite.calm_plan(1))
-    assert found.ledger.of(rule)
-    assert {breach.rule for breach in found.ledger.breaches} == {rule}
-    assert bool(harm & {anomaly.name for anomaly in found.broken_promises()}) == bool(harm)
+    trials = [suite.run(liar, suite.calm_plan(seed)) for seed in (1, 2)]
+    breaches = [breach for found in trials for breach in found.ledger.breaches]
+    names = {anomaly.name for found in trials for anomaly in found.broken_promises()}
+    assert {breach.rule for breach in breaches} == {rule}
+    assert bool(harm & names) == bool(harm)
 
 
 def test_router_that_never_knows_a_subscription_is_caught() -> None:

@@ -1,9 +1,4 @@
-"""`anabranch sim`: whole networks in virtual time, from seeds, with faults; and a verdict on each.
-
-    anabranch sim --seeds 0..500
-    anabranch sim --seed 4711 --shrink
-    anabranch sim --plant no-sufficiency
-"""
+"""`anabranch sim`: whole networks in virtual time, from seeds, with faults; a verdict on each."""
 
 import os
 import statistics
@@ -163,4 +158,3 @@ def _tell(order: Order, results: list[Timed], shrunk: bool) -> None:
     out.print(f"repeat: anabranch sim --routing {order.routing} --seed {failing.seed}{plants}")
     if shrunk:
         out.print(f"shrunk to: {plan.faults}, {plan.publishers} publishers, {plan.fault_s:.1f} s")
-

@@ -31,7 +31,7 @@ from anabranch.core.routing.contract import Arrival, Delivery, Outcome, Router, 
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Carried, Done, Hello, Hold, Nack, Ping, Publish, Replay
+from anabranch.model.frames import Done, Hello, Hold, Nack, Ping, Publish, Replay
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 
@@ -39,7 +39,6 @@ RoutingName = Literal["flood", "tree"]
 #: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 ROUTERS: dict[RoutingName, RouterMaker] = {"flood": FloodRouter, "tree": TreeRouter}
-_FOR_ORIGIN = (Nack, Done, Replay, Hold)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -254,11 +253,14 @@ class Broker:
 
     def _deliver(self, now: float, delivery: Delivery, effects: Effects) -> None:
         """A carried message; a bad one is its sender's fault, not the neighbour's."""
-        content: Carried = delivery.content
-        who = self.origin if isinstance(content, _FOR_ORIGIN) else self.edge
-        assert who is not None
+        source, content = delivery.source, delivery.content
+        assert self.origin is not None
+        assert self.edge is not None
         try:
-            self._do(who, who.carried(now, delivery.source, delivery.content))
+            if isinstance(content, Nack | Done | Replay | Hold):
+                self._do(self.origin, self.origin.carried(now, source, content))
+            else:
+                self._do(self.edge, self.edge.carried(now, source, content))
         except RemoteError as error:
             effects.append(say.Note("warning", f"from {delivery.source!r}: {error}"))
 

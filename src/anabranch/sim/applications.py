@@ -16,6 +16,7 @@ from anabranch.core.session.effects import (
     SessionEffects,
     SessionOptions,
     Standing,
+    StartKind,
     TellCut,
     TellEnded,
     TellPublishRefused,
@@ -122,6 +123,9 @@ class Application:
             return
         self._wake_at = _NEVER
         self.perform(self.session.time_passed(self.world.now))
+
+    def act(self, rng: Random, edges: list[str]) -> None:
+        """Do something people do."""
 
     def calm(self) -> None:
         """Only stay connected from now on."""
@@ -280,8 +284,11 @@ class Subscriber(Application):
         self._count += 1
         name = f"{self.name}-{self._count}"
         plain = draw_filter(rng)
-        quality = rng.choices(("durable", "reliable", "best-effort"), (5, 4, 1))[0]
-        start = "beginning" if quality != "best-effort" and rng.random() < 0.1 else "now"
+        qualities: tuple[told.Quality, ...] = ("durable", "reliable", "best-effort")
+        quality = rng.choices(qualities, (5, 4, 1))[0]
+        start: StartKind = "now"
+        if quality != "best-effort" and rng.random() < 0.1:
+            start = "beginning"
         mine = self._subscriptions[name] = _Subscription(plain, quality, name)
         mine.manual = rng.random() < 0.4
         self._record_asked(name, start)

@@ -56,6 +56,18 @@ class InterestWatch:
                         self.anomalies.append(Anomaly("s-lambda", subscription, edge, 0, text))
                         return
 
+    def look_for_owners(self) -> None:
+        """In a calm network a durable subscription is at one edge."""
+        owners: dict[str, str] = {}
+        for name, host in self._world.hosts.items():
+            if host.broker is None or host.broker.edge is None:
+                continue
+            for subscription in host.broker.edge.durable():
+                if subscription in owners:
+                    text = f"{owners[subscription]} and {name} both own it"
+                    self.anomalies.append(Anomaly("two-owners", subscription, "", 0, text))
+                owners[subscription] = name
+
     def look_for_leftovers(self) -> None:
         """Where everything behind a direction is known to the last version, nothing else may be
         wanted there: every conjunction is one of a living subscription (Theorem 3.3)."""

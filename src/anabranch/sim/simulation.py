@@ -7,6 +7,7 @@ subscription must let all its events through (the S-Λ invariant).
 """
 
 import zlib
+from collections.abc import Callable
 from random import Random
 
 import msgspec
@@ -102,9 +103,7 @@ class Simulation:
         for number in range(self.plan.publishers):
             home = self.rng.choice(edges)
             name = f"pub{number}"
-            publisher = Publisher(
-                self.world, name, home, self.history, plants, rate=self.plan.rate
-            )
+            publisher = Publisher(self.world, name, home, self.history, plants, rate=self.plan.rate)
             self.applications.append(publisher)
         for number in range(self.plan.subscribers):
             home = self.rng.choice(edges)
@@ -115,7 +114,7 @@ class Simulation:
         for application in self.applications:
             application.connect_in(self.rng.random() * 0.2)
 
-    def _repeat(self, rate: float, action: object) -> None:
+    def _repeat(self, rate: float, action: Callable[[], None]) -> None:
         if rate > 0 and not self._is_calm:
             self.world.after(self.rng.expovariate(rate), action)
 
@@ -165,6 +164,7 @@ class Simulation:
     def _verdict(self) -> Verdict:
         world = self.world
         self._watch.look_for_leftovers()
+        self._watch.look_for_owners()
         for edge in self.plan.network.edges:
             self.history += _logged(edge, world.hosts[edge].disk.ever_synced)
         self.history.append(told.Finished(world.now, self.plan.network.edges))
@@ -179,7 +179,7 @@ class Simulation:
             published=kinds.count(told.Published),
             deliveries=kinds.count(told.Delivered),
             crashes=world.count.kills,
-            partitions=self.faults.counts.get("partition", 0) + self.faults.counts.get("one-way", 0),
+            partitions=sum(self.faults.counts.get(kind, 0) for kind in ("partition", "one-way")),
             lost_frames=world.count.lost_frames,
             interest_changes=self.interest_changes,
             troubled_changes=self.troubled_changes,
@@ -187,7 +187,6 @@ class Simulation:
             digest=f"{digest:08x}",
             faults=dict(sorted(self.faults.counts.items())),
         )
-
 
     def _repetitions(self) -> list[Anomaly]:
         """What edges sent twice over one connection."""

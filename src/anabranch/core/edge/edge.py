@@ -124,6 +124,11 @@ class Edge:
 
     # -- clients --------------------------------------------------------------------------------
 
+    def durable(self) -> list[str]:
+        """The durable subscriptions that this edge owns, for whoever checks."""
+        every = self._state.subscriptions.values()
+        return [each.name for each in every if each.quality == "durable"]
+
     def filters(self) -> dict[str, Filter]:
         """Subscription → its filter, for whoever checks."""
         return {key: each.filter for key, each in self._state.subscriptions.items()}
