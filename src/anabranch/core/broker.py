@@ -15,7 +15,7 @@ State: in the parts; here only what is on the way. Safe to lose.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -206,9 +206,7 @@ class Broker:
 
     # -- what the parts want --------------------------------------------------------------------
 
-    def _do(
-        self, who: "Edge | Origin | None", wishes: "list[Ask] | list[Outcome] | Effects"
-    ) -> None:
+    def _do(self, who: Edge | Origin | None, wishes: Sequence[Ask | Outcome]) -> None:
         self._work.extend((who, wish) for wish in wishes)
 
     def _work_off(self, now: float, effects: Effects) -> None:

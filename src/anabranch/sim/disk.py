@@ -91,7 +91,7 @@ class Disk:
 
     def read(self, first: int, last: int, bytes_max: int) -> tuple[bytes, ...]:
         """Records from `first` on, at most up to `last` and about so many bytes."""
-        found = []
+        found: list[bytes] = []
         size = 0
         for tick in range(first, last + 1):
             record = self._records.get(tick)
