@@ -7,6 +7,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from anabranch.model import client_frames as c
 from anabranch.model import frames as f
 from anabranch.model.version import Version
 
@@ -14,7 +15,7 @@ Codec = tuple[Callable[..., bytes], Callable[..., object]]
 
 LINK_TYPES: tuple[type[msgspec.Struct], ...] = get_args(f.LinkFrame)
 CARRIED_TYPES: tuple[type[msgspec.Struct], ...] = get_args(f.AnyCarried)
-CLIENT_TYPES: tuple[type[msgspec.Struct], ...] = get_args(f.AnyClientFrame)
+CLIENT_TYPES: tuple[type[msgspec.Struct], ...] = get_args(c.AnyClientFrame)
 
 DATA = [f.Datum(7, 1_700_000_000_000_000_000, b"\x94\x01 body"), f.Datum(9, 0, b"")]
 HOLES = [f.Hole(3, 4, "retention"), f.Hole(5, 2**62, "transient")]
@@ -46,21 +47,21 @@ LINK: list[f.LinkFrame] = [
     f.AskInterest("site", "edge-1"),
     *(f.Carry("edge-1", "origin-1", 255, content) for content in CARRIED),
 ]
-CLIENT: list[f.AnyClientFrame] = [
-    f.Connect(f.PROTOCOL_VERSION, "client-1"),
-    f.Publish([b"\x94\x01", b""]),
-    f.Confirmed("feed-1", 3, 17),
-    f.PublishRefused("feed-1", 3, 18, "the log is full"),
-    f.Subscribe(1, "orders", "price > 1", "durable", "resume", 10**18, TICKS, 3, 65_535),
-    f.Subscribed(1, "orders", 3, TICKS),
-    f.StartsAt("orders", "origin-1", 1),
-    f.Deliver("orders", "origin-1", DATA, 9),
-    f.Withheld("orders", "origin-1", HOLES),
-    f.Ack("orders", TICKS),
-    f.Unsubscribe(2, "orders"),
-    f.Unsubscribed(2, "orders", TICKS),
-    f.Refused(2, "there is no subscription of this name"),
-    f.Cut("", "too slow"),
+CLIENT: list[c.AnyClientFrame] = [
+    c.Connect(f.PROTOCOL_VERSION, "client-1"),
+    c.Publish([b"\x94\x01", b""]),
+    c.Confirmed("feed-1", 3, 17),
+    c.PublishRefused("feed-1", 3, 18, "the log is full"),
+    c.Subscribe(1, "orders", "price > 1", "durable", "resume", 10**18, TICKS, 3, 65_535),
+    c.Subscribed(1, "orders", 3, TICKS),
+    c.StartsAt("orders", "origin-1", 1),
+    c.Deliver("orders", "origin-1", DATA, 9),
+    c.Withheld("orders", "origin-1", HOLES),
+    c.Ack("orders", TICKS),
+    c.Unsubscribe(2, "orders"),
+    c.Unsubscribed(2, "orders", TICKS),
+    c.Refused(2, "there is no subscription of this name"),
+    c.Cut("", "too slow"),
 ]
 
 TEXTS = st.characters(exclude_categories=["Cs"])

@@ -14,16 +14,10 @@ from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin import ForOrigin, Origin
 from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, decode_record
+from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.event import Control, Event, EventId
-from anabranch.model.frames import (
-    AnyCarried,
-    AnyClientFrame,
-    Confirmed,
-    Datum,
-    Publish,
-    PublishRefused,
-)
+from anabranch.model.frames import AnyCarried, Datum
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network, tree_of_brokers
 from anabranch.model.values import Value

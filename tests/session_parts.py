@@ -6,14 +6,8 @@ from anabranch.core.session.effects import (
     SessionEffects,
 )
 from anabranch.core.session.session import Session
-from anabranch.model.frames import (
-    Datum,
-    Deliver,
-    Quality,
-    StartsAt,
-    Subscribe,
-    Subscribed,
-)
+from anabranch.model.client_frames import Deliver, Quality, StartsAt, Subscribe, Subscribed
+from anabranch.model.frames import Datum
 
 FILTER = "a > 1"
 

@@ -145,7 +145,7 @@ class FreeNetwork:
 
 
 def _numbered(route: str) -> tuple[str, int]:
-    edge, number = route.split("/")[0].rsplit(".", 1)
+    edge, number = route.split("/", maxsplit=1)[0].rsplit(".", 1)
     return edge, int(number)
 
 

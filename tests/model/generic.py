@@ -419,9 +419,7 @@ class Leaf:
     def join(self, subscription: Subscription, witness: str) -> bool:
         """It is in what was told already (rule 5)."""
         self.subscribe(subscription)
-        self._conjunctions = tuple(
-            dict.fromkeys((*self._conjunctions, *subscription.conjunctions))
-        )
+        self._conjunctions = tuple(dict.fromkeys((*self._conjunctions, *subscription.conjunctions)))
         return self.told.known.join(subscription, witness)
 
     def end(self, name: str) -> None:

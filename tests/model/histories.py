@@ -57,7 +57,7 @@ def play(world: Lockstep, line: str) -> None:
             if world.hosts[edge].is_up:
                 world.hosts[edge].make_mark()
                 world.hosts[edge].tell_head()
-        case ("connect" | "disconnect"), [one, other]:
+        case (("connect" | "disconnect"), [one, other]):
             (world.connect if verb == "connect" else world.disconnect)(one, other)
         case "crash", [name]:
             if world.hosts[name].is_up:

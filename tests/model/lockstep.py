@@ -193,9 +193,7 @@ class Lockstep(World):
             self.held[condition.kind] = self.held.get(condition.kind, 0) + 1
         return broker.apply(frame.source, shadow)
 
-    def shadow(
-        self, name: str, mirror: Mirror, frame: LinkFrame, told: dict[str, Change]
-    ) -> None:
+    def shadow(self, name: str, mirror: Mirror, frame: LinkFrame, told: dict[str, Change]) -> None:
         if not isinstance(frame, InterestChange | InterestState):
             return
         shadow: Shadow
@@ -240,7 +238,9 @@ class Lockstep(World):
         view = mirror.view()
         for direction, conjunctions in view.wanted.items():
             side, where = mirror.broker.sides[direction], f"{name} towards {direction}"
-            behind = [each for each in self.subscriptions if each.edge in mirror.broker.behind[direction]]
+            behind = [
+                each for each in self.subscriptions if each.edge in mirror.broker.behind[direction]
+            ]
             subscribed = {e.name for e in behind if e.version <= view.versions.get(e.edge, NOTHING)}
             ended = {
                 e.name
@@ -262,9 +262,7 @@ class Lockstep(World):
 
     def check_header(self, name: str, mark: int) -> None:
         vector = self.hosts[name].vector()
-        expected = {
-            e.name for e in self.subscriptions if e.version <= vector.get(e.edge, NOTHING)
-        }
+        expected = {e.name for e in self.subscriptions if e.version <= vector.get(e.edge, NOTHING)}
         assert self.headers[name, mark].keys() == expected, f"S(m) of {name} at {mark}"
 
     def check_passing(

@@ -16,13 +16,10 @@ from anabranch.core.session.effects import (
     SessionOptions,
 )
 from anabranch.core.session.session import Session
-from anabranch.model.encoding import decode_event
-from anabranch.model.event import Event
-from anabranch.model.frames import (
+from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
     Confirmed,
-    Datum,
     Deliver,
     Publish,
     PublishRefused,
@@ -30,6 +27,9 @@ from anabranch.model.frames import (
     Subscribe,
     Subscribed,
 )
+from anabranch.model.encoding import decode_event
+from anabranch.model.event import Event
+from anabranch.model.frames import Datum
 
 OPTIONS = SessionOptions(in_flight_max=3, frame_events_max=2, resend_after_s=5.0)
 TICKS = 12

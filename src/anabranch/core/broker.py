@@ -30,8 +30,9 @@ from anabranch.core.origin import Origin
 from anabranch.core.routing.contract import Arrival, Delivery, Outcome, Router, VectorAdvance
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.model.client_frames import Publish
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Done, Hello, Hold, Nack, Ping, Publish, Replay
+from anabranch.model.frames import Done, Hello, Hold, Nack, Ping, Replay
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 

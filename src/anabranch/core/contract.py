@@ -24,7 +24,8 @@ disk, or the simulator) performs the effects *in order* and reports back with st
 
 import msgspec
 
-from anabranch.model.frames import AnyClientFrame, LinkFrame
+from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.frames import LinkFrame
 
 
 class Stimulus(msgspec.Struct, frozen=True, gc=False):

@@ -22,9 +22,10 @@ from anabranch.core.ledger import Ledger
 from anabranch.core.options import Options
 from anabranch.core.publishers import Key, Waiting
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
+from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Confirmed, Datum, Publish, PublishRefused
+from anabranch.model.frames import Datum
 from anabranch.model.limits import Limits
 
 

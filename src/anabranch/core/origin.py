@@ -42,8 +42,9 @@ from anabranch.core.options import Options
 from anabranch.core.records import MarkRecord
 from anabranch.core.replaying import understood
 from anabranch.core.tail import Quiet, emits_of
+from anabranch.model.client_frames import Publish
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Done, Held, Hold, Nack, NotKept, Publish, Replay
+from anabranch.model.frames import Done, Held, Hold, Nack, NotKept, Replay
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version, raise_to

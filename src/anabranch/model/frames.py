@@ -1,12 +1,13 @@
-"""Frames: everything that brokers and clients say to each other.
+"""Frames: everything that brokers say to each other.
 
 A frame is a value. `wire` turns it into bytes and back; the core sees values only. Bodies of events
-travel as the bytes they were published in (`encoding`). Three families:
+travel as the bytes they were published in (`encoding`). Two families:
 
 - *link frames*, between two brokers that share a link: greeting, heartbeat, knowledge about ticks,
   interest.
 - *carried* contents, between any two brokers: a `Carry` frame takes them hop by hop.
-- *client frames*, between a client and the edge or origin it is connected to.
+
+What clients and their brokers say to each other is in `client_frames`.
 
 Rules:
 
@@ -16,7 +17,7 @@ Rules:
 3. Fields are positional; a new field goes to the end and has a default.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -34,20 +35,17 @@ Name = Annotated[str, msgspec.Meta(max_length=255)]
 OptionalName = Name
 Text = Annotated[str, msgspec.Meta(max_length=262_144)]
 Reason = Annotated[str, msgspec.Meta(max_length=1_024)]
-#: A refusal whose reason begins so holds for ever; any other may be gone the next time.
-FINAL = "final: "
 Range = tuple[Tick, Tick]
 Ranges = Annotated[list[Range], msgspec.Meta(max_length=ITEMS_MAX)]
 #: Stream → tick; a stream is named like the broker it originates at.
 Ticks = Annotated[dict[Name, Position], msgspec.Meta(max_length=ITEMS_MAX)]
-Quality = Literal["best-effort", "reliable", "durable"]
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A piece of a frame."""
 
 
-class Datum(_Part, frozen=True):
+class Datum(Part, frozen=True):
     """One tick with its event."""
 
     tick: Tick
@@ -57,7 +55,7 @@ class Datum(_Part, frozen=True):
     body: bytes
 
 
-class Hole(_Part, frozen=True):
+class Hole(Part, frozen=True):
     """Ticks that are withheld, and why."""
 
     first: Tick
@@ -66,7 +64,7 @@ class Hole(_Part, frozen=True):
     reason: Reason
 
 
-class Conjuncts(_Part, frozen=True):
+class Conjuncts(Part, frozen=True):
     """Some conjunctions of one filter, by their place in its normal form."""
 
     text: Text
@@ -78,7 +76,7 @@ Holes = Annotated[list[Hole], msgspec.Meta(max_length=ITEMS_MAX)]
 Conjunctions = Annotated[list[Conjuncts], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
-class Frame(_Part, frozen=True):
+class Frame(Part, frozen=True):
     """What a link carries."""
 
 
@@ -174,7 +172,7 @@ class AskInterest(Frame, frozen=True, tag=8):
 # -- carried between any two brokers ------------------------------------------------------------
 
 
-class Carried(_Part, frozen=True):
+class Carried(Part, frozen=True):
     """What a `Carry` holds."""
 
 
@@ -296,148 +294,4 @@ LinkFrame = (
     | InterestState
     | AskInterest
     | Carry
-)
-
-
-# -- client frames ------------------------------------------------------------------------------
-
-
-class ClientFrame(_Part, frozen=True):
-    """What a client and its broker say to each other."""
-
-
-class Connect(ClientFrame, frozen=True, tag=1):
-    """The first frame of a session."""
-
-    protocol_version: Count
-    client: Name
-
-
-class Publish(ClientFrame, frozen=True, tag=2):
-    """Encoded events, in the order of their sequence."""
-
-    bodies: Annotated[list[bytes], msgspec.Meta(max_length=ITEMS_MAX)]
-
-
-class Confirmed(ClientFrame, frozen=True, tag=3):
-    """All events of this publisher and incarnation up to this sequence are safe."""
-
-    publisher: Name
-    incarnation: Count
-    sequence: Count
-
-
-class PublishRefused(ClientFrame, frozen=True, tag=4):
-    """This event and what followed it in this incarnation was not taken; it may be sent again."""
-
-    publisher: Name
-    incarnation: Count
-    sequence: Count
-    reason: Reason
-
-
-class Subscribe(ClientFrame, frozen=True, tag=5):
-    """A new subscription, or a known one that its client comes back to."""
-
-    request: Count
-    subscription: Name
-    filter: Text
-    quality: Quality
-    #: `now`, `beginning`, `tick` (after `ticks`), `time` (at `time_ns`); or `resume`: a durable
-    #: subscription goes on after `ticks`, or where its owner knows it to stand if `number` is 0.
-    start: Literal["now", "beginning", "tick", "time", "resume"] = "now"
-    time_ns: Nanoseconds = 0
-    ticks: Ticks = {}
-    #: Ownership number: grows whenever the client attaches a durable subscription.
-    number: Count = 0
-    #: Events that may be on the way to the client without being acknowledged.
-    window: Annotated[int, msgspec.Meta(ge=1, le=ITEMS_MAX)] = 256
-
-
-class Subscribed(ClientFrame, frozen=True, tag=6):
-    """The subscription stands; with which number, and where it resumes."""
-
-    request: Count
-    subscription: Name
-    number: Count
-    ticks: Ticks
-
-
-class StartsAt(ClientFrame, frozen=True, tag=7):
-    """From this tick of the stream on, every match is delivered."""
-
-    subscription: Name
-    stream: Name
-    tick: Tick
-
-
-class Deliver(ClientFrame, frozen=True, tag=8):
-    """Matching events of one stream, in order, and how far that goes."""
-
-    subscription: Name
-    stream: Name
-    data: Data
-    #: There is no other match up to here.
-    through: Tick
-
-
-class Withheld(ClientFrame, frozen=True, tag=9):
-    """Ticks in which there may have been matches that are not delivered."""
-
-    subscription: Name
-    stream: Name
-    holes: Holes
-
-
-class Ack(ClientFrame, frozen=True, tag=10):
-    """The client has dealt with everything up to these ticks."""
-
-    subscription: Name
-    ticks: Ticks
-
-
-class Unsubscribe(ClientFrame, frozen=True, tag=11):
-    """The client wants no more."""
-
-    request: Count
-    subscription: Name
-
-
-class Unsubscribed(ClientFrame, frozen=True, tag=12):
-    """All matches up to these ticks were delivered, and none after them will be."""
-
-    request: Count
-    subscription: Name
-    ticks: Ticks
-
-
-class Refused(ClientFrame, frozen=True, tag=13):
-    """A request cannot be granted."""
-
-    request: Count
-    reason: Reason
-
-
-class Cut(ClientFrame, frozen=True, tag=14):
-    """A subscription ends although the client did not ask for it; "" for the whole session."""
-
-    subscription: OptionalName
-    reason: Reason
-
-
-AnyClientFrame = (
-    Connect
-    | Publish
-    | Confirmed
-    | PublishRefused
-    | Subscribe
-    | Subscribed
-    | StartsAt
-    | Deliver
-    | Withheld
-    | Ack
-    | Unsubscribe
-    | Unsubscribed
-    | Refused
-    | Cut
 )

@@ -9,7 +9,8 @@ from random import Random
 
 from anabranch.model.network import Network
 from anabranch.sim.swarm import FaultMix
-from anabranch.sim.world import Wire, World
+from anabranch.sim.things import Wire
+from anabranch.sim.world import World
 
 
 class Faults:

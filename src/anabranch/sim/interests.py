@@ -68,6 +68,15 @@ class InterestWatch:
                     self.anomalies.append(Anomaly("two-owners", subscription, "", 0, text))
                 owners[subscription] = name
 
+    def look_for_vectors(self) -> None:
+        """In a calm network every broker knows the vectors of the ticks that it passes on."""
+        for name, host in self._world.hosts.items():
+            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+                continue
+            for stream, mark in host.broker.router.missing_vectors:
+                text = f"{name} does not get to know the vector of mark {mark}"
+                self.anomalies.append(Anomaly("unknown-vector", "", stream, mark, text))
+
     def look_for_leftovers(self) -> None:
         """Where everything behind a direction is known to the last version, nothing else may be
         wanted there: every conjunction is one of a living subscription (Theorem 3.3)."""

@@ -17,11 +17,13 @@ from anabranch.check.checker import Anomaly, check
 from anabranch.core.broker import BrokerConfig, RouterMaker
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.model.encoding import decode_envelope
-from anabranch.sim.applications import Application, Publisher, Subscriber
+from anabranch.sim.applications import Application, Publisher
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
+from anabranch.sim.subscribers import Subscriber
 from anabranch.sim.swarm import Plan
-from anabranch.sim.world import Weather, World
+from anabranch.sim.things import Weather
+from anabranch.sim.world import World
 
 _WARM_UP_S = 0.5
 #: How long after healing publishers go on.
@@ -165,6 +167,7 @@ class Simulation:
         world = self.world
         self._watch.look_for_leftovers()
         self._watch.look_for_owners()
+        self._watch.look_for_vectors()
         for edge in self.plan.network.edges:
             self.history += _logged(edge, world.hosts[edge].disk.ever_synced)
         self.history.append(told.Finished(world.now, self.plan.network.edges))

@@ -23,8 +23,9 @@ This module keeps no state.
 
 import msgspec
 
+from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.frames import AnyClientFrame, LinkFrame
+from anabranch.model.frames import LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 #: Everything that reading foreign bytes can raise.

@@ -4,26 +4,20 @@ from typing import Any
 
 import pytest
 
-from anabranch.model.errors import RemoteError
-from anabranch.model.frames import (
-    PROTOCOL_VERSION,
+from anabranch.model.client_frames import (
     Ack,
-    Answer,
     Confirmed,
     Connect,
     Cut,
     Deliver,
-    Done,
-    Held,
-    Hold,
-    NotKept,
     Refused,
-    Replay,
     StartsAt,
     Subscribe,
     Subscribed,
     Unsubscribe,
 )
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import PROTOCOL_VERSION, Answer, Done, Held, Hold, NotKept, Replay
 from anabranch.model.limits import Limits
 from tests.edge_parts import Rig
 

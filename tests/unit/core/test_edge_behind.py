@@ -5,21 +5,10 @@ from typing import Any
 import pytest
 
 from anabranch.core.options import Options
+from anabranch.model.client_frames import Cut, Deliver, Unsubscribed, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
-from anabranch.model.frames import (
-    Answer,
-    Cut,
-    Deliver,
-    Held,
-    Hold,
-    Hole,
-    Nack,
-    NotKept,
-    Replay,
-    Unsubscribed,
-    Withheld,
-)
+from anabranch.model.frames import Answer, Held, Hold, Hole, Nack, NotKept, Replay
 from anabranch.model.version import Version
 from tests.edge_parts import Rig, datum
 

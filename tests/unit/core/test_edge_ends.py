@@ -4,12 +4,8 @@ from typing import Any
 
 import pytest
 
+from anabranch.model.client_frames import Cut, Deliver, Unsubscribed
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import (
-    Cut,
-    Deliver,
-    Unsubscribed,
-)
 from anabranch.model.limits import Limits
 from tests.edge_parts import Rig, datum
 

@@ -6,17 +6,10 @@ import pytest
 
 from anabranch.core.edge.delivery import PROGRESS_TICKS
 from anabranch.core.options import Options
+from anabranch.model.client_frames import Deliver, StartsAt, Subscribed, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
-from anabranch.model.frames import (
-    Deliver,
-    Hole,
-    Nack,
-    Replay,
-    StartsAt,
-    Subscribed,
-    Withheld,
-)
+from anabranch.model.frames import Hole, Nack, Replay
 from anabranch.model.version import NOTHING, Version
 from tests.edge_parts import Rig, datum
 

@@ -3,16 +3,8 @@
 from typing import Any
 
 from anabranch.core.options import Options
-from anabranch.model.frames import (
-    Claim,
-    Deliver,
-    Done,
-    Nack,
-    Replay,
-    StartsAt,
-    Unsubscribed,
-    Yield,
-)
+from anabranch.model.client_frames import Deliver, StartsAt, Unsubscribed
+from anabranch.model.frames import Claim, Done, Nack, Replay, Yield
 from anabranch.model.version import NOTHING
 from tests.edge_parts import Rig
 

@@ -4,24 +4,17 @@ from typing import Any
 
 import pytest
 
-from anabranch.model.errors import RemoteError
-from anabranch.model.frames import (
-    Claim,
+from anabranch.model.client_frames import (
     Cut,
     Deliver,
-    Done,
-    Held,
-    Hold,
-    Hole,
-    NotKept,
     Refused,
-    Replay,
     StartsAt,
     Subscribed,
     Unsubscribed,
     Withheld,
-    Yield,
 )
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Claim, Done, Held, Hold, Hole, NotKept, Replay, Yield
 from tests.edge_parts import Rig
 
 RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}

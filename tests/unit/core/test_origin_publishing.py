@@ -6,9 +6,10 @@ from anabranch.core import contract as say
 from anabranch.core.asks import SyncPlease
 from anabranch.core.options import Options
 from anabranch.core.records import BlankRecord, decode_record
+from anabranch.model.client_frames import Publish
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
-from anabranch.model.frames import Done, Publish
+from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
 from tests.event_parts import frame
 from tests.origin_parts import EDGES, Driver, body, ticks_of

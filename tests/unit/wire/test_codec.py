@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from anabranch.model import client_frames as c
 from anabranch.model import frames as f
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
@@ -25,7 +26,7 @@ def test_a_link_frame_comes_back_as_it_was(frame: f.LinkFrame) -> None:
 
 
 @pytest.mark.parametrize("frame", CLIENT, ids=lambda frame: type(frame).__name__)
-def test_a_client_frame_comes_back_as_it_was(frame: f.AnyClientFrame) -> None:
+def test_a_client_frame_comes_back_as_it_was(frame: c.AnyClientFrame) -> None:
     again = decode_client(encode_client(frame))
     assert type(again) is type(frame)
     assert again == frame
@@ -42,7 +43,7 @@ def test_a_frame_is_its_tag_and_its_fields_in_order() -> None:
         {"edge-1": [7, 2]},
     ]
     assert msgspec.msgpack.decode(encode_link(carry)) == [9, "a", "b", 3, [1, [[1, 9]]]]
-    assert encode_client(f.Publish([b"ab"])) == b"\x92\x02\x91\xc4\x02ab"
+    assert encode_client(c.Publish([b"ab"])) == b"\x92\x02\x91\xc4\x02ab"
 
 
 def test_fields_at_the_end_that_have_a_default_may_be_missing() -> None:
@@ -51,14 +52,14 @@ def test_fields_at_the_end_that_have_a_default_may_be_missing() -> None:
 
 
 def test_the_same_bytes_may_be_a_frame_of_either_family() -> None:
-    data = encode_client(f.Connect(1, "x" * 5))
-    assert isinstance(decode_client(data), f.Connect)
+    data = encode_client(c.Connect(1, "x" * 5))
+    assert isinstance(decode_client(data), c.Connect)
     with pytest.raises(RemoteError, match="invalid link frame"):
         decode_link(data)
 
 
 def test_a_frame_beyond_the_limit_is_refused_on_both_sides() -> None:
-    frame = f.Publish([bytes(100)])
+    frame = c.Publish([bytes(100)])
     size = len(encode_client(frame))
     exact, short = Limits(frame_bytes_max=size), Limits(frame_bytes_max=size - 1)
     assert decode_client(encode_client(frame, exact), exact) == frame
@@ -76,7 +77,7 @@ def test_the_largest_event_fits_into_every_frame_that_carries_one() -> None:
     limits = Limits()
     datum = f.Datum(2**62, 2**63 - 1, bytes(limits.event_bytes_max))
     name = "é" * 255
-    encode_client(f.Publish([datum.body]), limits)
-    encode_client(f.Deliver(name, name, [datum], 2**62), limits)
+    encode_client(c.Publish([datum.body]), limits)
+    encode_client(c.Deliver(name, name, [datum], 2**62), limits)
     encode_link(f.Knowledge(name, name, name, 2**62, [datum], [], [], 2**62, 1), limits)
     encode_link(f.Carry(name, name, 255, f.Answer(2**63 - 1, 1, 1, 1, [datum])), limits)

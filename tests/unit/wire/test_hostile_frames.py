@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from anabranch.model import client_frames as c
 from anabranch.model import frames as f
 from anabranch.model.errors import RemoteError
 from anabranch.wire import codec
@@ -146,11 +147,11 @@ def test_what_is_no_frame_is_refused(family: Codec, data: bytes) -> None:
         (LINKS, f.Carry("a", "b", 1, f.Nack([(0, 1)]))),
         (LINKS, f.Carry("a", "b", 1, f.Nack([(1, 1)] * 65_536))),
         (LINKS, f.Carry("a", "b", 1, f.Find(2**63, "x"))),
-        (CLIENTS, f.Subscribe(1, "s", "x" * 262_145, "durable")),
-        (CLIENTS, f.Subscribe(1, "s", "TRUE", "durable", window=0)),
-        (CLIENTS, f.Subscribe(1, "s", "TRUE", "sturdy")),  # type: ignore[arg-type]
-        (CLIENTS, f.Refused(1, "x" * 1_025)),
-        (CLIENTS, f.Ack("s", {str(number): 1 for number in range(65_536)})),
+        (CLIENTS, c.Subscribe(1, "s", "x" * 262_145, "durable")),
+        (CLIENTS, c.Subscribe(1, "s", "TRUE", "durable", window=0)),
+        (CLIENTS, c.Subscribe(1, "s", "TRUE", "sturdy")),  # type: ignore[arg-type]
+        (CLIENTS, c.Refused(1, "x" * 1_025)),
+        (CLIENTS, c.Ack("s", {str(number): 1 for number in range(65_536)})),
     ],
     ids=lambda item: type(item).__name__,
 )

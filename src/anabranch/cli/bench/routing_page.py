@@ -19,14 +19,19 @@ _NO_PLOT = (
 _INTRODUCTION = """\
 # Does routing pay?
 
-Made by `{command}`: whole networks in the simulator, with the brokers' real code, counted and not
-timed. The same command gives the same page on every machine. Workloads and expected shapes are
-those of Zhao 2006, Chapter 6 (sections in brackets), at scale {scale:g} of its rates and sizes.
-*Control information* is what routing costs beside the events: vectors of marks, and interest.
+Whole networks in the simulator, with the brokers' real code, counted and not timed. This page is
+made by
+
+    {command}
+
+and the same command gives the same page on every machine. Workloads and expected shapes are those
+of Zhao 2006, Chapter 6 (sections in brackets), at scale {scale:g} of its rates and sizes. *Control
+information* is what routing costs beside the events: vectors of marks, and interest.
 
 Variants: `tree` as it is; without *covering*, covered conjunctions are told too; without *digests*,
 a vector goes with every frame of ticks; without the *cache*, sufficiency is tested for every frame
-of ticks; `flood` sends everything to every edge.
+of ticks; `flood` sends everything to every edge. In the source's workloads subscriptions cover only
+what is equal to them, so covering changes nothing there; *nested interest* shows what it does.
 """
 
 
@@ -75,5 +80,5 @@ def _command(report: RoutingReport) -> str:
     words = ["anabranch", "bench", "routing", "--workload", report.workload]
     words += ["--scale", f"{size.scale:g}", "--seconds", f"{size.seconds:g}"]
     words += ["--events-per-change", str(size.events_per_change)]
-    words += ["--changes", str(size.changes), "--seed", str(size.seed)]
+    words += ["--changes", str(size.changes), "--seed", str(size.seed), "--write", "PAGE"]
     return shlex.join(words)

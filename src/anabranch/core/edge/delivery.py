@@ -24,8 +24,9 @@ from anabranch.core.edge.reading import is_beyond_limits, read
 from anabranch.core.edge.state import StartStored, State
 from anabranch.core.edge.subscriptions import Place, Session, Stream, Subscription
 from anabranch.core.line import Run
+from anabranch.model.client_frames import Ack, Deliver, StartsAt, Withheld
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Ack, Datum, Deliver, Hole, StartsAt, Withheld
+from anabranch.model.frames import Datum, Hole
 from anabranch.model.version import NOTHING, Version
 
 #: Ticks a line may move before clients are told that there was nothing for them.

@@ -48,17 +48,14 @@ from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream
 from anabranch.core.line import Run, runs_of
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival
+from anabranch.model.client_frames import Ack, AnyClientFrame, Connect, Cut, Subscribe, Unsubscribe
 from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (
     PROTOCOL_VERSION,
-    Ack,
     Answer,
     AnyCarried,
-    AnyClientFrame,
     Claim,
-    Connect,
-    Cut,
     Find,
     Found,
     Held,
@@ -66,8 +63,6 @@ from anabranch.model.frames import (
     Nack,
     NotKept,
     Replay,
-    Subscribe,
-    Unsubscribe,
     Yield,
 )
 from anabranch.model.limits import Limits

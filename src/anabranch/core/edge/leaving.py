@@ -14,7 +14,7 @@
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.state import EndStored, State
 from anabranch.core.edge.subscriptions import Session, Subscription
-from anabranch.model.frames import Cut, Refused, Unsubscribe, Unsubscribed
+from anabranch.model.client_frames import Cut, Refused, Unsubscribe, Unsubscribed
 
 #: How long the planted bug `unsubscribe-early` goes on after the interest has shrunk.
 _PLANTED_DELAY_S = 1.0

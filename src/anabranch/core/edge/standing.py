@@ -15,7 +15,7 @@ from anabranch.core.edge.delivery import Delivery
 from anabranch.core.edge.ownership import Ownership
 from anabranch.core.edge.state import StartStored, State
 from anabranch.core.edge.subscriptions import Attach, Session, Subscription
-from anabranch.model.frames import Subscribed
+from anabranch.model.client_frames import Subscribed
 
 
 class Standing:

@@ -16,8 +16,9 @@ from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Su
 from anabranch.core.line import Line
 from anabranch.core.options import Options
 from anabranch.matching.index import MatchIndex
+from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, AnyClientFrame
+from anabranch.model.frames import AnyCarried
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 

@@ -16,9 +16,9 @@ from anabranch.core.edge.attaching import Attaching, other_filter
 from anabranch.core.edge.standing import Standing
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Attach, Session, Subscription
+from anabranch.model.client_frames import Refused, Subscribe
 from anabranch.model.errors import EventError, FilterError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Refused, Subscribe
 from anabranch.model.names import check_name
 
 #: Beyond any tick a stream will have; one less than what a frame can say.

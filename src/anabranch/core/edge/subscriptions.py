@@ -27,8 +27,9 @@ from collections.abc import Hashable
 from typing import Literal
 
 from anabranch.core.line import Line
+from anabranch.model.client_frames import Quality, Subscribe
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Datum, Found, Hole, Quality, Subscribe
+from anabranch.model.frames import Datum, Found, Hole
 from anabranch.model.version import NOTHING, Version
 
 Mode = Literal["starting", "live", "behind"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Outcome
+from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.validity import check_knowledge
 from anabranch.model.errors import RemoteError
@@ -21,6 +21,8 @@ from anabranch.model.frames import AnyCarried, Carry, Datum, Hole, Knowledge, Li
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
+
+_FIRST = Version(1, 1)
 
 
 class FloodRouter:
@@ -99,9 +101,10 @@ class FloodRouter:
         return self._spread(Knowledge(self._name, self._name, target, mark, *parts))
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        """Marks say nothing here."""
-        del now, mark, vector
-        return []
+        """Marks say nothing here, but a stream without a tick could not tell that it exists: the
+        first mark makes it begin."""
+        del now, mark
+        return [] if vector else [VectorAdvance({self._name: _FIRST})]
 
     # -- everybody --------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class Overlay:
         if ranked is None:
             members = self.members(site)
             if len(members) > 1:
-                members = tuple(sorted(members, key=lambda b: (-crc32(f"{key}/{b}".encode()), b)))
+                members = tuple(sorted(members, key=lambda broker: (_weight(key, broker), broker)))
             self._ranks[site, key] = ranked = members
         return ranked
 
@@ -165,3 +165,11 @@ class Overlay:
 def _dropped(frame: Carry, why: str) -> Note:
     kind = type(frame.content).__name__
     return Note("info", f"a {kind} from {frame.source!r} to {frame.target!r} is dropped: {why}")
+
+
+def _weight(key: str, broker: str) -> int:
+    """A number that depends on both in no simple way: a CRC alone would favour some brokers."""
+    mixed = crc32(f"{key}/{broker}".encode())
+    mixed = ((mixed ^ (mixed >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
+    return mixed ^ (mixed >> 16)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.model.frames import AnyClientFrame
+from anabranch.model.client_frames import AnyClientFrame
 
 StartKind = Literal["now", "beginning", "tick", "time", "resume"]
 

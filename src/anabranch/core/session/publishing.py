@@ -32,10 +32,10 @@ from anabranch.core.session.effects import (
     SessionOptions,
     TellPublishRefused,
 )
+from anabranch.model.client_frames import FINAL, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.event import Event
-from anabranch.model.frames import FINAL, Confirmed, Publish, PublishRefused
 from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 

@@ -35,11 +35,7 @@ from anabranch.core.session.effects import (
 )
 from anabranch.core.session.publishing import Publishing
 from anabranch.core.session.subscribing import Subscribing
-from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.event import Event
-from anabranch.model.filter import Filter
-from anabranch.model.frames import (
-    PROTOCOL_VERSION,
+from anabranch.model.client_frames import (
     AnyClientFrame,
     Confirmed,
     Connect,
@@ -53,6 +49,10 @@ from anabranch.model.frames import (
     Unsubscribed,
     Withheld,
 )
+from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.event import Event
+from anabranch.model.filter import Filter
+from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 

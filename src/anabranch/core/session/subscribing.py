@@ -44,8 +44,7 @@ from anabranch.core.session.effects import (
     TellStands,
 )
 from anabranch.core.session.subscription import Subscription
-from anabranch.model.errors import DuplicateIdError, LocalError, RemoteError, UnknownIdError
-from anabranch.model.frames import (
+from anabranch.model.client_frames import (
     Cut,
     Deliver,
     Quality,
@@ -56,6 +55,7 @@ from anabranch.model.frames import (
     Unsubscribed,
     Withheld,
 )
+from anabranch.model.errors import DuplicateIdError, LocalError, RemoteError, UnknownIdError
 
 LOST = "the connection was lost"
 

@@ -32,8 +32,16 @@ from anabranch.core.session.effects import (
     TellStart,
     TellWithheld,
 )
+from anabranch.model.client_frames import (
+    Ack,
+    Deliver,
+    Quality,
+    StartsAt,
+    Subscribe,
+    Subscribed,
+    Withheld,
+)
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.frames import Ack, Deliver, Quality, StartsAt, Subscribe, Subscribed, Withheld
 
 Phase = Literal["apart", "asked", "stands", "ending"]
 

@@ -77,9 +77,15 @@ def crashing_shapes(run: CrashingRun) -> list[Shape]:
     changed = max(abs(shares[-1] - shares[0]) for shares in run.shares.values())
     return [
         Shape("crashing", "lowest rate of a group in any phase", lowest, 0.9, 1.1),
-        Shape("crashing", "events that did not come, or came twice", float(missing), 0, 0),
-        Shape("crashing", "of those, to the new group", float(new.missing + new.repeated), 0, 0),
-        Shape("crashing", "seconds until it had started", run.new_group_started_after_s, 0.0, 1.0),
+        Shape("crashing", "events missing or repeated, first groups", float(missing), 0, 0),
+        Shape("crashing", "the same, new group", float(new.missing + new.repeated), 0, 0),
+        Shape(
+            "crashing",
+            "seconds until the new group had started",
+            run.new_group_started_after_s,
+            0.0,
+            1.0,
+        ),
         Shape("crashing", "share of the relay that is left", only, 1.0, 1.0),
         Shape("crashing", "change of any share, end over beginning", changed, 0.0, _TOLERANCE),
     ]

@@ -19,7 +19,8 @@ from anabranch.model.network import Network
 from anabranch.model.values import Value
 from anabranch.sim.applications import Application
 from anabranch.sim.evaluation.meter import Counts, Meter
-from anabranch.sim.world import Weather, World
+from anabranch.sim.things import Weather
+from anabranch.sim.world import World
 
 #: Events that are due within this time are published together.
 _STEP_S = 0.01

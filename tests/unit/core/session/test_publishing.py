@@ -8,10 +8,10 @@ from anabranch.core.session.effects import (
     TellPublishRefused,
 )
 from anabranch.core.session.session import Session
+from anabranch.model.client_frames import FINAL, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import EventError, LocalError, RemoteError
 from anabranch.model.event import Event
-from anabranch.model.frames import FINAL, Confirmed, Publish, PublishRefused
 from anabranch.model.header import EventId
 
 EVENT = Event({"a": 1})

@@ -8,16 +8,10 @@ from anabranch.core.session.effects import (
     TellStart,
 )
 from anabranch.core.session.session import Session
-from anabranch.model.errors import (
-    LocalError,
-)
-from anabranch.model.frames import (
-    PROTOCOL_VERSION,
+from anabranch.model.client_frames import (
     Connect,
     Cut,
-    Datum,
     Deliver,
-    Hole,
     Refused,
     StartsAt,
     Subscribe,
@@ -26,6 +20,10 @@ from anabranch.model.frames import (
     Unsubscribed,
     Withheld,
 )
+from anabranch.model.errors import (
+    LocalError,
+)
+from anabranch.model.frames import PROTOCOL_VERSION, Datum, Hole
 from tests.session_parts import (
     FILTER,
     deliver,

@@ -9,6 +9,17 @@ from anabranch.core.session.effects import (
     TellWithheld,
 )
 from anabranch.core.session.session import Session
+from anabranch.model.client_frames import (
+    Ack,
+    Connect,
+    Cut,
+    Deliver,
+    Refused,
+    StartsAt,
+    Subscribe,
+    Subscribed,
+    Withheld,
+)
 from anabranch.model.errors import (
     DuplicateIdError,
     FilterError,
@@ -16,19 +27,7 @@ from anabranch.model.errors import (
     RemoteError,
     UnknownIdError,
 )
-from anabranch.model.frames import (
-    PROTOCOL_VERSION,
-    Ack,
-    Connect,
-    Cut,
-    Deliver,
-    Hole,
-    Refused,
-    StartsAt,
-    Subscribe,
-    Subscribed,
-    Withheld,
-)
+from anabranch.model.frames import PROTOCOL_VERSION, Hole
 from tests.session_parts import (
     FILTER,
     deliver,

@@ -7,7 +7,8 @@ from anabranch.model.frames import Datum, InterestState, Knowledge, LinkFrame, M
 from anabranch.model.network import Network
 from anabranch.model.version import Version
 from anabranch.sim.evaluation.meter import Counts, LinkTally, Meter, RouterTally
-from anabranch.sim.world import Weather, World
+from anabranch.sim.things import Weather
+from anabranch.sim.world import World
 
 NETWORK = Network({"a": ["a"], "b": ["b"]}, [("a", "b")])
 DATA = [Datum(5, 1, b"event"), Datum(6, 1, b"event")]

@@ -122,6 +122,11 @@ class TreeRouter:
         """What was done so far."""
         return self._around.counters
 
+    @property
+    def missing_vectors(self) -> list[tuple[str, int]]:
+        """Vectors that were asked for and not told yet, as (stream, mark)."""
+        return list(self._asked)
+
     def presences(self) -> list[PresenceView]:
         """What every presence knows."""
         return [
