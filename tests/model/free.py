@@ -8,9 +8,9 @@ has to tell to all other sites around. A history is a list of lines:
     subscribe EDGE NAME FILTER     end EDGE NAME          propagate EDGE
     take BROKER ROUTE              ask BROKER OTHER       crash BROKER
 
-A route names a change: `p.2` is the second one of edge p, as p told it, `p.2/m1` the same as m1 told
-it. `ask` replaces what a broker knows by a neighbour's state. After each line the broker that took
-part is judged:
+A route names a change: `p.2` is the second one of edge p, as p told it, `p.2/m1` the same as m1
+told it. `ask` replaces what a broker knows by a neighbour's state. After each line the broker that
+took part is judged:
 
 1. S-Λ, by trying every event of the domain;
 2. if asked for (Theorem 3.3), that every conjunction belongs to an active subscription.
@@ -26,7 +26,9 @@ from collections.abc import Callable, Iterable
 from anabranch.check.coverage import Domain
 from anabranch.model.filter import Filter
 from anabranch.model.network import Network
-from tests.model.generic import Broker, Change, Leaf, State, Subscription, having
+from tests.model.aggregation import having
+from tests.model.conditions import Subscription
+from tests.model.generic import Broker, Change, Leaf, State
 
 
 class FreeNetwork:

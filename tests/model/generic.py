@@ -31,7 +31,8 @@ Conditions, by the source's numbers:
     II   a root was removed: the receiver has no active subscription that is not active here. It
          is read as a condition on the edges behind this broker. (Taken literally further up, it
          would fail as soon as anybody else subscribes there.)
-    III  a root was removed, and what it covered has other coverers: as I.
+    III  a root was removed, and what it covered has other coverers: as I. (III' is the same for
+         what minimisation dropped; `aggregation` says why the source needs it and lacks it.)
     IV   a root was removed, and what it covered becomes a root: one of the subscriptions that have
          it is active at the receiver.
 
@@ -40,103 +41,12 @@ I, II and III together keep S-Λ. IV keeps out conjunctions that no active subsc
 Prior art: Zhao 2006, Chapter 3; proofs in the technical report that preceded it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from anabranch.model.normal import relations
 from anabranch.model.normal.conjunction import Conjunction
-
-_covering: dict[tuple[Conjunction, Conjunction], bool] = {}
-
-
-def covers(ours: Conjunction, other: Conjunction) -> bool:
-    """Whether one conjunction covers another, as far as the product's test can tell."""
-    pair = ours, other
-    known = _covering.get(pair)
-    if known is None:
-        _covering[pair] = known = relations.covers(ours, other)
-    return known
-
-
-class Subscription(NamedTuple):
-    """A name that is never used twice, the edge it is at, and what it wants."""
-
-    name: str
-    edge: str
-    conjunctions: tuple[Conjunction, ...]
-
-
-class Known:
-    """A pair of S and S̄."""
-
-    def __init__(self) -> None:
-        self.subscribed: dict[str, Subscription] = {}
-        self.ended: dict[str, None] = {}
-
-    def copy(self) -> "Known":
-        return Known().add(self)
-
-    def add(self, other: "Known") -> "Known":
-        self.subscribed.update(other.subscribed)
-        self.ended.update(other.ended)
-        return self
-
-    def minus(self, other: "Known") -> "Known":
-        """What is here and not there. What is new and has ended is both."""
-        result = Known()
-        result.subscribed = {n: s for n, s in self.subscribed.items() if n not in other.subscribed}
-        result.ended = {
-            n: None for n in self.ended if n not in other.ended or n in result.subscribed
-        }
-        return result
-
-    def is_within(self, other: "Known") -> bool:
-        return all(n in other.subscribed for n in self.subscribed) and all(
-            n in other.ended for n in self.ended
-        )
-
-    def active(self) -> dict[str, Subscription]:
-        return {name: s for name, s in self.subscribed.items() if name not in self.ended}
-
-    def join(self, subscription: Subscription, witness: str) -> bool:
-        """Rule 5; whether it joined."""
-        if witness in self.subscribed:
-            self.subscribed[subscription.name] = subscription
-            return True
-        return False
-
-
-class Some(NamedTuple):
-    """Conditions I, III and IV: one of these subscriptions is active."""
-
-    kind: str
-    names: tuple[str, ...]
-
-    def holds(self, known: Known) -> bool:
-        return any(name in known.subscribed and name not in known.ended for name in self.names)
-
-    def join(self, subscription: Subscription, witness: str) -> None:
-        """One more could only make it weaker."""
-
-
-class Only(NamedTuple):
-    """Condition II: of these edges, nothing is active but what is active in `known`."""
-
-    kind: str
-    edges: frozenset[str]
-    known: Known
-
-    def holds(self, known: Known) -> bool:
-        allowed = self.known.active()
-        return all(
-            name in allowed for name, each in known.active().items() if each.edge in self.edges
-        )
-
-    def join(self, subscription: Subscription, witness: str) -> None:
-        self.known.join(subscription, witness)
-
-
-Condition = Some | Only
+from tests.model.aggregation import Holders, Step, aggregate, having, roots_of
+from tests.model.conditions import Condition, Known, Only, Subscription
 
 
 class Change(NamedTuple):
@@ -161,113 +71,6 @@ class State(NamedTuple):
 
     def join(self, subscription: Subscription, witness: str) -> None:
         self.known.join(subscription, witness)
-
-
-# -- aggregation ----------------------------------------------------------------------------------
-
-
-def coverers_of(conjunction: Conjunction, among: Iterable[Conjunction]) -> list[Conjunction]:
-    """The others that cover it. Of several that cover each other only the first one does."""
-    found = []
-    is_before = True
-    for other in among:
-        if other == conjunction:
-            is_before = False
-        elif covers(other, conjunction) and (is_before or not covers(conjunction, other)):
-            found.append(other)
-    return found
-
-
-def roots_of(conjunctions: Sequence[Conjunction]) -> tuple[Conjunction, ...]:
-    """What no other one covers."""
-    return tuple(each for each in conjunctions if not coverers_of(each, conjunctions))
-
-
-Holders = Mapping[Conjunction, tuple[str, ...]]
-
-
-class Step(NamedTuple):
-    """What happens to the conjunctions that one direction is told of."""
-
-    #: Those there were, and the active subscriptions for which each of them was kept.
-    before: Holders
-    after: tuple[Conjunction, ...]
-    #: What came in, before anything was left out.
-    plus: Sequence[Conjunction]
-    minus: Sequence[Conjunction]
-    #: The active subscriptions, after it; and those that come with it.
-    active: Mapping[str, Subscription]
-    fresh: Mapping[str, Subscription]
-
-
-Told = tuple[tuple[Conjunction, ...], tuple[Conjunction, ...], list[Condition]]
-
-
-def aggregate(step: Step, only: Only) -> Told:
-    """What is told of a step: roots that came, roots that went, and the conditions for it.
-
-    `only` is condition II, if it is needed.
-    """
-    told, roots = roots_of(tuple(step.before)), roots_of(step.after)
-    plus = tuple(each for each in roots if each not in told)
-    minus = tuple(each for each in told if each not in step.after)
-    conditions: list[Condition] = [
-        Some("I", (*step.before.get(each, ()), *_names_above(each, step)))
-        for each in step.plus
-        if each not in plus and _is_known(each, step, plus)
-    ]
-    for each in step.minus:
-        if each not in minus and _is_known(each, step, plus):
-            names = [*step.before.get(each, ()), *_names_above(each, step)]
-            conditions += _lasting("I", names, step)
-    removed = [each for each in minus if not any(covers(new, each) for new in plus)]
-    if removed:
-        conditions.append(only)
-    for root in removed:
-        for child in _children(root, step):
-            if child in plus:
-                conditions += _lasting("IV", having(child, step.active), step)
-            elif _is_known(child, step, plus):
-                kind = "III" if child in step.after else "III'"
-                conditions.append(Some(kind, _names_above(child, step)))
-    return plus, minus, conditions
-
-
-def _lasting(kind: str, names: Iterable[str], step: Step) -> list[Condition]:
-    """That one of these is active, and stays so; no condition if one of them is only coming."""
-    lasting = tuple(name for name in names if name in step.active)
-    return [] if any(name in step.fresh for name in lasting) else [Some(kind, lasting)]
-
-
-def _is_known(conjunction: Conjunction, step: Step, plus: Sequence[Conjunction]) -> bool:
-    """Whether it is still there or covered, and not by anything that is told right now."""
-    coverers = coverers_of(conjunction, step.after)
-    is_there = conjunction in step.after
-    return (is_there or bool(coverers)) and not any(each in plus for each in coverers)
-
-
-def _names_above(conjunction: Conjunction, step: Step) -> tuple[str, ...]:
-    """The subscriptions that have what covers a conjunction, or had it until now."""
-    names: dict[str, None] = {}
-    for each in coverers_of(conjunction, step.after):
-        names.update(dict.fromkeys((*step.before.get(each, ()), *having(each, step.active))))
-    return tuple(names)
-
-
-def _children(root: Conjunction, step: Step) -> list[Conjunction]:
-    """What a removed root covered: what stays directly below it, and what minimisation hid."""
-    below = [c for c in step.before if c in step.after and covers(root, c)]
-    direct = [child for child in below if not coverers_of(child, below)]
-    hidden = {
-        c: None
-        for each in step.active.values()
-        for c in each.conjunctions
-        if c not in step.after and covers(root, c)
-    }
-    return [*direct, *hidden]
-
-
-# -- brokers --------------------------------------------------------------------------------------
 
 
 class Side:
@@ -341,7 +144,7 @@ class Broker:
 
     def _befores(self, source: str) -> dict[str, tuple[Holders, Only]]:
         """Per direction to be told: what the others want, for whom; and condition II."""
-        found = {}
+        found: dict[str, tuple[Holders, Only]] = {}
         for direction in self.sides:
             if direction == source:
                 continue
@@ -386,19 +189,6 @@ class Broker:
         """The active subscriptions of all other directions."""
         others = [side for other, side in self.sides.items() if other != direction]
         return {name: s for side in others for name, s in side.known.active().items()}
-
-
-def having(conjunction: Conjunction, active: Mapping[str, Subscription]) -> tuple[str, ...]:
-    """sub(λ): those of some subscriptions that have a conjunction, in these or other words."""
-    return tuple(
-        name
-        for name, each in active.items()
-        if any(c == conjunction or _are_same(c, conjunction) for c in each.conjunctions)
-    )
-
-
-def _are_same(one: Conjunction, other: Conjunction) -> bool:
-    return covers(one, other) and covers(other, one)
 
 
 class Leaf:
