@@ -51,6 +51,8 @@ class Job:
     counted: str
     #: Whether it measures time: nothing else runs meanwhile, and the JSON it prints is kept.
     measures: bool = False
+    #: Whether it prints one JSON object per chunk whose numbers are to be added up.
+    adds_up: bool = False
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -99,7 +101,8 @@ class State:
 def jobs(root: Path = ROOT) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
-    return [*(_property_job(path.relative_to(root)) for path in properties), *_bench_jobs()]
+    property_jobs = (_property_job(path.relative_to(root)) for path in properties)
+    return [*property_jobs, *_sim_jobs(), *_bench_jobs()]
 
 
 def _property_job(path: Path) -> Job:
@@ -107,6 +110,15 @@ def _property_job(path: Path) -> Job:
     options = ("--hypothesis-seed={seed}", "--hypothesis-show-statistics")
     name = f"property/{path.stem.removeprefix('test_')}"
     return Job(name, (*run_file, *options), 40, "examples", EXAMPLES_PASSED)
+
+
+def _sim_jobs() -> Iterator[Job]:
+    """A hundred seeds per chunk: chunk 17 has the seeds 1700 to 1799."""
+    for routing, chunks in ("tree", 200), ("flood", 10):
+        command = ("-m", "anabranch", "sim", "--routing", routing, "--processes", "1", "--json")
+        seeds = ("--seeds", "{seed}00..{seed}99")
+        count = r'"seeds":(\d+)'
+        yield Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", count, adds_up=True)
 
 
 def _bench_jobs() -> Iterator[Job]:
@@ -148,7 +160,7 @@ def run_chunk(job: Job, seed: int, logs: Path) -> Chunk:
     if ended.returncode != 0:
         logs.mkdir(parents=True, exist_ok=True)
         (logs / f"{job.name.replace('/', '-')}-{seed}.txt").write_text(ended.stdout + ended.stderr)
-    measured = ended.stdout if job.measures else ""
+    measured = ended.stdout if job.measures or job.adds_up else ""
     return Chunk(ended.returncode == 0, count_in(ended.stdout, job.counted), seconds, measured)
 
 
@@ -261,8 +273,21 @@ def _result(job: Job, state: State) -> dict[str, object]:
         "unit": job.unit,
         "count": sum(chunk.count for chunk in chunks if chunk.passed),
         "seconds": round(sum(chunk.seconds for chunk in chunks), 1),
-        "measured": [json.loads(c.measured) for c in chunks if c.passed and c.measured],
+        "measured": _measured(job, chunks),
     }
+
+
+def _measured(job: Job, chunks: list[Chunk]) -> list[dict[str, object]]:
+    """What the chunks printed; of jobs that add up, only the sums."""
+    printed = [json.loads(chunk.measured) for chunk in chunks if chunk.passed and chunk.measured]
+    if not job.adds_up:
+        return printed
+    sums: dict[str, float] = {}
+    for document in printed:
+        for name, value in document.items():
+            if isinstance(value, int | float):
+                sums[name] = round(sums.get(name, 0) + value, 1)
+    return [dict(sums)]
 
 
 def as_markdown(table: list[Job], state: State, date: str) -> str:
@@ -277,6 +302,11 @@ def as_markdown(table: list[Job], state: State, date: str) -> str:
             f"| {job.name} | {row['chunks_passed']} of {job.chunks} | {row['chunks_failed']} "
             f"| {row['count']:,} {job.unit} | {row['seconds']:,} |"
         )
+    for job in table:
+        if job.adds_up:
+            sums = _measured(job, state.of(job))[0]
+            text = ", ".join(f"{name} {value:,}" for name, value in sums.items())
+            lines += ["", f"{job.name} in all: {text}."]
     return "\n".join(lines) + "\n"
 
 

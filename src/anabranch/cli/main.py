@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import anabranch
-from anabranch.cli import demo, filters
+from anabranch.cli import demo, filters, sim
 from anabranch.cli.bench import app as bench_app
 from anabranch.cli.errors import PROGRAM, CommandGroup
 
@@ -31,6 +31,7 @@ Examples:
     anabranch filter match "price > 50" < events.jsonl
     anabranch filter covers "price < 30" "price < 20"
     anabranch bench match --workload stock --subscriptions 200000
+    anabranch sim --seeds 0..199
 """
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.add_typer(filters.app)
 app.add_typer(bench_app)
 app.command("demo")(demo.demo)
+app.command("sim")(sim.sim)
 
 
 def _print_version(wanted: bool) -> None:

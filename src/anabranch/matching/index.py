@@ -64,6 +64,7 @@ from anabranch.model.errors import (
 )
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.plain import Demands, read_plain
 from anabranch.model.values import Attributes
 
@@ -109,16 +110,27 @@ class MatchIndex:
 
     # -- subscriptions ------------------------------------------------------------------------
 
-    def add(self, id: Hashable, filter: Filter | str, *, destination: Hashable = None) -> None:
-        """Add a subscription. `destination` is what `destinations` answers with."""
-        source = self._source_of(filter)
+    def add(
+        self,
+        id: Hashable,
+        filter: Filter | str,
+        *,
+        destination: Hashable = None,
+        place: int | None = None,
+    ) -> None:
+        """Add a subscription. `destination` is what `destinations` answers with; `place` takes
+        only that conjunction of the filter."""
+        source = self._source_of(filter) if place is None else self._filter_of(filter)
         hash(destination)  # what cannot be one is refused before anything has changed
         with self._lock:
             self._check_writable()
             if id in self._identities.entries:
                 raise DuplicateIdError(f"subscription {id!r} is in the index already")
             if isinstance(source, Filter):
-                first = self._insert(source, destination)
+                conjunctions = source.conjunctions
+                if place is not None:
+                    conjunctions = (_at(conjunctions, place),)
+                first = self._insert(source, conjunctions, destination)
             else:
                 first = self._insert_plain(source, destination)
             self._identities.put(id, first)
@@ -150,6 +162,11 @@ class MatchIndex:
             plain = read_plain(filter, self._limits)
             if plain is not None:
                 return plain
+        return self._filter_of(filter)
+
+    def _filter_of(self, filter: Filter | str) -> Filter:
+        """A filter whose normal form is known."""
+        if isinstance(filter, str):
             filter = Filter.parse(filter, self._limits)
         if not isinstance(filter, Filter):
             raise FilterError(f"expected a Filter or its text, not {filter!r}")
@@ -160,9 +177,10 @@ class MatchIndex:
         if self._is_snapshot:
             raise LocalError("this index is a snapshot of another one and cannot be changed")
 
-    def _insert(self, filter: Filter, destination: Hashable) -> int:
+    def _insert(
+        self, filter: Filter, conjunctions: tuple[Conjunction, ...], destination: Hashable
+    ) -> int:
         """Add the entries of a new subscription; returns the first, or -1 if it has none."""
-        conjunctions = filter.conjunctions
         self._check_room(len(conjunctions))
         spelled = self._spell(self._schema.spell, conjunctions)
         group = self._groups.join(destination)
@@ -361,3 +379,9 @@ class MatchIndex:
         index._entry_count = len(memory.arrays[ENTRY_OWNER])
         index._is_snapshot = True
         return index
+
+
+def _at(conjunctions: tuple[Conjunction, ...], place: int) -> Conjunction:
+    if not 0 <= place < len(conjunctions):
+        raise LocalError(f"there is no conjunction {place}; the filter has {len(conjunctions)}")
+    return conjunctions[place]

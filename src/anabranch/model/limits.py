@@ -38,6 +38,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Constraints and residues over all conjunctions of one normal form.
     predicates_max: int = 16_384
 
+    # -- links and sessions
+    #: Bytes of one frame, without its length in front; room for one event at least.
+    frame_bytes_max: int = 16 * 1024 * 1024
+
+    # -- edges
+    #: Subscriptions of one edge, those on their way included.
+    subscriptions_max: int = 1_000_000
+    #: Subscriptions of one session.
+    session_subscriptions_max: int = 65_536
+
     # -- the matching index
     #: Conjunctions one index holds.
     index_conjunctions_max: int = 100_000_000

@@ -1,0 +1,178 @@
+"""Histories: what happened to applications and logs, as far as promises are about it.
+
+A history is a sequence of the records below, in the order in which they happened; whoever runs a
+network writes it: the simulator, or processes that trace. It says nothing about how brokers work.
+
+1. Times are in seconds of one clock that sees everything.
+2. An event is named by (publisher, incarnation, sequence). What an application publishes once has
+   one name.
+3. `Logged` is there for every tick with an event that was ever durable at its origin. Where it
+   stands in the history does not matter.
+4. A subscription here is an *episode*: one uninterrupted promise. A reliable subscription that was
+   cut and made again is another episode and has another name. So is a durable one whose client lost
+   its memory: it may see events again. A durable one that reconnects or roams goes on.
+5. A filter is a tuple of conjunctions, any of which suffices; a conjunction is a tuple of
+   (attribute, operator, value), all of which must hold. `((),)` matches everything.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from anabranch.model.values import Value
+
+#: Attribute, operator (= <> < <= > >=), value.
+Predicate = tuple[str, str, Value]
+PlainFilter = tuple[tuple[Predicate, ...], ...]
+Quality = Literal["best-effort", "reliable", "durable"]
+
+
+class Record(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """One thing that happened."""
+
+
+class Published(Record, frozen=True):
+    """An application published an event."""
+
+    time: float
+    publisher: str
+    incarnation: int
+    sequence: int
+    attributes: Mapping[str, Value]
+    #: The origin it was published at.
+    broker: str
+    #: Need not be delivered, because it is transient, or limited in time or hops.
+    optional: bool = False
+
+
+class Confirmed(Record, frozen=True):
+    """A publisher was told that its events up to this sequence are safe."""
+
+    time: float
+    publisher: str
+    incarnation: int
+    sequence: int
+
+
+class Abandoned(Record, frozen=True):
+    """A publisher is gone, or has given this incarnation up: what is unconfirmed may remain so."""
+
+    time: float
+    publisher: str
+    incarnation: int
+
+
+class Logged(Record, frozen=True):
+    """A tick of a log, and the event in it."""
+
+    stream: str
+    tick: int
+    publisher: str
+    incarnation: int
+    sequence: int
+
+
+class Forgotten(Record, frozen=True):
+    """Under lossy retention: a log may lack everything up to this tick from now on."""
+
+    stream: str
+    tick: int
+
+
+class Subscribed(Record, frozen=True):
+    """An application asked for a subscription."""
+
+    time: float
+    subscription: str
+    filter: PlainFilter
+    quality: Quality
+    #: `now`, `beginning`, `tick`, `time` or `resume`.
+    start: str = "now"
+    #: The edge it was asked at.
+    edge: str = ""
+    #: Stream → it must not start later than at this tick, where the start that was asked for or
+    #: the earlier episode that is resumed says so.
+    latest_start: Mapping[str, int] = {}
+
+
+class Started(Record, frozen=True):
+    """An application was told that it gets every match from this tick on."""
+
+    time: float
+    subscription: str
+    stream: str
+    tick: int
+
+
+class Delivered(Record, frozen=True):
+    """An application was given an event."""
+
+    time: float
+    subscription: str
+    stream: str
+    tick: int
+    publisher: str
+    incarnation: int
+    sequence: int
+
+
+class WithheldTold(Record, frozen=True):
+    """An application was told that it does not get matches in these ticks."""
+
+    time: float
+    subscription: str
+    stream: str
+    first: int
+    last: int
+    reason: str
+
+
+class Ended(Record, frozen=True):
+    """An application that unsubscribed was told up to which tick it has every match."""
+
+    time: float
+    subscription: str
+    stream: str
+    tick: int
+
+
+class Cut(Record, frozen=True):
+    """From here on nothing is promised to this subscription: cut, refused, ended on streams that
+    are not named, or its client is gone for ever."""
+
+    time: float
+    subscription: str
+
+
+class Healed(Record, frozen=True):
+    """No faults after this."""
+
+    time: float
+
+
+class Finished(Record, frozen=True):
+    """The history ends here by itself, not because somebody stopped writing."""
+
+    time: float
+    #: The streams of the network, on which every living subscription must have started.
+    streams: tuple[str, ...] = ()
+
+
+#: For reading a history that was written down.
+AnyRecord = (
+    Published
+    | Confirmed
+    | Abandoned
+    | Logged
+    | Forgotten
+    | Subscribed
+    | Started
+    | Delivered
+    | WithheldTold
+    | Ended
+    | Cut
+    | Healed
+    | Finished
+)
+History = Sequence[Record]

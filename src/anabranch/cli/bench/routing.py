@@ -1,0 +1,136 @@
+"""`anabranch bench routing`: does routing by content pay?
+
+Whole networks in the simulator, with the brokers' real code, counted and not timed: events and
+bytes per link, matches, control information, sufficiency tests; for `tree` and for `tree` without
+one of its parts, and for `flood`. The workloads are those of the work that tree routing comes from,
+scaled down; their expected shapes and its analytical model stand beside what was counted.
+
+The same command with the same options gives the same figures on every machine.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from anabranch.cli.bench.routing_page import write_page
+from anabranch.cli.bench.routing_report import RoutingReport, Size, print_report
+from anabranch.cli.bench.tables import Steps, steps_on_stderr
+from anabranch.cli.output import console, print_json
+from anabranch.sim.evaluation import crashing, growing, nested, selective
+from anabranch.sim.evaluation.model import fits
+from anabranch.sim.evaluation.shapes import (
+    Shape,
+    crashing_shapes,
+    growing_shapes,
+    nested_shapes,
+    selective_shapes,
+)
+
+Workload = Literal["all", "selective", "growing", "crashing", "nested"]
+
+
+def routing(
+    *,
+    workload: Annotated[Workload, typer.Option(help="What to run.")] = "all",
+    scale: Annotated[
+        float, typer.Option(min=0.002, max=1.0, help="Share of the source's rates and sizes.")
+    ] = 0.05,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, help="Simulated seconds per point of selective load.")
+    ] = 3.0,
+    events_per_change: Annotated[
+        int, typer.Option(min=20, help="Events per change of an edge's interest, growing.")
+    ] = 500,
+    changes: Annotated[int, typer.Option(min=1, help="Changes of each edge, growing.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other delays.")] = 1,
+    write: Annotated[
+        Path | None, typer.Option(help="Write a page with tables and a plot to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Count what routing by content costs and saves, in simulated networks."""
+    size = Size(
+        scale=scale,
+        seconds=seconds,
+        publishers=selective.PUBLISHERS,
+        edges=growing.EDGES,
+        events_per_change=events_per_change,
+        changes=changes,
+        seed=seed,
+    )
+    with steps_on_stderr() as steps:
+        report = evaluate(size, workload, steps)
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report, console())
+    if write is not None:
+        for line in write_page(report, write):
+            typer.echo(line, err=True)
+
+
+def evaluate(size: Size, workload: Workload, steps: Steps) -> RoutingReport:
+    """Run one workload, or all of them."""
+    shapes: list[Shape] = []
+    flows = _selective(size, steps) if workload in ("all", "selective") else []
+    growths = _growing(size, steps) if workload in ("all", "growing") else []
+    crashes = _crashing(size, steps) if workload in ("all", "crashing") else []
+    nestings = _nested(size, steps) if workload in ("all", "nested") else []
+    if flows:
+        shapes += selective_shapes(flows)
+    if growths:
+        shapes += growing_shapes(growths)
+    if crashes:
+        shapes += crashing_shapes(crashes[0])
+    if nestings:
+        shapes += nested_shapes(nestings)
+    return RoutingReport(
+        workload=workload,
+        size=size,
+        selective=flows,
+        growing=growths,
+        crashing=crashes,
+        nested=nestings,
+        fits=fits(growths),
+        shapes=shapes,
+    )
+
+
+def _selective(size: Size, steps: Steps) -> list[selective.SelectivePoint]:
+    jobs = [(variant, many) for variant in selective.VARIANTS for many in size.publishers]
+    steps.begin("selective load", len(jobs))
+    points = []
+    for variant, many in jobs:
+        points.append(selective.measure(variant, many, size.scale, size.seconds, size.seed))
+        steps.advance()
+    return points
+
+
+def _growing(size: Size, steps: Steps) -> list[growing.GrowingPoint]:
+    jobs = [(variant, edges) for variant in growing.VARIANTS for edges in size.edges]
+    steps.begin("growing", len(jobs))
+    points = []
+    for variant, edges in jobs:
+        length = size.changes, size.events_per_change
+        points.append(growing.measure(variant, edges, size.scale, *length, size.seed))
+        steps.advance()
+    return points
+
+
+def _crashing(size: Size, steps: Steps) -> list[crashing.CrashingRun]:
+    steps.begin("crashing", len(crashing.VARIANTS))
+    runs = []
+    for variant in crashing.VARIANTS:
+        runs.append(crashing.measure(variant, size.scale, size.seed))
+        steps.advance()
+    return runs
+
+
+def _nested(size: Size, steps: Steps) -> list[nested.NestedPoint]:
+    steps.begin("nested interest", len(nested.VARIANTS))
+    points = []
+    for variant in nested.VARIANTS:
+        points.append(nested.measure(variant, size.scale, size.seconds, size.seed))
+        steps.advance()
+    return points

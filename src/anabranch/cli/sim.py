@@ -1,0 +1,160 @@
+"""`anabranch sim`: whole networks in virtual time, from seeds, with faults; a verdict on each."""
+
+import os
+import statistics
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from anabranch.cli.errors import CommandError
+from anabranch.cli.output import console, print_json
+from anabranch.core.broker import RoutingName
+from anabranch.sim.plants import PLANTS
+from anabranch.sim.runner import Order, Timed, plan_of, run_seeds
+from anabranch.sim.shrink import shrink
+from anabranch.sim.story import story_of
+from anabranch.sim.swarm import Shape
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a run of seeds came to."""
+
+    seeds: int
+    failed: tuple[int, ...]
+    anomalies: dict[str, int]
+    simulated_hours: float
+    published: int
+    deliveries: int
+    crashes: int
+    partitions: int
+    lost_frames: int
+    interest_changes: int
+    troubled_changes: int
+    brokers_max: int
+    cpu_s: float
+    #: By the median of all seeds.
+    seeds_per_cpu_s: float
+
+
+def sim(
+    *,
+    routing: Annotated[RoutingName, typer.Option(help="Which way to route.")] = "tree",
+    seed: Annotated[int | None, typer.Option(min=0, help="One seed.")] = None,
+    seeds: Annotated[str, typer.Option(help="Several: FIRST..LAST.")] = "0..99",
+    shape: Annotated[Shape, typer.Option(help="The shape of the networks.")] = "any",
+    brokers: Annotated[int | None, typer.Option(min=1, max=200, help="At most so many.")] = None,
+    faults: Annotated[bool, typer.Option(help="Let things go wrong.")] = True,
+    plant: Annotated[
+        list[str] | None, typer.Option(help="Switch a planted bug on; stops when it is found.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    shrunk: Annotated[bool, typer.Option("--shrink", help="Make a failing seed smaller.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Simulate whole networks with faults, and check every promise."""
+    chosen = [seed] if seed is not None else _range_of(seeds)
+    for name in plant or []:
+        if name not in PLANTS:
+            raise CommandError(f"there is no planted bug {name!r}; there are {', '.join(PLANTS)}")
+    order = Order(routing, shape, brokers, faults, tuple(plant or ()))
+    results = _run(order, chosen, processes)
+    summary = summarise(results)
+    if as_json:
+        print_json(summary)
+    else:
+        _print(summary)
+        _tell(order, results, shrunk)
+    if bool(summary.failed) != bool(plant):
+        raise typer.Exit(1)
+
+
+def _range_of(text: str) -> list[int]:
+    first, dots, last = text.partition("..")
+    if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
+        raise CommandError(f"{text!r} is no range of seeds; write FIRST..LAST, such as 0..499")
+    return list(range(int(first), int(last) + 1))
+
+
+def _run(order: Order, seeds: list[int], processes: int) -> list[Timed]:
+    results: list[Timed] = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("seeds", total=len(seeds))
+        for timed in run_seeds(order, seeds, processes):
+            results.append(timed)
+            progress.advance(task)
+            if timed.verdict.anomalies and order.plants:
+                break
+    return results
+
+
+def summarise(results: list[Timed]) -> Summary:
+    """The sums of all verdicts."""
+    verdicts = [timed.verdict for timed in results]
+    names = Counter(anomaly.name for verdict in verdicts for anomaly in verdict.anomalies)
+    return Summary(
+        seeds=len(verdicts),
+        failed=tuple(verdict.seed for verdict in verdicts if verdict.anomalies),
+        anomalies=dict(sorted(names.items())),
+        simulated_hours=sum(verdict.simulated_s for verdict in verdicts) / 3600,
+        published=sum(verdict.published for verdict in verdicts),
+        deliveries=sum(verdict.deliveries for verdict in verdicts),
+        crashes=sum(verdict.crashes for verdict in verdicts),
+        partitions=sum(verdict.partitions for verdict in verdicts),
+        lost_frames=sum(verdict.lost_frames for verdict in verdicts),
+        interest_changes=sum(verdict.interest_changes for verdict in verdicts),
+        troubled_changes=sum(verdict.troubled_changes for verdict in verdicts),
+        brokers_max=max(verdict.brokers for verdict in verdicts),
+        cpu_s=sum(timed.cpu_s for timed in results),
+        seeds_per_cpu_s=1 / statistics.median(timed.cpu_s for timed in results),
+    )
+
+
+def _print(summary: Summary) -> None:
+    table = Table(show_header=False)
+    rows: list[tuple[str, str]] = [
+        ("seeds", f"{summary.seeds:,}"),
+        ("simulated", f"{summary.simulated_hours:.2f} h"),
+        ("events published", f"{summary.published:,}"),
+        ("deliveries", f"{summary.deliveries:,}"),
+        ("crashes", f"{summary.crashes:,}"),
+        ("partitions", f"{summary.partitions:,}"),
+        ("frames lost", f"{summary.lost_frames:,}"),
+        ("interest changes", f"{summary.interest_changes:,}"),
+        ("… while a fault was on", f"{summary.troubled_changes:,}"),
+        ("largest network", f"{summary.brokers_max} brokers"),
+        ("seeds per CPU second", f"{summary.seeds_per_cpu_s:.1f} (median)"),
+        ("anomalies", ", ".join(f"{n} {c}" for n, c in summary.anomalies.items()) or "none"),
+    ]
+    for name, value in rows:
+        table.add_row(name, value)
+    console().print(table)
+
+
+def _tell(order: Order, results: list[Timed], shrunk: bool) -> None:
+    """The story of the first failing seed."""
+    failing = next((timed.verdict for timed in results if timed.verdict.anomalies), None)
+    if failing is None:
+        return
+    anomaly = failing.anomalies[0]
+    plan = plan_of(order, failing.seed)
+    if shrunk:
+        plan = shrink(plan, anomaly.name)
+    out = console()
+    out.print(f"seed {failing.seed}: {anomaly.name}: {anomaly.text}")
+    for line in story_of(plan, anomaly):
+        out.print("  " + line, soft_wrap=True)
+    plants = "".join(f" --plant {name}" for name in order.plants)
+    out.print(f"repeat: anabranch sim --routing {order.routing} --seed {failing.seed}{plants}")
+    if shrunk:
+        out.print(f"shrunk to: {plan.faults}, {plan.publishers} publishers, {plan.fault_s:.1f} s")

@@ -1,0 +1,59 @@
+"""What origin and edge ask of the broker around them, beside effects.
+
+Origin and edge know neither router nor each other. They return these values among their effects,
+and the broker turns them into calls.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from anabranch.core.contract import Effect
+from anabranch.model.filter import Filter
+from anabranch.model.frames import AnyCarried, Datum, Hole
+from anabranch.model.version import Version
+
+
+class CarryTo(msgspec.Struct, frozen=True, gc=False):
+    """Take this to another broker, or to this one."""
+
+    target: str
+    content: AnyCarried
+
+
+class ChangeInterest(msgspec.Struct, frozen=True, gc=False):
+    """The edge's subscriptions changed; the broker tells the edge the versions of the added."""
+
+    added: Mapping[str, Filter]
+    removed: Sequence[str] = ()
+
+
+class Emit(msgspec.Struct, frozen=True, gc=False):
+    """Ticks of the own stream for the network, or (with a target) for one edge."""
+
+    #: The newest mark at or before all of these ticks.
+    mark: int
+    data: Sequence[Datum] = ()
+    silent: Sequence[tuple[int, int]] = ()
+    withheld: Sequence[Hole] = ()
+    head: int = 0
+    time_ns: int = 0
+    target: str = ""
+
+
+class Marked(msgspec.Struct, frozen=True, gc=False):
+    """The own stream has this mark now."""
+
+    mark: int
+    vector: Mapping[str, Version]
+
+
+class SyncPlease(msgspec.Struct, frozen=True, gc=False):
+    """What was appended and put so far shall be synced; the broker numbers it.
+
+    The asker is told by `synced(now, ticket)` with the ticket it chose, which grows."""
+
+    ticket: int
+
+
+Ask = Effect | CarryTo | ChangeInterest | Emit | Marked | SyncPlease

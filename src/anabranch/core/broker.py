@@ -1,0 +1,272 @@
+"""One broker: an origin, an edge and a router behind one door.
+
+    broker = Broker(config, recovered, now)
+    effects = broker.handle(now, stimulus)
+
+The broker itself decides nothing about delivery. It greets neighbours, takes what one part asks
+for to the part that does it, numbers the syncs, and turns a broken protocol into a cut link. A
+step may cause others (an origin's tick reaches the own edge through the router); they are worked
+off in order before `handle` returns, so a step is whole or has not happened.
+
+A life begins with its number: it is put into the catalog and synced before anything else happens.
+Until then clients are turned away and neighbours wait for their greeting.
+
+State: in the parts; here only what is on the way. Safe to lose.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from anabranch.core import contract as say
+from anabranch.core.asks import Ask, CarryTo, ChangeInterest, Emit, Marked, SyncPlease
+from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
+from anabranch.core.edge.edge import Edge
+from anabranch.core.links import Links
+from anabranch.core.options import Options
+from anabranch.core.origin import Origin
+from anabranch.core.routing.contract import Arrival, Delivery, Outcome, Router, VectorAdvance
+from anabranch.core.routing.flood import FloodRouter
+from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.model.client_frames import Publish
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Done, Hello, Hold, Nack, Ping, Replay
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.network import Network
+
+RoutingName = Literal["flood", "tree"]
+#: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
+RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
+ROUTERS: dict[RoutingName, RouterMaker] = {"flood": FloodRouter, "tree": TreeRouter}
+
+
+class BrokerConfig(msgspec.Struct, frozen=True):
+    """What a broker is told once."""
+
+    name: str
+    network: Network
+    routing: RoutingName = "tree"
+    options: Options = Options()
+    limits: Limits = DEFAULT_LIMITS
+    #: Makes a router of its own, in place of the one that `routing` names.
+    router: RouterMaker | None = None
+
+
+class Broker:
+    """One broker. See the top of this module and `core.contract`."""
+
+    def __init__(self, config: BrokerConfig, recovered: Recovered, now: float) -> None:
+        self.config = config
+        stored = recovered.catalog.get("broker", {}).get("life", b"0")
+        self.life = max(int(now * 1e9), int(stored) + 1)
+        #: Whether the life is on disk.
+        self.is_ready = False
+        network = config.network
+        self.is_edge = config.name in network.edges
+        self._links = Links(config.name, network.links_of(config.name), config.options)
+        make_router = config.router or ROUTERS[config.routing]
+        self.router = make_router(config.name, network, config.options, config.limits, self.life)
+        parts = (config.name, network, config.options, config.limits, recovered, now)
+        self.origin = Origin(*parts) if self.is_edge else None
+        self.edge = Edge(*parts) if self.is_edge else None
+        self._sync_number = 0
+        #: (sync number, who asked, its ticket), oldest first.
+        self._syncs: deque[tuple[int, Edge | Origin | None, int]] = deque()
+        self._sync_wanted: list[tuple[Edge | Origin | None, int]] = []
+        self._work: deque[tuple[Edge | Origin | None, Ask | Outcome]] = deque()
+
+    # -- the door -------------------------------------------------------------------------------
+
+    def handle(self, now: float, stimulus: Stimulus) -> Effects:
+        """What to do about something that happened."""
+        effects: Effects = []
+        try:
+            self._take(now, stimulus)
+            self._work_off(now, effects)
+        except RemoteError as error:
+            # What else the frame would have caused is left undone.
+            self._work.clear()
+            effects.append(_cut(stimulus, str(error)))
+        if self._sync_wanted:
+            self._sync_number += 1
+            for who, ticket in self._sync_wanted:
+                self._syncs.append((self._sync_number, who, ticket))
+            self._sync_wanted.clear()
+            effects.append(say.Sync(self._sync_number))
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `TimePassed` is wanted."""
+        parts = (self._links, self.router, self.origin, self.edge)
+        deadlines = [part.next_deadline() for part in parts if part is not None]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    # -- stimuli --------------------------------------------------------------------------------
+
+    def _take(self, now: float, stimulus: Stimulus) -> None:
+        if isinstance(stimulus, say.FrameReceived):
+            self._frame(now, stimulus)
+        elif isinstance(stimulus, say.ClientFrameReceived):
+            self._client_frame(now, stimulus)
+        elif isinstance(stimulus, say.Synced):
+            self._synced(now, stimulus.number)
+        elif isinstance(stimulus, say.TimePassed):
+            self._time_passed(now)
+        elif isinstance(stimulus, say.Started):
+            self._do(None, [say.Put("broker", "life", b"%d" % self.life), SyncPlease(0)])
+        elif not self._client_event(now, stimulus):
+            self._link_event(now, stimulus)
+
+    def _frame(self, now: float, stimulus: say.FrameReceived) -> None:
+        peer, frame = stimulus.peer, stimulus.frame
+        if not self._links.heard(now, peer) or isinstance(frame, Ping):
+            return
+        if isinstance(frame, Hello):
+            self._links.greet(peer, frame)
+            if self.is_ready:
+                self._do(None, self.router.link_up(now, peer))
+        elif self._links.is_greeted(peer):
+            self._do(None, self.router.frame(now, peer, frame))
+        else:
+            raise RemoteError(f"{peer!r} does not greet")
+
+    def _link_event(self, now: float, stimulus: Stimulus) -> None:
+        if isinstance(stimulus, say.LinkUp):
+            self._do(None, self._links.up(now, stimulus.peer))
+            if self.is_ready:
+                self._do(None, self._links.hello(stimulus.peer, self.life))
+        elif isinstance(stimulus, say.LinkDown):
+            if self._links.down(stimulus.peer) and self.is_ready:
+                self._do(None, self.router.link_down(now, stimulus.peer))
+        elif isinstance(stimulus, say.LinkFull):
+            self._do(None, self.router.link_full(now, stimulus.peer, stimulus.full))
+        else:
+            assert self.origin is not None
+            if isinstance(stimulus, say.LogRead):
+                self._do(self.origin, self.origin.log_read(now, stimulus))
+            elif isinstance(stimulus, say.LogFull):
+                self._do(self.origin, self.origin.log_full(now, stimulus.full))
+
+    def _client_event(self, now: float, stimulus: Stimulus) -> bool:
+        edge, origin = self.edge, self.origin
+        if isinstance(stimulus, say.ClientCame):
+            if edge is None or not self.is_ready:
+                why = "the broker is starting" if self.is_edge else "this broker takes no clients"
+                self._do(None, [say.CutClient(stimulus.session, why)])
+            else:
+                self._do(edge, edge.client_came(now, stimulus.session))
+        elif isinstance(stimulus, say.ClientLeft):
+            if edge is not None and origin is not None and self.is_ready:
+                self._do(edge, edge.client_left(now, stimulus.session))
+                self._do(origin, origin.client_left(now, stimulus.session))
+        elif isinstance(stimulus, say.ClientFull):
+            if edge is not None and self.is_ready:
+                self._do(edge, edge.client_full(now, stimulus.session, stimulus.full))
+        else:
+            return False
+        return True
+
+    def _client_frame(self, now: float, stimulus: say.ClientFrameReceived) -> None:
+        if self.edge is None or self.origin is None or not self.is_ready:
+            return
+        if isinstance(stimulus.frame, Publish):
+            asks = self.origin.client_frame(now, stimulus.session, stimulus.frame)
+            self._do(self.origin, asks)
+        else:
+            asks = self.edge.client_frame(now, stimulus.session, stimulus.frame)
+            self._do(self.edge, asks)
+
+    def _synced(self, now: float, number: int) -> None:
+        while self._syncs and self._syncs[0][0] <= number:
+            _, who, ticket = self._syncs.popleft()
+            if who is None:
+                self._begin(now)
+            else:
+                self._do(who, who.synced(now, ticket))
+
+    def _begin(self, now: float) -> None:
+        """The life is on disk: greet whoever is there, and let the parts start."""
+        self.is_ready = True
+        if self.origin is not None and self.edge is not None:
+            self._do(self.origin, self.origin.started(now))
+            self._do(self.edge, self.edge.started(now))
+        for peer in self._links.all():
+            self._do(None, self._links.hello(peer, self.life))
+            if self._links.is_greeted(peer):
+                self._do(None, self.router.link_up(now, peer))
+
+    def _time_passed(self, now: float) -> None:
+        for part in (self._links, self.router, self.origin, self.edge):
+            deadline = None if part is None else part.next_deadline()
+            if part is None or deadline is None or deadline > now:
+                continue
+            who = part if isinstance(part, Edge | Origin) else None
+            self._do(who, part.time_passed(now))
+
+    # -- what the parts want --------------------------------------------------------------------
+
+    def _do(self, who: Edge | Origin | None, wishes: Sequence[Ask | Outcome]) -> None:
+        self._work.extend((who, wish) for wish in wishes)
+
+    def _work_off(self, now: float, effects: Effects) -> None:
+        work = self._work
+        while work:
+            who, wish = work.popleft()
+            if isinstance(wish, Effect):
+                if isinstance(wish, say.Send):
+                    if not isinstance(wish.frame, Hello) and not self._links.is_greeted(wish.peer):
+                        continue
+                    self._links.sent(now, wish.peer)
+                effects.append(wish)
+            elif isinstance(wish, SyncPlease):
+                self._sync_wanted.append((who, wish.ticket))
+            else:
+                self._pass_on(now, wish, effects)
+
+    def _pass_on(self, now: float, wish: Ask | Outcome, effects: Effects) -> None:
+        router, origin, edge = self.router, self.origin, self.edge
+        if isinstance(wish, CarryTo):
+            self._do(None, router.carry(now, wish.target, wish.content))
+            return
+        assert origin is not None
+        assert edge is not None
+        if isinstance(wish, Arrival):
+            self._do(edge, edge.arrival(now, wish))
+        elif isinstance(wish, Delivery):
+            self._deliver(now, wish, effects)
+        elif isinstance(wish, Emit):
+            rest = (wish.data, wish.silent, wish.withheld, wish.head, wish.time_ns, wish.target)
+            self._do(None, router.publish(now, wish.mark, *rest))
+        elif isinstance(wish, ChangeInterest):
+            versions, outcomes = router.interest(now, wish.added, wish.removed)
+            self._do(edge, edge.versions(now, versions))
+            self._do(None, outcomes)
+        elif isinstance(wish, Marked):
+            self._do(None, router.marked(now, wish.mark, wish.vector))
+        elif isinstance(wish, VectorAdvance):
+            self._do(origin, origin.vector_advance(now, wish.vector))
+        else:
+            raise AssertionError(f"nobody takes {wish!r}")
+
+    def _deliver(self, now: float, delivery: Delivery, effects: Effects) -> None:
+        """A carried message; a bad one is its sender's fault, not the neighbour's."""
+        source, content = delivery.source, delivery.content
+        assert self.origin is not None
+        assert self.edge is not None
+        try:
+            if isinstance(content, Nack | Done | Replay | Hold):
+                self._do(self.origin, self.origin.carried(now, source, content))
+            else:
+                self._do(self.edge, self.edge.carried(now, source, content))
+        except RemoteError as error:
+            effects.append(say.Note("warning", f"from {delivery.source!r}: {error}"))
+
+
+def _cut(stimulus: Stimulus, reason: str) -> Effect:
+    """What a broken protocol costs."""
+    if isinstance(stimulus, say.FrameReceived):
+        return say.CutLink(stimulus.peer, reason)
+    assert isinstance(stimulus, say.ClientFrameReceived), reason
+    return say.CutClient(stimulus.session, reason)

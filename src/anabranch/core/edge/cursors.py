@@ -1,0 +1,232 @@
+"""What an edge remembers over a crash, and what it tells origins they need not keep.
+
+Tables of the catalog:
+
+    subscriptions   name → [client, filter, number, claimed, closed]
+    cursors         name NUL stream → [start, acked]
+    edge            "run" → the number of the last start
+
+A crash keeps any beginning of what was put and not synced. Hence the order of puts:
+
+1. Cursors come before the subscription that they belong to, so a subscription that is there has all
+   its cursors. A subscription goes before its cursors; cursors without one are swept at the start.
+2. Cursors are written now and then, not with every acknowledgement. What is lost is acknowledged by
+   the client again, when it comes back with its ticks.
+3. An origin is told `Done` for what the disk has, never for more: else a crash could bring back a
+   cursor whose ticks are gone. For subscriptions that end with their session the acknowledged tick
+   counts; where there is no subscription, the position of the line.
+4. Ticks that are being asked to be held count as needed from that moment on. `Done` carries the
+   newest request number, so that one that was said before a hold cannot undo it.
+5. `Done` gets lost like everything carried: it is repeated, less and less often.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from anabranch.core.edge.state import CursorsStored, State
+from anabranch.core.edge.subscriptions import Place, Stream, Subscription
+from anabranch.model.errors import LocalError
+from anabranch.model.filter import Filter
+from anabranch.model.frames import Done
+from anabranch.model.limits import Limits
+
+SUBSCRIPTIONS = "subscriptions"
+CURSORS = "cursors"
+RUN_TABLE = "edge"
+RUN_KEY = "run"
+#: `Done` is repeated after this many intervals, and after twice as many each time, up to a bound.
+_REPEAT_AFTER = 8
+_REPEAT_MAX = 64
+
+_encoder = msgspec.msgpack.Encoder()
+Row = TypeVar("Row")
+
+
+class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of `subscriptions`."""
+
+    client: str
+    filter: str
+    number: int
+    #: Whether all other edges have yielded to this number.
+    is_claimed: bool
+    #: Whether it is here only until they have.
+    is_closed: bool
+
+
+class CursorRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of `cursors`."""
+
+    start: int
+    acked: int
+
+
+_subscription_decoder = msgspec.msgpack.Decoder(SubscriptionRow)
+_cursor_decoder = msgspec.msgpack.Decoder(CursorRow)
+
+
+def recovered_run(catalog: dict[str, dict[str, bytes]]) -> int:
+    """The number of this start."""
+    return int(catalog.get(RUN_TABLE, {}).get(RUN_KEY, b"0")) + 1
+
+
+class Cursors:
+    """The catalog of an edge. See the rules at the top of this module."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._is_writing = False
+        self._is_hasty = "done-unsynced" in state.plants
+        #: Keys of cursors that belong to nobody.
+        self._orphans: list[str] = []
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def recover(self, catalog: dict[str, dict[str, bytes]]) -> None:
+        """Build what the catalog has: all durable subscriptions, without a session."""
+        state = self._state
+        for name, row in catalog.get(SUBSCRIPTIONS, {}).items():
+            subscription, is_closed = _subscription_of(name, row, state.limits)
+            if is_closed:
+                state.closed[name] = subscription
+            else:
+                state.subscriptions[name] = subscription
+                state.index.add(name, subscription.filter)
+        for key, row in catalog.get(CURSORS, {}).items():
+            name, _, stream = key.partition("\0")
+            owner = state.subscriptions.get(name)
+            if owner is None or stream not in state.streams:
+                self._orphans.append(key)
+                continue
+            cursor = _decoded(_cursor_decoder, key, row)
+            place = owner.places[stream] = Place(owner, state.streams[stream], cursor.start)
+            place.sent = place.told = place.acked = cursor.acked
+            place.written = place.synced = cursor.acked
+
+    def start(self) -> None:
+        """Put the number of this run, and sweep what a crash left behind."""
+        for key in self._orphans:
+            self._state.put(CURSORS, key, None)
+        self._orphans.clear()
+        self._state.put(RUN_TABLE, RUN_KEY, b"%d" % self._state.run)
+
+    def put_subscription(self, subscription: Subscription, is_closed: bool = False) -> None:
+        """Remember a durable subscription; its cursors are put before."""
+        row = SubscriptionRow(
+            subscription.client,
+            str(subscription.filter),
+            subscription.number,
+            subscription.is_claimed,
+            is_closed,
+        )
+        self._state.put(SUBSCRIPTIONS, subscription.name, _encoder.encode(row))
+
+    def put_cursor(self, place: Place) -> None:
+        """Remember where a durable subscription stands."""
+        place.written = place.acked
+        key = f"{place.subscription.name}\0{place.stream.name}"
+        self._state.put(CURSORS, key, _encoder.encode(CursorRow(place.start, place.acked)))
+
+    def forget(self, subscription: Subscription, is_closed: bool = False) -> None:
+        """Forget a durable subscription, or all but that it is closed."""
+        if is_closed:
+            self.put_subscription(subscription, is_closed=True)
+        else:
+            self._state.put(SUBSCRIPTIONS, subscription.name, None)
+        for stream in subscription.places:
+            self._state.put(CURSORS, f"{subscription.name}\0{stream}", None)
+
+    # -- now and then ---------------------------------------------------------------------------
+
+    def write(self, now: float) -> None:
+        """Write what was acknowledged, and tell the origins what is on disk."""
+        # Planted: origins are told what was acknowledged, though the disk does not have it.
+        if not self._is_writing and not self._is_hasty:
+            written = self._write_changed()
+            if written:
+                self._is_writing = True
+                self._state.sync(CursorsStored(written))
+        self.tell_done(now)
+
+    def stored(self, now: float, stored: CursorsStored) -> None:
+        """Cursors are on disk."""
+        self._is_writing = False
+        for place, tick in stored.ticks:
+            place.synced = max(place.synced, tick)
+        self.tell_done(now)
+
+    def _write_changed(self) -> list[tuple[Place, int]]:
+        written = []
+        for subscription in self._state.subscriptions.values():
+            if not subscription.is_durable or subscription.is_leaving:
+                continue
+            for place in subscription.places.values():
+                if place.acked > place.written:
+                    self.put_cursor(place)
+                    written.append((place, place.acked))
+        return written
+
+    # -- origins --------------------------------------------------------------------------------
+
+    def tell_done(self, now: float) -> None:
+        """Tell origins what is needed no more, if that has changed or was not said for long."""
+        state = self._state
+        if not state.requests.is_open:
+            return
+        floors = self._floors()
+        for stream in state.streams.values():
+            tick = self._done(stream, floors)
+            if tick is None:
+                continue
+            is_news = tick > stream.done_told
+            stream.done_told = tick
+            if is_news or now >= stream.done_again_at:
+                pause = _REPEAT_AFTER if is_news else min(2 * stream.done_pause, _REPEAT_MAX)
+                stream.done_pause = pause
+                stream.done_again_at = now + pause * state.options.done_every_s
+                state.carry(stream.name, Done(tick, state.requests.last_number))
+            state.done_at = min(state.done_at, stream.done_again_at)
+
+    def _floors(self) -> dict[str, int]:
+        """Stream → the tick up to which no subscription needs anything."""
+        state = self._state
+        floors: dict[str, int] = {}
+        for subscription in state.subscriptions.values():
+            if subscription.quality == "best-effort" or not subscription.is_counted:
+                continue
+            by_disk = subscription.is_durable and not self._is_hasty
+            for stream, place in subscription.places.items():
+                tick = place.synced if by_disk else place.acked
+                floors[stream] = min(floors.get(stream, tick), tick)
+        for attach in state.attaches.values():
+            for stream, tick in attach.ticks.items():
+                floors[stream] = min(floors.get(stream, tick), tick)
+        return floors
+
+    def _done(self, stream: Stream, floors: dict[str, int]) -> int | None:
+        floor = floors.get(stream.name)
+        if not stream.line.is_placed:
+            # What a client claims to have may be beyond what there is.
+            return None
+        position = stream.line.position
+        return position if floor is None else min(floor, position)
+
+
+def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[Subscription, bool]:
+    stored = _decoded(_subscription_decoder, name, row)
+    filter = Filter.parse(stored.filter, limits)
+    subscription = Subscription(
+        name, name, stored.client, filter, quality="durable", number=stored.number
+    )
+    subscription.is_claimed = stored.is_claimed
+    return subscription, stored.is_closed
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[Row], key: str, row: bytes) -> Row:
+    try:
+        return decoder.decode(row)
+    except msgspec.DecodeError as error:
+        raise LocalError(
+            f"the catalog's row {key!r} cannot be read ({error}); restore it from a copy"
+        ) from error

@@ -1,0 +1,242 @@
+"""The live path: what a line passes on goes to the subscriptions that follow it.
+
+Theory of operation: a line passes on runs in the order of the stream. Each event is matched once
+against the index of all subscriptions; the places of those that are live here get it, and what they
+got in one step leaves as one frame, or as several where one would be too large. Silence costs
+nothing but a comparison of versions. Rules:
+
+1. *Start.* A subscription that waits starts at the first tick whose version contains it: from there
+   on nobody upstream left out what it wants. Where the line rests, that is the next tick if the
+   line's version is enough, since versions never decrease. The client is told; for a durable
+   subscription the start is on disk before that and before anything is delivered.
+2. *Silence* of a version that does not contain a live subscription says nothing about it: it goes
+   on behind, and asks for these ticks with its own filter.
+3. *Withheld* ticks are told to every live subscription, after all data before them.
+4. *Slow consumers.* When the window or the session is full, a durable subscription falls behind;
+   another one is cut, and told why. Best-effort ones get what comes, over gaps.
+5. `through` moves with silence too; the client hears of that now and then, so that it can
+   acknowledge.
+"""
+
+from anabranch.core.edge.cursors import Cursors
+from anabranch.core.edge.leaving import Leaving
+from anabranch.core.edge.reading import is_beyond_limits, read
+from anabranch.core.edge.state import StartStored, State
+from anabranch.core.edge.subscriptions import Place, Session, Stream, Subscription
+from anabranch.core.line import Run
+from anabranch.model.client_frames import Ack, Deliver, StartsAt, Withheld
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Datum, Hole
+from anabranch.model.version import NOTHING, Version
+
+#: Ticks a line may move before clients are told that there was nothing for them.
+PROGRESS_TICKS = 64
+
+
+class Delivery:
+    """Delivers what lines pass on. See the rules at the top of this module."""
+
+    def __init__(self, state: State, cursors: Cursors, leaving: Leaving) -> None:
+        self._state = state
+        self._cursors = cursors
+        self._leaving = leaving
+        self._starts_blindly = "start-ignores-version" in state.plants
+        self._trusts_silence = "silence-any-version" in state.plants
+
+    # -- the line moves -------------------------------------------------------------------------
+
+    def advance(self, now: float, stream: Stream, runs: list[Run]) -> None:
+        """The line has passed these runs on."""
+        touched: dict[str, Place] = {}
+        for run in runs:
+            if stream.waiting and not run.reason:
+                self._start(now, stream, run.first, run.version)
+            if not stream.live:
+                continue
+            if run.datum is not None:
+                self._datum(now, stream, run, touched)
+            if run.reason:
+                self._withheld(stream, run, touched)
+            elif run.datum is None and stream.floor() > run.version and not self._trusts_silence:
+                self._unversed(stream, run)
+        for place in touched.values():
+            self.flush(place)
+        self.start_resting(now, stream)
+        if stream.line.position - stream.progress_at >= PROGRESS_TICKS:
+            self.progress(stream)
+
+    def _datum(self, now: float, stream: Stream, run: Run, touched: dict[str, Place]) -> None:
+        event = read(run, self._state.limits)
+        datum = run.datum
+        if event is None or datum is None or is_beyond_limits(now, run, event, stream.hops):
+            return
+        live = stream.live
+        for key in self._state.index.match(event):
+            place = live.get(key)
+            if place is None or run.first <= place.sent:
+                continue
+            if self.push(place, datum):
+                touched[place.subscription.key] = place
+            else:
+                self._overflow(now, place, run.first - 1)
+
+    def push(self, place: Place, datum: Datum) -> bool:
+        """Put an event into the next frame, if there is room for it."""
+        subscription = place.subscription
+        session = subscription.session
+        if session is None or session.is_full or subscription.unacked >= subscription.window:
+            return False
+        size = len(datum.body)
+        if place.batch_bytes + size > self._state.options.replay_bytes_max:
+            self.flush(place, datum.tick - 1)
+        subscription.unacked += 1
+        place.flight.append(datum.tick)
+        place.batch.append(datum)
+        place.batch_bytes += size
+        return True
+
+    def _overflow(self, now: float, place: Place, tick: int) -> None:
+        subscription = place.subscription
+        if subscription.is_durable:
+            place.stream.fall_back(place, tick)
+            return
+        session = subscription.session
+        which = "connection" if session is not None and session.is_full else "window"
+        self.flush(place, tick)
+        self._leaving.cut(now, subscription, f"too slow: the {which} is full")
+
+    def _unversed(self, stream: Stream, run: Run) -> None:
+        for place in list(stream.live.values()):
+            is_reliable = place.subscription.quality != "best-effort"
+            if is_reliable and place.needs > run.version and run.last > place.sent:
+                stream.fall_back(place, run.first - 1)
+
+    def _withheld(self, stream: Stream, run: Run, touched: dict[str, Place]) -> None:
+        for place in touched.values():
+            self.flush(place, run.first - 1)
+        for place in stream.live.values():
+            self.withhold(place, run.first, run.last, run.reason)
+
+    # -- frames ---------------------------------------------------------------------------------
+
+    def flush(self, place: Place, through: int = -1) -> None:
+        """Send what a place has got, and how far that goes."""
+        subscription = place.subscription
+        if through < 0 or place.mode != "live":
+            through = place.through
+        if subscription.session is None or not place.batch:
+            return
+        self._send(place, subscription.session, through)
+
+    def _send(self, place: Place, session: Session, through: int) -> None:
+        through = max(through, place.told)
+        frame = Deliver(place.subscription.name, place.stream.name, place.batch, through)
+        place.batch = []
+        place.batch_bytes = 0
+        place.told = through
+        self._state.tell(session, frame)
+
+    def withhold(self, place: Place, first: int, last: int, reason: str) -> None:
+        """Tell a client that ticks are withheld."""
+        session = place.subscription.session
+        first = max(first, place.sent + 1)
+        if session is None or first > last:
+            return
+        hole = Hole(first, last, reason)
+        self._state.tell(session, Withheld(place.subscription.name, place.stream.name, [hole]))
+        place.told = max(place.told, last)
+
+    def progress(self, stream: Stream) -> None:
+        """Tell clients how far the stream has gone for them."""
+        stream.progress_at = stream.line.position
+        for place in stream.live.values():
+            self.tell_through(place)
+        for place in stream.behind.values():
+            self.tell_through(place)
+
+    def tell_through(self, place: Place) -> None:
+        """Tell a client how far a stream has gone for it. Best-effort makes no such promise."""
+        session = place.subscription.session
+        if session is None or place.subscription.quality == "best-effort":
+            return
+        if place.through > place.told:
+            self._send(place, session, place.through)
+
+    # -- starts ---------------------------------------------------------------------------------
+
+    def _start(self, now: float, stream: Stream, tick: int, version: Version) -> None:
+        for key, subscription in list(stream.waiting.items()):
+            wanted = subscription.version
+            if wanted is None or (wanted > version and not self._starts_blindly):
+                continue
+            del stream.waiting[key]
+            early = "start-one-early" in self._state.plants and tick > 1
+            self._begin(now, Place(subscription, stream, tick - early))
+
+    def start_resting(self, now: float, stream: Stream) -> None:
+        """Start those that wait, if the next tick is sure to be good for them."""
+        line = stream.line
+        if stream.waiting and line.is_placed:
+            self._start(now, stream, line.position + 1, line.version)
+
+    def _begin(self, now: float, place: Place) -> None:
+        subscription, stream = place.subscription, place.stream
+        subscription.places[stream.name] = place
+        self._state.touch(now)
+        if subscription.is_durable:
+            if "deliver-before-start-synced" not in self._state.plants:
+                place.mode = "starting"
+                self._cursors.put_cursor(place)
+                self._state.sync(StartStored(place))
+                return
+            # Planted: the disk will hear of it only when much has been acknowledged.
+            place.written += PROGRESS_TICKS
+        self.tell_start(place)
+        if subscription.session is not None:
+            self.enter(place)
+
+    def tell_start(self, place: Place) -> None:
+        """Tell the client from where on it gets every match."""
+        session = place.subscription.session
+        if session is not None:
+            name = place.subscription.name
+            self._state.tell(session, StartsAt(name, place.stream.name, place.acked + 1))
+
+    def enter(self, place: Place) -> None:
+        """A place follows the line from now on."""
+        version = place.subscription.version
+        blind = version is None or self._starts_blindly
+        place.stream.enter(place, NOTHING if blind or version is None else version)
+
+    def versions(self, now: float, versions: dict[str, Version]) -> list[Subscription]:
+        """Subscriptions are in the edge's interest now, in these versions."""
+        known = []
+        for key, version in versions.items():
+            subscription = self._state.subscriptions.get(key)
+            if subscription is not None and not subscription.is_leaving:
+                subscription.version = version
+                known.append(subscription)
+        for stream in self._state.streams.values():
+            self.start_resting(now, stream)
+        return known
+
+    # -- acknowledgements -----------------------------------------------------------------------
+
+    def ack(self, now: float, subscription: Subscription, frame: Ack) -> None:
+        """The client has dealt with what it got."""
+        for stream, tick in frame.ticks.items():
+            place = subscription.places.get(stream)
+            if place is None or tick > place.told:
+                raise RemoteError(
+                    f"subscription {subscription.name!r} acknowledges tick {tick} of {stream!r},"
+                    " which was never sent"
+                )
+        for stream, tick in frame.ticks.items():
+            place = subscription.places[stream]
+            if tick <= place.acked:
+                continue
+            place.acked = tick
+            while place.flight and place.flight[0] <= tick:
+                place.flight.popleft()
+                subscription.unacked -= 1
+        self._state.touch(now)

@@ -1,0 +1,366 @@
+"""The edge: subscriptions and the clients behind them. This is its door.
+
+    asks = edge.client_frame(now, session, frame)
+    asks = edge.arrival(now, arrival)
+    deadline = edge.next_deadline()
+
+Every method is one step and returns what is to be done, in order. The edge itself only brings what
+comes to the part that knows about it:
+
+    subscribing   what a request must be like        attaching   the way to a subscription
+    standing      the moment it stands               leaving     how it ends
+    delivery      the live path                      behind      replays
+    ownership     which edge a durable one is at     cursors     what the disk has; `Done`
+    asking        requests that are repeated         reading     events, and their limits
+
+It also looks after gaps in lines: they are asked for as long as a live subscription needs every
+tick, and jumped over otherwise.
+
+1. A stream exists for every edge of the network. Knowledge of any other one breaks the protocol.
+2. A client has one session. A newer one takes the place of the older one, which is cut.
+3. A frame that breaks the protocol raises `RemoteError` before anything has changed.
+
+State: durable subscriptions and cursors are in the catalog, everything else is safe to lose.
+"""
+
+from anabranch.core.asks import Ask
+from anabranch.core.contract import CutClient, Recovered
+from anabranch.core.edge.attaching import Attaching
+from anabranch.core.edge.behind import Behind
+from anabranch.core.edge.cursors import Cursors, recovered_run
+from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.leaving import Leaving
+from anabranch.core.edge.ownership import Ownership
+from anabranch.core.edge.reading import read_all
+from anabranch.core.edge.standing import Standing
+from anabranch.core.edge.state import (
+    AttachStored,
+    CursorsStored,
+    EndStored,
+    RunStored,
+    StartStored,
+    State,
+    Stored,
+    YieldStored,
+)
+from anabranch.core.edge.subscribing import Subscribing
+from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream
+from anabranch.core.line import Run, runs_of
+from anabranch.core.options import Options
+from anabranch.core.routing.contract import Arrival
+from anabranch.model.client_frames import Ack, AnyClientFrame, Connect, Cut, Subscribe, Unsubscribe
+from anabranch.model.errors import EventError, RemoteError
+from anabranch.model.filter import Filter
+from anabranch.model.frames import (
+    PROTOCOL_VERSION,
+    Answer,
+    AnyCarried,
+    Claim,
+    Find,
+    Found,
+    Held,
+    Hold,
+    Nack,
+    NotKept,
+    Replay,
+    Yield,
+)
+from anabranch.model.limits import Limits
+from anabranch.model.names import check_name
+from anabranch.model.network import Network
+from anabranch.model.version import Version
+
+#: Answer → the requests it may answer.
+_ANSWERS: dict[type, tuple[type, ...]] = {
+    Answer: (Replay,),
+    NotKept: (Replay, Hold),
+    Held: (Hold,),
+    Found: (Find,),
+}
+
+
+class Edge:
+    """The edge of one broker. See the top of this module."""
+
+    def __init__(  # noqa: PLR0917 - every part of a broker is made of these six
+        self,
+        name: str,
+        network: Network,
+        options: Options,
+        limits: Limits,
+        recovered: Recovered,
+        now: float,
+    ) -> None:
+        state = State(name, network, options, limits, recovered_run(recovered.catalog))
+        self._state = state
+        self._cursors = Cursors(state)
+        self._leaving = Leaving(state, self._cursors)
+        self._delivery = Delivery(state, self._cursors, self._leaving)
+        self._behind = Behind(state, self._delivery)
+        self._ownership = Ownership(state, self._cursors, self._leaving)
+        self._standing = Standing(state, self._delivery, self._behind, self._ownership)
+        self._attaching = Attaching(state, self._cursors, self._leaving, self._standing)
+        self._subscribing = Subscribing(state, self._attaching, self._standing)
+        self._cursors.recover(recovered.catalog)
+        state.touch(now)
+
+    def started(self, now: float) -> list[Ask]:
+        """The broker has begun its life: tell the interest of what was recovered."""
+        state = self._state
+        state.begin()
+        self._cursors.start()
+        state.sync(RunStored())
+        for subscription in state.subscriptions.values():
+            self._standing.register(subscription)
+        for subscription in (*state.subscriptions.values(), *state.closed.values()):
+            if not subscription.is_claimed:
+                self._ownership.claim(now, subscription)
+        return state.result()
+
+    # -- clients --------------------------------------------------------------------------------
+
+    def durable(self) -> list[str]:
+        """The durable subscriptions that this edge owns, for whoever checks."""
+        every = self._state.subscriptions.values()
+        return [each.name for each in every if each.quality == "durable"]
+
+    def filters(self) -> dict[str, Filter]:
+        """Subscription → its filter, for whoever checks."""
+        return {key: each.filter for key, each in self._state.subscriptions.items()}
+
+    def client_came(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
+        """A client has connected; it will say who it is."""
+        self._state.begin()
+        self._state.sessions[session] = Session(session)
+        return self._state.result()
+
+    def client_left(self, now: float, session: int) -> list[Ask]:
+        """A client is gone."""
+        self._state.begin()
+        left = self._state.sessions.get(session)
+        if left is not None:
+            self._end_session(now, left)
+        return self._state.result()
+
+    def client_full(self, now: float, session: int, full: bool) -> list[Ask]:
+        """A client takes no more for the time being, or takes again."""
+        state = self._state
+        state.begin()
+        known = state.sessions.get(session)
+        if known is not None:
+            known.is_full = full
+            for key in [] if full else list(known.names.values()):
+                self._behind.settle_subscription(now, state.subscriptions[key])
+        return state.result()
+
+    def client_frame(self, now: float, session: int, frame: AnyClientFrame) -> list[Ask]:
+        """A client has said something."""
+        state = self._state
+        state.begin()
+        known = state.sessions.get(session)
+        if known is None:
+            # It was cut; what it sent before it heard of that is void.
+            return state.result()
+        if isinstance(frame, Connect):
+            self._connect(now, known, frame)
+        elif not known.client:
+            raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
+        elif isinstance(frame, Ack):
+            self._ack(now, known, frame)
+        elif isinstance(frame, Subscribe):
+            self._subscribing.subscribe(now, known, frame)
+        elif isinstance(frame, Unsubscribe):
+            self._leaving.unsubscribe(now, known, frame)
+        else:
+            raise RemoteError(f"a client does not send {type(frame).__name__}")
+        return state.result()
+
+    def _connect(self, now: float, session: Session, frame: Connect) -> None:
+        state = self._state
+        if session.client:
+            raise RemoteError(f"client {session.client!r} connects twice in one session")
+        if frame.protocol_version != PROTOCOL_VERSION:
+            raise RemoteError(
+                f"a client speaks protocol version {frame.protocol_version};"
+                f" this broker speaks {PROTOCOL_VERSION}"
+            )
+        try:
+            check_name(frame.client, "client", state.limits.name_bytes_max)
+        except EventError as error:
+            raise RemoteError(str(error)) from error
+        older = state.clients.get(frame.client)
+        if older is not None:
+            reason = "the client has connected anew"
+            state.tell(older, Cut("", reason))
+            self._end_session(now, older)
+            state.out.append(CutClient(older.number, reason))
+        session.client = frame.client
+        state.clients[frame.client] = session
+
+    def _end_session(self, now: float, session: Session) -> None:
+        del self._state.sessions[session.number]
+        if self._state.clients.get(session.client) is session:
+            del self._state.clients[session.client]
+        self._leaving.session_over(now, session)
+
+    def _ack(self, now: float, session: Session, frame: Ack) -> None:
+        key = session.names.get(frame.subscription)
+        if key is None:
+            # It ended, and the client did not know that yet.
+            return
+        subscription = self._state.subscriptions[key]
+        self._delivery.ack(now, subscription, frame)
+        self._behind.settle_subscription(now, subscription)
+
+    # -- knowledge ------------------------------------------------------------------------------
+
+    def arrival(self, now: float, arrival: Arrival) -> list[Ask]:
+        """Knowledge of a stream has come."""
+        state = self._state
+        state.begin()
+        stream = state.streams.get(arrival.stream)
+        if stream is None:
+            raise RemoteError(f"there is no stream {arrival.stream!r} in this network")
+        runs = runs_of(arrival)
+        line = stream.line
+        if stream.live or stream.waiting:
+            read_all([run for run in runs if run.last > line.position], state.limits)
+        dropped = line.dropped
+        ready = line.take(runs, arrival.head, arrival.version)
+        if line.dropped > dropped:
+            state.note("warning", f"too much of {stream.name!r} is out of order; will ask again")
+        self._moved(now, stream, ready)
+        return state.result()
+
+    def _moved(self, now: float, stream: Stream, ready: list[Run]) -> None:
+        """Deliver what a line has passed on, and look after what it lacks."""
+        state = self._state
+        if ready or stream.waiting:
+            self._delivery.advance(now, stream, ready)
+        stream.line.watch(now, state.options.nack_after_s)
+        if stream.line.look_at is not None:
+            state.lines_at = min(state.lines_at, stream.line.look_at)
+        if stream.behind:
+            self._behind.settle_stream(now, stream)
+        if ready:
+            state.touch(now)
+
+    def versions(self, now: float, versions: dict[str, Version]) -> list[Ask]:
+        """Subscriptions are in the edge's interest now, in these versions."""
+        self._state.begin()
+        for subscription in self._delivery.versions(now, versions):
+            self._behind.settle_subscription(now, subscription)
+        return self._state.result()
+
+    def _look_after_gaps(self, now: float) -> None:
+        state = self._state
+        options = state.options
+        state.lines_at = float("inf")
+        for stream in state.streams.values():
+            line = stream.line
+            if line.look_at is not None and line.look_at <= now:
+                skips = "skip-gap" in state.plants and line.attempts > 0
+                if stream.needing and not skips:
+                    pauses = options.nack_after_s, options.nack_again_s
+                    ranges = line.wanted(now, *pauses, options.nack_ticks_max)
+                    if ranges:
+                        state.carry(stream.name, Nack(ranges))
+                else:
+                    self._moved(now, stream, line.jump())
+            if line.look_at is not None:
+                state.lines_at = min(state.lines_at, line.look_at)
+
+    # -- other brokers --------------------------------------------------------------------------
+
+    def carried(self, now: float, source: str, content: AnyCarried) -> list[Ask]:
+        """Another broker has sent something."""
+        self._state.begin()
+        if isinstance(content, Claim):
+            self._ownership.claimed(now, source, content)
+        elif isinstance(content, Yield):
+            self._ownership.yielded(source, content)
+        elif isinstance(content, Find):
+            self._ownership.find(source, content)
+        elif isinstance(content, Answer | NotKept | Held | Found):
+            self._answered(now, source, content)
+        else:
+            raise RemoteError(f"an edge does not take {type(content).__name__}")
+        return self._state.result()
+
+    def _answered(self, now: float, source: str, answer: Answer | NotKept | Held | Found) -> None:
+        requests = self._state.requests
+        about = requests.about(answer.request, source)
+        if about is None:
+            # Answered before, or not wanted any more.
+            return
+        if not isinstance(requests.content(answer.request), _ANSWERS[type(answer)]):
+            raise RemoteError(f"{source!r} answers with {type(answer).__name__}: not to the point")
+        if isinstance(about, Place):
+            if isinstance(answer, Answer):
+                self._behind.answer(now, about, answer)
+            elif isinstance(answer, NotKept):
+                self._behind.not_kept(now, about, answer)
+        elif isinstance(about, Attach):
+            self._attach_answered(now, source, about, answer)
+
+    def _attach_answered(
+        self, now: float, source: str, attach: Attach, answer: Answer | NotKept | Held | Found
+    ) -> None:
+        if isinstance(answer, Found):
+            self._attaching.found(now, source, attach, answer)
+        elif isinstance(answer, Held):
+            self._attaching.held(now, source, attach, answer)
+        elif isinstance(answer, NotKept):
+            self._attaching.not_kept(now, source, attach, answer)
+        else:
+            self._attaching.answer(now, source, attach, answer)
+
+    # -- disk and time --------------------------------------------------------------------------
+
+    def synced(self, now: float, ticket: int) -> list[Ask]:
+        """What was put before this ticket is on disk."""
+        self._state.begin()
+        for stored in self._state.stored(ticket):
+            self._stored(now, stored)
+        return self._state.result()
+
+    def _stored(self, now: float, stored: Stored) -> None:
+        if isinstance(stored, CursorsStored):
+            self._cursors.stored(now, stored)
+        elif isinstance(stored, StartStored):
+            self._standing.start_stored(now, stored)
+        elif isinstance(stored, AttachStored):
+            self._standing.stands(now, stored.attach, stored.subscription)
+        elif isinstance(stored, YieldStored):
+            self._ownership.yield_stored(now, stored)
+            self._attaching.forgotten(now, stored.subscription.key)
+        elif isinstance(stored, EndStored):
+            self._leaving.end_stored(now, stored)
+            closed = self._state.closed.get(stored.subscription.key)
+            if closed is not None:
+                self._ownership.claim(now, closed)
+            self._attaching.forgotten(now, stored.subscription.key)
+        else:
+            self._state.out += self._state.requests.open()
+            self._state.touch(now)
+
+    def time_passed(self, now: float) -> list[Ask]:
+        """A deadline has come."""
+        state = self._state
+        state.begin()
+        self._leaving.end_late(now)
+        state.out += state.requests.repeat(now)
+        if state.lines_at <= now:
+            self._look_after_gaps(now)
+        if state.done_at <= now:
+            state.done_at = float("inf")
+            for stream in state.streams.values():
+                self._delivery.progress(stream)
+            self._cursors.write(now)
+        return state.result()
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        state = self._state
+        at = min(state.done_at, state.lines_at, state.requests.next_at, self._leaving.next_at)
+        return None if at == float("inf") else at

@@ -1,0 +1,160 @@
+"""How subscriptions end, or lose their client.
+
+1. *Unsubscribe.* The end of a subscription is, on each stream, what has been processed for it at
+   that moment: the line's position if it is live, its own if it is behind. The client is told these
+   ticks; only then does the interest shrink, so that nothing before the end can be filtered away.
+2. A durable one is forgotten on disk before the client is told. If other edges have not yielded it
+   yet, what stays is its name and number, *closed*, until they have: a former owner that comes back
+   must not find itself the only one.
+3. *Client gone.* A durable subscription stays, behind and without a session, where its client's
+   acknowledgements were. Others end with their session.
+4. *Cut.* A subscription ends though its client did not ask; it is told why.
+"""
+
+from anabranch.core.edge.cursors import Cursors
+from anabranch.core.edge.state import EndStored, State
+from anabranch.core.edge.subscriptions import Session, Subscription
+from anabranch.model.client_frames import Cut, Refused, Unsubscribe, Unsubscribed
+
+#: How long the planted bug `unsubscribe-early` goes on after the interest has shrunk.
+_PLANTED_DELAY_S = 1.0
+
+
+class Leaving:
+    """Ends subscriptions. See the rules at the top of this module."""
+
+    def __init__(self, state: State, cursors: Cursors) -> None:
+        self._state = state
+        self._cursors = cursors
+        #: Planted: ends that come too late, and when the next is due.
+        self._late: list[tuple[float, Session, Unsubscribe]] = []
+        self.next_at = float("inf")
+
+    # -- parts of every end ---------------------------------------------------------------------
+
+    def stop(self, subscription: Subscription) -> None:
+        """Serve a subscription no longer; it keeps its places."""
+        state = self._state
+        for place in subscription.places.values():
+            place.stream.leave(place)
+            state.requests.close(place.ask)
+            place.ask = 0
+        for stream in state.streams.values():
+            stream.waiting.pop(subscription.key, None)
+        self.stop_claims(subscription)
+        state.index.remove(subscription.key)
+        if subscription.session is not None:
+            subscription.session.names.pop(subscription.name, None)
+            subscription.session = None
+
+    def stop_claims(self, subscription: Subscription) -> None:
+        """Claim a subscription no longer."""
+        for number in subscription.claims.values():
+            self._state.requests.close(number)
+        subscription.claims = {}
+
+    def remove(self, now: float, subscription: Subscription) -> None:
+        """A subscription that the disk does not know is over."""
+        self.stop(subscription)
+        del self._state.subscriptions[subscription.key]
+        self._state.unregister(subscription)
+        self._state.touch(now)
+
+    def cut(self, now: float, subscription: Subscription, reason: str) -> None:
+        """End a subscription that ends with its session, and tell its client."""
+        assert not subscription.is_durable
+        if subscription.session is not None:
+            self._state.tell(subscription.session, Cut(subscription.name, reason))
+        self.remove(now, subscription)
+
+    # -- the client is gone ---------------------------------------------------------------------
+
+    def session_over(self, now: float, session: Session) -> None:
+        """A client is not there any more."""
+        for key in list(session.names.values()):
+            subscription = self._state.subscriptions[key]
+            if subscription.is_durable:
+                self.detach(subscription)
+            else:
+                self.remove(now, subscription)
+        for attach in list(self._state.attaches.values()):
+            if attach.session is session:
+                attach.session = None
+                if not attach.is_committed:
+                    self.abandon(now, attach.key)
+
+    def abandon(self, now: float, key: str) -> None:
+        """Nobody waits for this attach any more."""
+        attach = self._state.attaches.pop(key)
+        for number in attach.asks.values():
+            self._state.requests.close(number)
+        self._state.touch(now)
+
+    def detach(self, subscription: Subscription) -> None:
+        """A durable subscription has no client for the time being."""
+        if subscription.session is not None:
+            subscription.session.names.pop(subscription.name, None)
+        subscription.session = None
+        subscription.unacked = 0
+        for place in subscription.places.values():
+            place.stream.leave(place)
+            self._state.requests.close(place.ask)
+            place.ask = 0
+            place.sent = place.told = place.acked
+            place.flight.clear()
+            place.batch = []
+            place.batch_bytes = 0
+
+    # -- the client wants no more ---------------------------------------------------------------
+
+    def unsubscribe(self, now: float, session: Session, frame: Unsubscribe) -> None:
+        """A client ends a subscription."""
+        state = self._state
+        key = session.names.get(frame.subscription)
+        if key is None:
+            reason = f"there is no subscription {frame.subscription!r} in this session"
+            state.tell(session, Refused(frame.request, reason[:1000]))
+            return
+        subscription = state.subscriptions[key]
+        if "unsubscribe-early" in state.plants and subscription.is_registered:
+            state.unregister(subscription)
+            self._late.append((now + _PLANTED_DELAY_S, session, frame))
+            self.next_at = self._late[0][0]
+            return
+        ticks = {
+            stream: place.through
+            for stream, place in subscription.places.items()
+            if place.mode != "starting"
+        }
+        if not subscription.is_durable:
+            state.tell(session, Unsubscribed(frame.request, frame.subscription, ticks))
+            self.remove(now, subscription)
+            return
+        subscription.is_leaving = True
+        is_claimed = subscription.is_claimed
+        self.stop(subscription)
+        self._cursors.forget(subscription, is_closed=not is_claimed)
+        state.sync(EndStored(subscription, session, frame.request, ticks))
+
+    def end_stored(self, now: float, stored: EndStored) -> None:
+        """The disk has forgotten a subscription: tell the client, then shrink the interest."""
+        state, subscription = self._state, stored.subscription
+        name = subscription.name
+        state.tell(stored.session, Unsubscribed(stored.request, name, stored.ticks))
+        del state.subscriptions[subscription.key]
+        # Whoever claimed it meanwhile will do so again.
+        state.claimants.pop(name, None)
+        if not subscription.is_claimed:
+            state.closed[name] = subscription
+        state.unregister(subscription)
+        state.touch(now)
+
+    # -- planted --------------------------------------------------------------------------------
+
+    def end_late(self, now: float) -> None:
+        """End what a planted bug kept."""
+        while self._late and self._late[0][0] <= now:
+            _, session, frame = self._late.pop(0)
+            if frame.subscription in session.names:
+                self.unsubscribe(now, session, frame)
+        self.next_at = self._late[0][0] if self._late else float("inf")

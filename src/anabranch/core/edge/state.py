@@ -1,0 +1,184 @@
+"""What the parts of an edge share: subscriptions, streams, sessions, and the effects of a step.
+
+The parts (delivery, replays, attaching, leaving, ownership, cursors) each know one matter and act
+on this state. A step begins with an empty list of effects and ends by handing it out; changes of
+interest go last, so that what a client is told about them comes before they take effect.
+
+Syncs are asked for by ticket. With each ticket a note is kept of what it waits for.
+"""
+
+from dataclasses import dataclass
+
+from anabranch.core.asks import Ask, CarryTo, ChangeInterest, SyncPlease
+from anabranch.core.contract import Note, Put, SendClient
+from anabranch.core.edge.asking import Requests
+from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Subscription
+from anabranch.core.line import Line
+from anabranch.core.options import Options
+from anabranch.matching.index import MatchIndex
+from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.filter import Filter
+from anabranch.model.frames import AnyCarried
+from anabranch.model.limits import Limits
+from anabranch.model.network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class RunStored:
+    """The number of this run is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartStored:
+    """A durable start is on disk."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class CursorsStored:
+    """Cursors are on disk, each with this tick."""
+
+    ticks: list[tuple[Place, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachStored:
+    """A durable subscription is on disk, with its new number."""
+
+    attach: Attach
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class YieldStored:
+    """The disk has forgotten a subscription that another edge owns."""
+
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class EndStored:
+    """The disk has forgotten a subscription that its client ended."""
+
+    subscription: Subscription
+    session: Session
+    request: int
+    ticks: dict[str, int]
+
+
+Stored = RunStored | StartStored | CursorsStored | AttachStored | YieldStored | EndStored
+
+
+class State:
+    """Everything an edge knows. See the top of this module."""
+
+    def __init__(
+        self, name: str, network: Network, options: Options, limits: Limits, run: int
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.limits = limits
+        self.plants = options.plants
+        self.others = tuple(edge for edge in network.edges if edge != name)
+        repeats = "edge-no-dedup" in options.plants
+        self.streams = {
+            edge: Stream(
+                edge,
+                Line(
+                    options.line_ticks_max,
+                    options.line_bytes_max,
+                    options.replay_bytes_max,
+                    repeats=repeats,
+                ),
+                network.distance(edge, name),
+            )
+            for edge in network.edges
+        }
+        self.subscriptions: dict[str, Subscription] = {}
+        #: By key.
+        self.attaches: dict[str, Attach] = {}
+        #: Durable ones that ended before all other edges had yielded them, by name.
+        self.closed: dict[str, Subscription] = {}
+        self.sessions: dict[int, Session] = {}
+        #: Client → its session.
+        self.clients: dict[str, Session] = {}
+        #: The filters of all subscriptions by key.
+        self.index = MatchIndex(limits=limits)
+        self.requests = Requests(run, options.ask_again_s)
+        #: Keys waiting for the disk to forget a subscription → edges that claim it, and as what.
+        self.claimants: dict[str, dict[str, int]] = {}
+        self.run = run
+        #: When cursors are written and origins are told next.
+        self.done_at = float("inf")
+        #: No line has a gap to look after before.
+        self.lines_at = float("inf")
+        self.out: list[Ask] = []
+        self._added: dict[str, Filter] = {}
+        self._removed: list[str] = []
+        self._ticket = 0
+        self._tickets: dict[int, Stored] = {}
+
+    # -- a step ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A step begins; what a broken one left undone is forgotten."""
+        self.out = []
+        self._added = {}
+        self._removed = []
+
+    def result(self) -> list[Ask]:
+        """All effects of this step."""
+        if self._added or self._removed:
+            self.out.append(ChangeInterest(self._added, self._removed))
+        return self.out
+
+    def carry(self, target: str, content: AnyCarried) -> None:
+        """Send something to a broker, once."""
+        self.out.append(CarryTo(target, content))
+
+    def tell(self, session: Session, frame: AnyClientFrame) -> None:
+        """Send a frame to a client."""
+        self.out.append(SendClient(session.number, frame))
+
+    def put(self, table: str, key: str, value: bytes | None) -> None:
+        """Put something into the catalog."""
+        self.out.append(Put(table, key, value))
+
+    def note(self, level: str, text: str) -> None:
+        """Say something to whoever reads logs."""
+        self.out.append(Note(level, text))
+
+    def register(self, subscription: Subscription) -> None:
+        """Make a subscription part of the edge's interest."""
+        subscription.is_registered = True
+        self._added[subscription.key] = subscription.filter
+
+    def unregister(self, subscription: Subscription) -> None:
+        """Take a subscription out of the edge's interest."""
+        if not subscription.is_registered:
+            return
+        subscription.is_registered = False
+        if self._added.pop(subscription.key, None) is None:
+            self._removed.append(subscription.key)
+
+    # -- syncs ----------------------------------------------------------------------------------
+
+    def sync(self, stored: Stored) -> None:
+        """When all that was put so far is on disk, this is to be known."""
+        self._ticket += 1
+        self._tickets[self._ticket] = stored
+        self.out.append(SyncPlease(self._ticket))
+
+    def stored(self, ticket: int) -> list[Stored]:
+        """What is on disk now that was not before."""
+        done = []
+        while self._tickets and (first := next(iter(self._tickets))) <= ticket:
+            done.append(self._tickets.pop(first))
+        return done
+
+    # -- timing ---------------------------------------------------------------------------------
+
+    def touch(self, now: float) -> None:
+        """Something has changed that cursors or origins should hear of soon."""
+        self.done_at = min(self.done_at, now + self.options.done_every_s)

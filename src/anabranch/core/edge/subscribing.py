@@ -1,0 +1,147 @@
+"""What a `Subscribe` must be like before anything is done about it.
+
+Whatever is wrong with a request is said to the client with `Refused`, and its session goes on; only
+a frame that no client could send in earnest costs the session. Rules:
+
+1. A name stands for one subscription per session. A repeated request for the same one is answered
+   again; a different one under the same name is refused.
+2. A durable subscription belongs to the client that made it.
+3. Only a durable one resumes. Best effort begins now.
+4. The numbers of subscriptions per edge and per session are bounded.
+"""
+
+from msgspec.structs import replace
+
+from anabranch.core.edge.attaching import Attaching, other_filter
+from anabranch.core.edge.standing import Standing
+from anabranch.core.edge.state import State
+from anabranch.core.edge.subscriptions import Attach, Session, Subscription
+from anabranch.model.client_frames import Refused, Subscribe
+from anabranch.model.errors import EventError, FilterError
+from anabranch.model.filter import Filter
+from anabranch.model.names import check_name
+
+#: Beyond any tick a stream will have; one less than what a frame can say.
+_TICK_MAX = (1 << 62) - 1
+
+
+class Subscribing:
+    """Checks requests for subscriptions. See the rules at the top of this module."""
+
+    def __init__(self, state: State, attaching: Attaching, standing: Standing) -> None:
+        self._state = state
+        self._attaching = attaching
+        self._standing = standing
+
+    def subscribe(self, now: float, session: Session, frame: Subscribe) -> None:
+        """A client wants a subscription."""
+        is_durable = frame.quality == "durable"
+        key = frame.subscription if is_durable else f"{session.client}/{frame.subscription}"
+        try:
+            check_name(frame.subscription, "subscription", self._state.limits.name_bytes_max)
+            filter = self._filter(frame)
+        except (FilterError, EventError) as error:
+            self._refuse(session, frame, str(error))
+            return
+        if self._is_repeated(session, frame, key, filter):
+            return
+        reason = self._objection(session, frame, key, filter)
+        if reason:
+            self._refuse(session, frame, reason)
+        else:
+            self._attaching.begin(now, Attach(key, session, frame, filter))
+
+    def _refuse(self, session: Session, frame: Subscribe, reason: str) -> None:
+        self._state.tell(session, Refused(frame.request, reason[:1000]))
+
+    def _filter(self, frame: Subscribe) -> Filter | None:
+        if not frame.filter and frame.start == "resume" and frame.number == 0:
+            return None
+        filter = Filter.parse(frame.filter, self._state.limits)
+        # Whether its normal form is within the limits shows only when it is made.
+        assert filter.conjunctions is not None
+        return filter
+
+    # -- repetitions ----------------------------------------------------------------------------
+
+    def _is_repeated(
+        self, session: Session, frame: Subscribe, key: str, filter: Filter | None
+    ) -> bool:
+        """Whether this was asked before in this session; then it is answered, or will be."""
+        attach = self._state.attaches.get(key)
+        if attach is not None and attach.session is session:
+            if replace(frame, request=attach.frame.request) != attach.frame:
+                return False
+            attach.request = frame.request
+            return True
+        served = session.names.get(frame.subscription)
+        subscription = None if served is None else self._state.subscriptions[served]
+        if subscription is None or not _is_same(subscription, frame, filter):
+            return False
+        self._standing.tell(subscription, session, frame.request)
+        return True
+
+    # -- objections -----------------------------------------------------------------------------
+
+    def _objection(
+        self, session: Session, frame: Subscribe, key: str, filter: Filter | None
+    ) -> str:
+        """Why a request cannot be granted; "" if it can."""
+        attach = self._state.attaches.get(key)
+        if attach is not None and attach.client != session.client:
+            return f"the name {frame.subscription!r} belongs to another client"
+        if frame.subscription in session.names or (attach is not None and attach.session):
+            return f"the name {frame.subscription!r} is in use for another subscription"
+        return (
+            self._start_objection(frame)
+            or self._known_objection(session, frame, key, filter)
+            or ("" if key in self._state.subscriptions else self._limit_objection(session))
+        )
+
+    def _start_objection(self, frame: Subscribe) -> str:
+        if frame.start == "resume" and frame.quality != "durable":
+            return "only a durable subscription can be resumed; subscribe anew"
+        if frame.start != "now" and frame.quality == "best-effort":
+            return "a best-effort subscription starts now; ask for a reliable one"
+        for stream, tick in frame.ticks.items():
+            if stream not in self._state.streams:
+                return f"there is no stream {stream!r}"
+            if tick > _TICK_MAX:
+                return f"there is no tick {tick}"
+        return ""
+
+    def _known_objection(
+        self, session: Session, frame: Subscribe, key: str, filter: Filter | None
+    ) -> str:
+        name = frame.subscription
+        known = self._state.subscriptions.get(key)
+        if known is None or known.is_leaving:
+            return ""
+        if known.client != session.client:
+            return f"the name {name!r} belongs to another client"
+        if known.quality != frame.quality or known.name != name or known.session is not None:
+            return f"the name {name!r} is in use for another subscription"
+        if filter is not None and filter != known.filter:
+            return other_filter(name)
+        if 0 < frame.number < known.number:
+            return f"{name!r} has been attached with number {known.number}, after {frame.number}"
+        return ""
+
+    def _limit_objection(self, session: Session) -> str:
+        state = self._state
+        count = len(state.subscriptions) + len(state.attaches) + len(state.closed)
+        if count >= state.limits.subscriptions_max:
+            return f"this broker has {count} subscriptions and takes no more"
+        own = len(session.names) + sum(a.session is session for a in state.attaches.values())
+        if own >= state.limits.session_subscriptions_max:
+            return f"this session has {own} subscriptions and can have no more"
+        return ""
+
+
+def _is_same(subscription: Subscription, frame: Subscribe, filter: Filter | None) -> bool:
+    """Whether a request asks for what is served already."""
+    return (
+        subscription.quality == frame.quality
+        and frame.number <= subscription.number
+        and (filter is None or filter == subscription.filter)
+    )

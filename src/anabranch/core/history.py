@@ -1,0 +1,205 @@
+"""History: what edges ask for of ticks that were sent before.
+
+Two questions, with two kinds of answer. A *nack* names ticks that did not arrive; they are sent
+again through the network as they were sent first, with the marks they have, but only to that edge.
+A *replay* asks by filters, and is answered by a message (see `replaying`). Both are answered from
+memory where that reaches back far enough, and otherwise when the log has been read. Rules:
+
+1. Nothing beyond what is synced is told; asking for it is no error.
+2. What the log does not have any more is withheld (a nack) or refused (a replay).
+3. One nack brings at most `nack_ticks_max` ticks and `replay_bytes_max` bytes, and the same tick
+   not again for a while (see `resending`). The rest is left to the next nack.
+4. At most `reads_max` reads are under way, and one per edge and replay. What would need another one
+   is left unanswered: whoever needs an answer asks again.
+5. "From a time on" is found by bisection, first in memory, then by reading single records, since
+   times never decrease with the tick. A time that has not come yet means the next tick.
+
+State: the reads under way, and what was resent lately. Safe to lose.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from anabranch.core.asks import Ask, CarryTo, Emit
+from anabranch.core.contract import LogRead, Read
+from anabranch.core.marks import Marks
+from anabranch.core.options import Options
+from anabranch.core.ranges import RangeSet
+from anabranch.core.records import decode_record
+from anabranch.core.replaying import EXAMINED_MAX, Wanted, answer
+from anabranch.core.resending import Resends
+from anabranch.core.tail import Entry, Tail, emits_of, entry_of, fitting, size_of
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Answer, Hole, NotKept
+
+
+class _Resend(msgspec.Struct, frozen=True):
+    """A read for a nack."""
+
+    edge: str
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    """A read for a replay."""
+
+    wanted: Wanted
+
+
+class _Search(msgspec.Struct, frozen=True):
+    """A read for finding the tick of a time: it is in low … high."""
+
+    wanted: Wanted
+    low: int
+    high: int
+
+
+_Purpose = _Resend | _Chunk | _Search
+
+
+class History:
+    """Answers from memory and log. See the rules at the top of this module."""
+
+    __slots__ = ("_marks", "_options", "_reads", "_request", "_resends", "_tail")
+
+    def __init__(self, tail: Tail, marks: Marks, options: Options) -> None:
+        self._tail = tail
+        self._marks = marks
+        self._options = options
+        self._resends = Resends(options.nack_again_s / 2)
+        self._reads: dict[int, _Purpose] = {}
+        self._request = 0
+
+    # -- nacks ----------------------------------------------------------------------------------
+
+    def nack(
+        self, now: float, edge: str, ranges: Sequence[tuple[int, int]], time_ns: int
+    ) -> list[Ask]:
+        """Resend what of these ranges can be resent now."""
+        for first, last in ranges:
+            if not 1 <= first <= last:
+                raise RemoteError(f"a nack has the range {first}–{last}, which is none")
+        tail = self._tail
+        ticks_left = self._options.nack_ticks_max
+        bytes_left = self._options.replay_bytes_max
+        resent = RangeSet()
+        asks: list[Ask] = []
+        # Every range costs one tick at least, so further ones could not be served anyway.
+        for first, last in self._by_place(self._resends.due(now, edge, ranges[:ticks_left])):
+            if ticks_left <= 0 or bytes_left <= 0:
+                break
+            if last < tail.oldest:
+                asks.append(self._hole(edge, first, last, time_ns))
+                ticks_left -= 1
+            else:
+                last = min(last, first + ticks_left - 1)
+                if first < tail.first:
+                    found: Sequence[Ask] = self._read(_Resend(edge), first, last)
+                else:
+                    entries = fitting(tail.between(first, last), bytes_left)
+                    last = first + len(entries) - 1
+                    bytes_left -= sum(map(size_of, entries))
+                    found = self._emits(edge, first, entries, time_ns)
+                if not found:
+                    break
+                asks += found
+                ticks_left -= last - first + 1
+            resent.add(first, last)
+        self._resends.resent(now, edge, resent)
+        return asks
+
+    def _by_place(self, ranges: RangeSet) -> Iterator[tuple[int, int]]:
+        """What exists of these ranges; each part is gone, or in the log only, or in memory."""
+        oldest, first_here, synced = self._tail.oldest, self._tail.first, self._tail.synced
+        for first, last in ranges:
+            places = ((1, oldest - 1), (oldest, first_here - 1), (first_here, synced))
+            for low, high in places:
+                start, end = max(first, low), min(last, high)
+                if start <= end:
+                    yield start, end
+
+    def _hole(self, edge: str, first: int, last: int, time_ns: int) -> Emit:
+        hole = Hole(first, last, "retention")
+        return Emit(self._marks.at(last), (), (), [hole], self._tail.synced, time_ns, edge)
+
+    def _emits(self, edge: str, first: int, entries: Sequence[Entry], time_ns: int) -> list[Emit]:
+        head = self._tail.synced
+        return emits_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
+
+    # -- replays --------------------------------------------------------------------------------
+
+    def replay(self, wanted: Wanted, first: int) -> list[Ask]:
+        """The next chunk of what is wanted, from a tick on; 0: from the beginning, or by time."""
+        for purpose in self._reads.values():
+            if isinstance(purpose, _Chunk | _Search) and _is_same(purpose.wanted, wanted):
+                return []
+        if first:
+            return self._from_tick(wanted, first)
+        tail = self._tail
+        if not wanted.time_ns:
+            return self._from_tick(wanted, tail.oldest)
+        found = tail.first_at(wanted.time_ns)
+        if found > tail.first or tail.first == tail.oldest:
+            return self._from_tick(wanted, min(found, tail.synced + 1))
+        return self._search(wanted, tail.oldest, tail.first)
+
+    def _from_tick(self, wanted: Wanted, first: int) -> list[Ask]:
+        tail = self._tail
+        if first < tail.oldest:
+            return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
+        if first > tail.synced:
+            nothing = Answer(wanted.request, first, tail.synced, tail.synced, [])
+            return [CarryTo(wanted.edge, nothing)]
+        last = min(first + EXAMINED_MAX - 1, tail.synced)
+        if first >= tail.first:
+            return self._answer(wanted, first, tail.between(first, last))
+        return [*self._read(_Chunk(wanted), first, min(last, tail.first - 1))]
+
+    def _answer(self, wanted: Wanted, first: int, entries: Sequence[Entry]) -> list[Ask]:
+        return [CarryTo(wanted.edge, answer(wanted, first, entries, self._tail.synced))]
+
+    def _search(self, wanted: Wanted, low: int, high: int) -> list[Ask]:
+        low = max(low, self._tail.oldest)
+        if low >= high:
+            return self._from_tick(wanted, low)
+        middle = (low + high) // 2
+        return [*self._read(_Search(wanted, low, high), middle, middle)]
+
+    # -- the log --------------------------------------------------------------------------------
+
+    def _read(self, purpose: _Purpose, first: int, last: int) -> list[Read]:
+        if len(self._reads) >= self._options.reads_max:
+            return []
+        self._request += 1
+        self._reads[self._request] = purpose
+        return [Read(self._request, first, last, self._options.replay_bytes_max)]
+
+    def log_read(self, read: LogRead, time_ns: int) -> list[Ask]:
+        """The log was read for somebody."""
+        purpose = self._reads.pop(read.request, None)
+        if purpose is None:
+            return []
+        records = enumerate(map(decode_record, read.records), read.first)
+        entries = [entry_of(tick, record) for tick, record in records]
+        if isinstance(purpose, _Search):
+            return self._searched(purpose, read.first, entries)
+        # The log may have lost its beginning meanwhile.
+        lost = max(self._tail.oldest - read.first, 0)
+        if isinstance(purpose, _Resend):
+            return [*self._emits(purpose.edge, read.first + lost, entries[lost:], time_ns)]
+        if lost or not entries:
+            return self._from_tick(purpose.wanted, read.first) if lost else []
+        return self._answer(purpose.wanted, read.first, entries)
+
+    def _searched(self, search: _Search, tick: int, entries: Sequence[Entry]) -> list[Ask]:
+        if tick < self._tail.oldest:
+            return self._search(search.wanted, self._tail.oldest, search.high)
+        if not entries:
+            return []
+        if entries[0].time_ns >= search.wanted.time_ns:
+            return self._search(search.wanted, search.low, tick)
+        return self._search(search.wanted, tick + 1, search.high)
+
+
+def _is_same(one: Wanted, other: Wanted) -> bool:
+    return (one.edge, one.request) == (other.edge, other.request)

@@ -1,0 +1,136 @@
+"""The intake: events from clients become ticks of the log, or are refused.
+
+A frame of events is looked at as a whole before any of it is taken. Then, event by event: one that
+is known is confirmed, again or as soon as it is safe (see `publishers`); one that fits is appended;
+any other is refused with a reason, and so is what follows it in its incarnation. Rules:
+
+1. A confirmation goes to every session that sent something of what it confirms, when that is
+   synced. It counts in sequences of one publisher and incarnation, and is cumulative.
+2. A log is full when it has `log_ticks_max` ticks that are not released, or when the disk says so.
+   Then events are refused. With lossy retention the oldest eighth is forgotten instead; a full disk
+   refuses nevertheless, until it says that deleting has helped.
+3. Too many events that wait for the disk are refused as well; they are in memory.
+4. Of a transient event the log gets the id only.
+
+State: who waits for a confirmation. Safe to lose.
+"""
+
+from anabranch.core.asks import Ask
+from anabranch.core.commit import Batch
+from anabranch.core.contract import SendClient
+from anabranch.core.ledger import Ledger
+from anabranch.core.options import Options
+from anabranch.core.publishers import Key, Waiting
+from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
+from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
+from anabranch.model.encoding import Envelope, decode_envelope
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Datum
+from anabranch.model.limits import Limits
+
+
+class Intake:
+    """The way into one log. See the rules at the top of this module."""
+
+    __slots__ = ("_ledger", "_limits", "_options", "_waiting", "is_full")
+
+    def __init__(self, ledger: Ledger, options: Options, limits: Limits) -> None:
+        self._ledger = ledger
+        self._options = options
+        self._limits = limits
+        self._waiting = Waiting()
+        #: The disk has no room.
+        self.is_full = False
+
+    def publish(self, now: float, session: int, frame: Publish) -> list[Ask]:
+        """A client publishes events."""
+        envelopes = [self._checked(body) for body in frame.bodies]
+        publishers = self._ledger.publishers
+        asks: list[Ask] = []
+        known: dict[Key, None] = {}
+        refused: dict[Key, PublishRefused] = {}
+        for envelope in envelopes:
+            event_id = envelope.id
+            key = (event_id.publisher, event_id.incarnation)
+            if key in refused:
+                continue
+            if publishers.knows(event_id) and "no-dedup" not in self._options.plants:
+                known[key] = None
+                if event_id.sequence > publishers.safe(key):
+                    self._waiting.add(session, key)
+                continue
+            reason = self._refusal(envelope, asks)
+            if reason:
+                refused[key] = PublishRefused(*key, event_id.sequence, reason)
+            else:
+                self._take(now, session, envelope, asks)
+        for key in known:
+            safe = publishers.safe(key)
+            if safe:
+                asks.append(SendClient(session, Confirmed(*key, safe)))
+        asks += [SendClient(session, refusal) for refusal in refused.values()]
+        return asks
+
+    def _checked(self, body: bytes) -> Envelope:
+        envelope = decode_envelope(body, self._limits)
+        envelope.attributes()
+        if envelope.id.sequence < 1:
+            raise RemoteError(f"event {envelope.id} has sequence 0; the first one has 1")
+        return envelope
+
+    def _refusal(self, envelope: Envelope, asks: list[Ask]) -> str:
+        """Why this event cannot be taken; "" if it can. There may be room to be made for it."""
+        publishers = self._ledger.publishers
+        reason = "" if publishers.knows(envelope.id) else publishers.refusal(envelope.id)
+        if reason:
+            return reason
+        if self.is_full:
+            return "the log is full: the disk has no room; send again later"
+        tail, options = self._ledger.tail, self._options
+        if (
+            tail.last - tail.synced >= options.unsynced_ticks_max
+            or tail.unsynced_bytes > options.unsynced_bytes_max
+        ):
+            return "the disk is behind: too many events wait for it; send again later"
+        if tail.log_ticks >= options.log_ticks_max and options.retention == "lossy":
+            asks += self._ledger.make_room()
+        if tail.log_ticks >= options.log_ticks_max:
+            return (
+                f"the log is full: {tail.log_ticks} ticks are not released by all edges;"
+                " send again later"
+            )
+        return ""
+
+    def _take(self, now: float, session: int, envelope: Envelope, asks: list[Ask]) -> None:
+        ledger = self._ledger
+        time_ns = ledger.time_ns(now)
+        event_id, body = envelope.id, envelope.encoded
+        if envelope.control.persistence == "transient":
+            record: AnyRecord = BlankRecord(time_ns, event_id)
+        else:
+            record = EventRecord(time_ns, body)
+        asks.append(ledger.append(record, Datum(ledger.tail.last + 1, time_ns, body)))
+        ledger.publishers.take(event_id)
+        key = (event_id.publisher, event_id.incarnation)
+        confirmed = ledger.commit.gathering.confirmed
+        confirmed[key] = max(confirmed.get(key, 0), event_id.sequence)
+        if "ack-before-sync" in self._options.plants:
+            asks.append(SendClient(session, Confirmed(*key, event_id.sequence)))
+        else:
+            self._waiting.add(session, key)
+
+    def left(self, session: int) -> None:
+        """A session is over."""
+        self._waiting.left(session)
+
+    def synced(self, batch: Batch) -> list[Ask]:
+        """Confirm what is safe now."""
+        asks: list[Ask] = []
+        gathering = self._ledger.commit.gathering.confirmed
+        for key, sequence in batch.confirmed.items():
+            self._ledger.publishers.make_safe(key, sequence)
+            confirmed = Confirmed(*key, sequence)
+            asks += [SendClient(session, confirmed) for session in self._waiting.sessions(key)]
+            if key not in gathering:
+                self._waiting.satisfied(key)
+        return asks

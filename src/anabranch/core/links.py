@@ -1,0 +1,114 @@
+"""Links to neighbours: greeting, heartbeats, and when a link counts as dead.
+
+Both ends of a new connection say `Hello`, with their name and life. From then on the link is
+*greeted* and the router may use it. Rules:
+
+1. Nothing but `Hello` is sent or accepted before the greeting; a second one is an error.
+2. A neighbour that greets with another name than expected, another protocol version, or an older
+   life than it had before loses the link. So of two brokers with one name the younger stays.
+3. On a link where nothing else was sent for a while a `Ping` is sent; a link on which nothing was
+   heard for longer is cut. Suspicion may be wrong: it costs a connection, never a promise.
+
+State: per neighbour what is below; volatile, all of it safe to lose.
+"""
+
+from anabranch.core.contract import CutLink, Effects, Send
+from anabranch.core.options import Options
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
+
+
+class _Link:
+    """A connection to one neighbour."""
+
+    __slots__ = ("greeted", "heard_at", "sent_at")
+
+    def __init__(self, now: float) -> None:
+        self.greeted = False
+        self.heard_at = now
+        self.sent_at = now
+
+
+class Links:
+    """The links of one broker."""
+
+    def __init__(self, name: str, neighbours: tuple[str, ...], options: Options) -> None:
+        self._name = name
+        self._options = options
+        self._links: dict[str, _Link] = {}
+        #: The life each neighbour last greeted with.
+        self._lives: dict[str, int] = dict.fromkeys(neighbours, 0)
+        self._beat_at = 0.0
+
+    def up(self, now: float, peer: str) -> Effects:
+        """A connection is there."""
+        if peer not in self._lives:
+            return [CutLink(peer, f"{peer!r} is no neighbour of {self._name!r}")]
+        if not self._links:
+            self._beat_at = now + self._options.heartbeat_s / 2
+        self._links[peer] = _Link(now)
+        return []
+
+    def hello(self, peer: str, life: int) -> Effects:
+        """Greet, if the link is there."""
+        if peer not in self._links:
+            return []
+        return [Send(peer, Hello(PROTOCOL_VERSION, self._name, life))]
+
+    def all(self) -> list[str]:
+        """The neighbours there is a connection to."""
+        return list(self._links)
+
+    def down(self, peer: str) -> bool:
+        """It is gone; True if it was greeted."""
+        link = self._links.pop(peer, None)
+        return link is not None and link.greeted
+
+    def heard(self, now: float, peer: str) -> bool:
+        """Something came; False if there is no such link (a frame that outlived it)."""
+        link = self._links.get(peer)
+        if link is None:
+            return False
+        link.heard_at = now
+        return True
+
+    def greet(self, peer: str, hello: Hello) -> None:
+        """The neighbour said who it is."""
+        link = self._links[peer]
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise RemoteError(
+                f"{peer!r} speaks protocol {hello.protocol_version}, not {PROTOCOL_VERSION}"
+            )
+        if hello.broker != peer:
+            raise RemoteError(f"{peer!r} calls itself {hello.broker!r}")
+        if hello.life < self._lives[peer]:
+            raise RemoteError(f"{peer!r} greets with a life that is over")
+        if link.greeted:
+            raise RemoteError(f"{peer!r} greets twice")
+        self._lives[peer] = hello.life
+        link.greeted = True
+
+    def is_greeted(self, peer: str) -> bool:
+        """Whether the router may use the link."""
+        link = self._links.get(peer)
+        return link is not None and link.greeted
+
+    def sent(self, now: float, peer: str) -> None:
+        """Something was sent."""
+        self._links[peer].sent_at = now
+
+    def time_passed(self, now: float) -> Effects:
+        """Ping where it is due, and cut what is dead."""
+        effects: Effects = []
+        for peer, link in self._links.items():
+            if now - link.heard_at >= self._options.dead_after_s:
+                effects.append(CutLink(peer, f"nothing heard from {peer!r}"))
+            elif link.greeted and now - link.sent_at >= self._options.heartbeat_s:
+                effects.append(Send(peer, Ping()))
+                link.sent_at = now
+        self._beat_at = now + self._options.heartbeat_s / 2
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        return self._beat_at if self._links else None

@@ -1,0 +1,75 @@
+"""How a broker behaves where a network may choose: intervals, windows, retention.
+
+`Options()` suits a local network; the simulator draws others. Times are in seconds.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """One value for every choice."""
+
+    # -- links
+    #: A link on which nothing else was sent for this long gets a `Ping`.
+    heartbeat_s: float = 0.5
+    #: A link on which nothing was heard for this long is cut.
+    dead_after_s: float = 2.0
+
+    # -- origin
+    #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
+    retention: Literal["refuse", "lossy"] = "refuse"
+    #: Ticks a log may hold before retention speaks.
+    log_ticks_max: int = 100_000_000
+    #: Ticks, and bytes of their events, kept in memory for gaps and replays.
+    recent_ticks_max: int = 4_096
+    recent_bytes_max: int = 64 * 1024 * 1024
+    #: Ticks, and bytes of their events, that may wait for the disk before events are refused.
+    unsynced_ticks_max: int = 16_384
+    unsynced_bytes_max: int = 64 * 1024 * 1024
+    #: Publishers remembered. None is ever forgotten, so a new one beyond these is refused.
+    publishers_max: int = 1_000_000
+    #: Reads of the log at a time; what would need another one is left undone, and asked for again.
+    reads_max: int = 64
+    #: New versions are gathered for this long before they become a mark.
+    mark_after_s: float = 0.02
+    #: An idle stream tells its head this often.
+    head_every_s: float = 0.5
+    #: Ticks resent for one nack.
+    nack_ticks_max: int = 1_024
+
+    # -- edge
+    #: A gap may stay open this long before it is asked for,
+    nack_after_s: float = 0.05
+    #: and is asked for again after this long, doubling up to eight times of it.
+    nack_again_s: float = 0.4
+    #: A replay or a hold that is not answered is asked for again after this long, likewise.
+    ask_again_s: float = 0.5
+    #: Cursors are written and origins are told this often.
+    done_every_s: float = 0.3
+    #: Ticks, and bytes of their events, that a line holds beyond a gap.
+    line_ticks_max: int = 8_192
+    line_bytes_max: int = 64 * 1024 * 1024
+    #: Events one replay brings.
+    replay_events_max: int = 256
+    replay_bytes_max: int = 1_048_576
+
+    # -- tree routing
+    #: Changes of subscriptions are gathered for this long into one version.
+    interest_after_s: float = 0.01
+    #: Silence waits this long for more silence or data to go with.
+    silence_after_s: float = 0.02
+    #: Repair of lagging interest: first timeout; it adapts to measured round trips.
+    lag_after_s: float = 1.0
+    #: Whether brokers replace many narrow conjunctions by few wide ones, and from how many on.
+    coarsen: bool = False
+    coarsen_above: int = 64
+    #: Whether covered conjunctions are left out on the way up.
+    covering: bool = True
+    #: Whether vectors travel once per link and mark, and sufficiency is remembered.
+    digests: bool = True
+    sufficiency_cache: bool = True
+
+    #: Names of planted bugs, for proving that the checker can fail.
+    plants: frozenset[str] = frozenset()

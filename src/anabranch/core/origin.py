@@ -1,0 +1,277 @@
+"""The origin: where events enter the network and become ticks of a stream.
+
+One stream per broker, named like it. An event that a publisher sends is appended to the log and
+gets the next tick; when the log is synced, and not before, its publisher is confirmed and the
+network is told. Between events stand *marks*: ticks without an event that hold the versions of
+interest which later ticks carry (see `marks`). Theory of operation:
+
+    publish ─► append ─┐                         ┌─► confirmed to the publisher
+    vector ──► mark ───┼─► sync (one at a time) ─┼─► marked, emitted to the network
+    done ────► puts ───┘                         └─► records may be deleted
+
+`ledger` remembers, `intake` takes events, `history` answers edges that lack something, `release`
+knows what edges are done with; here they meet the network and the clock. Rules:
+
+1. Nothing leaves before it is synced: no confirmation, no tick, no mark, no head.
+2. A new mark is the maximum of the newest one and of what the router says, so vectors never
+   decrease. New versions are gathered for `mark_after_s`.
+3. A full log still takes `MARKS_RESERVE` marks, so that subscriptions start; a full disk does not.
+4. Ticks are deleted up to what all edges are done with, at most once per `done_every_s`, and only
+   when the catalog has what their records told.
+5. A stream that is idle, and not empty, tells its head every `head_every_s`. The first thing it
+   tells after a start is its marks, and then its head; whoever lacks ticks then asks.
+6. No tick after a head was made before the time that the head tells (but after a crash the clock
+   may have gone back).
+
+`started` has to be called first, when what was recovered is on disk for good. Questions that come
+before are not answered; whoever needs an answer asks again.
+
+State: see the parts; here only deadlines, and what the network was told. Safe to lose.
+
+Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
+"""
+
+from collections.abc import Mapping
+
+from anabranch.core.asks import Ask, CarryTo, Emit, Marked
+from anabranch.core.contract import Forget, LogRead, Note, Recovered
+from anabranch.core.history import History
+from anabranch.core.intake import Intake
+from anabranch.core.ledger import Ledger
+from anabranch.core.options import Options
+from anabranch.core.records import MarkRecord
+from anabranch.core.replaying import understood
+from anabranch.core.tail import Quiet, emits_of
+from anabranch.model.client_frames import Publish
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Done, Held, Hold, Nack, NotKept, Replay
+from anabranch.model.limits import Limits
+from anabranch.model.network import Network
+from anabranch.model.version import Version, raise_to
+
+MARKS_RESERVE = 1_024
+#: Holds that wait for one sync.
+HOLDS_MAX = 1_024
+
+ForOrigin = Nack | Done | Replay | Hold
+
+
+class Origin:
+    """One stream and its log. See the rules at the top of this module."""
+
+    def __init__(  # noqa: PLR0917 - every part of a broker is made of these six
+        self,
+        name: str,
+        network: Network,
+        options: Options,
+        limits: Limits,
+        recovered: Recovered,
+        now: float,
+    ) -> None:
+        self.name = name
+        self._network = network
+        self._options = options
+        self._limits = limits
+        self._ledger = ledger = Ledger(recovered, network, options, now)
+        self._tail = ledger.tail
+        self._marks = ledger.marks
+        self._intake = Intake(ledger, options, limits)
+        self._history = History(ledger.tail, ledger.marks, options)
+        self._is_started = False
+        #: The newest mark's vector, or what the next mark will have.
+        self._vector = dict(ledger.marks.vector(ledger.marks.newest))
+        #: The newest tick, and the newest mark, that the network was told.
+        self._emitted = ledger.tail.synced
+        self._marked = ledger.marks.newest
+        self._head_at: float | None = None
+        self._mark_at: float | None = None
+        self._release_at: float | None = None
+
+    @property
+    def head(self) -> int:
+        """The newest tick that is synced."""
+        return self._tail.synced
+
+    @property
+    def oldest(self) -> int:
+        """The oldest tick that the log has, or the next one if it is empty."""
+        return self._tail.oldest
+
+    @property
+    def vector(self) -> Mapping[str, Version]:
+        """What the newest synced tick carries."""
+        return self._marks.vector(self._marks.at(self._tail.synced))
+
+    def started(self, now: float) -> list[Ask]:
+        """What was recovered is on disk, and the network listens."""
+        self._is_started = True
+        asks: list[Ask] = [Marked(mark, vector) for mark, vector in self._marks]
+        if self._tail.synced:
+            asks.append(self._head(now))
+        forgotten = self._ledger.beginning.forgotten
+        if forgotten:
+            # A crash may have come between the checkpoint and the deletion.
+            asks.append(Forget(forgotten))
+        self._release_later(now)
+        return asks
+
+    # -- clients and disk -----------------------------------------------------------------------
+
+    def client_frame(self, now: float, session: int, frame: Publish) -> list[Ask]:
+        """A client publishes events. `RemoteError` if one of them is none."""
+        asks = self._intake.publish(now, session, frame)
+        if "emit-before-sync" in self._options.plants:
+            asks += self._emit(now, self._tail.last)
+        return asks + self._ledger.commit.please()
+
+    def client_left(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
+        """A session is over."""
+        self._intake.left(session)
+        return []
+
+    def synced(self, now: float, ticket: int) -> list[Ask]:
+        """What was asked to be synced with this ticket is on disk."""
+        commit = self._ledger.commit
+        batch = commit.synced(ticket)
+        if batch is None:
+            return []
+        asks: list[Ask] = []
+        if batch.tick:
+            self._tail.sync(batch.tick)
+            asks += self._emit(now, batch.tick)
+            asks += self._intake.synced(batch)
+            self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
+        if batch.forget:
+            asks.append(Forget(batch.forget))
+        asks += batch.replies.values()
+        return asks + commit.please()
+
+    def log_read(self, now: float, read: LogRead) -> list[Ask]:
+        """The log was read for somebody."""
+        return self._history.log_read(read, self._ledger.head_time_ns(now))
+
+    def log_full(self, now: float, full: bool) -> list[Ask]:  # noqa: ARG002 - as all others
+        """The disk has no room for further records; or it has again."""
+        self._intake.is_full = full
+        if not full:
+            return [Note("info", "the disk has room for the log again")]
+        asks: list[Ask] = [Note("warning", "the disk has no room for the log: events are refused")]
+        if self._options.retention == "lossy":
+            asks += self._ledger.make_room()
+        return asks + self._ledger.commit.please()
+
+    # -- the network ----------------------------------------------------------------------------
+
+    def _emit(self, now: float, last: int) -> list[Ask]:
+        """Tell the network what it was not told yet, up to this tick."""
+        first = self._emitted + 1
+        if first > last:
+            return []
+        entries = self._tail.between(first, last)
+        time_ns = self._ledger.head_time_ns(now)
+        asks: list[Ask] = []
+        for emit in emits_of(self._marks, first, entries, head=last, time_ns=time_ns):
+            if emit.mark > self._marked:
+                self._marked = emit.mark
+                asks.append(Marked(emit.mark, self._marks.vector(emit.mark)))
+            asks.append(emit)
+        self._emitted = last
+        self._head_at = now + self._options.head_every_s
+        return asks
+
+    def _head(self, now: float) -> Emit:
+        self._head_at = now + self._options.head_every_s
+        head, time_ns = self._tail.synced, self._ledger.head_time_ns(now)
+        return Emit(self._marks.at(head), head=head, time_ns=time_ns)
+
+    def carried(self, now: float, source: str, content: ForOrigin) -> list[Ask]:
+        """An edge wants something. `RemoteError` if that cannot be."""
+        if not self._ledger.release.is_known(source):
+            raise RemoteError(f"{source!r} is no edge of this network")
+        if isinstance(content, Done):
+            return self._done(now, source, content)
+        if not self._is_started:
+            return []
+        if isinstance(content, Nack):
+            time_ns = self._ledger.head_time_ns(now)
+            return self._history.nack(now, source, content.ranges, time_ns)
+        if isinstance(content, Replay):
+            distance = self._network.distance(self.name, source)
+            wanted = understood(source, content, distance, self._options, self._limits)
+            return self._history.replay(wanted, content.first)
+        return self._hold(source, content)
+
+    # -- release --------------------------------------------------------------------------------
+
+    def _done(self, now: float, edge: str, done: Done) -> list[Ask]:
+        if done.tick > self._emitted:
+            raise RemoteError(
+                f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}"
+            )
+        self._ledger.release.done(edge, done.tick, done.request)
+        self._release_later(now)
+        return []
+
+    def _hold(self, edge: str, hold: Hold) -> list[Ask]:
+        tail, commit = self._tail, self._ledger.commit
+        tick = min(hold.tick, tail.synced)
+        if tick + 1 < tail.oldest:
+            return [CarryTo(edge, NotKept(hold.request, tail.oldest))]
+        if len(commit.gathering.replies) >= HOLDS_MAX:
+            return []
+        asks: list[Ask] = [*self._ledger.release.hold(edge, tick, hold.request)]
+        commit.gathering.is_dirty = True
+        held = CarryTo(edge, Held(hold.request, tail.synced))
+        commit.gathering.replies[edge, hold.request] = held
+        return asks + commit.please()
+
+    def _released(self) -> int:
+        release = self._ledger.release
+        early = "release-early" in self._options.plants
+        return release.any_done() if early else release.all_done()
+
+    def _release_later(self, now: float) -> None:
+        if self._release_at is None and self._released() >= self._tail.oldest:
+            self._release_at = now + self._options.done_every_s
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def vector_advance(self, now: float, vector: Mapping[str, Version]) -> list[Ask]:
+        """The router knows these versions of interest."""
+        if raise_to(self._vector, vector) and self._mark_at is None:
+            self._mark_at = now + self._options.mark_after_s
+        return []
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        if not self._is_started:
+            return None
+        deadlines = (self._head_at, self._mark_at, self._release_at)
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def time_passed(self, now: float) -> list[Ask]:
+        """A deadline has come."""
+        asks: list[Ask] = []
+        if self._mark_at is not None and self._mark_at <= now:
+            asks += self._mark(now)
+        if self._release_at is not None and self._release_at <= now:
+            self._release_at = None
+            asks += self._ledger.forget(self._released())
+        if self._head_at is not None and self._head_at <= now:
+            asks.append(self._head(now))
+            if self._intake.is_full and self._options.retention == "lossy":
+                asks += self._ledger.make_room()
+        return asks + self._ledger.commit.please()
+
+    def _mark(self, now: float) -> list[Ask]:
+        """Append a mark, or try again later if there is no room for one."""
+        ticks_max = self._options.log_ticks_max + MARKS_RESERVE
+        if self._intake.is_full or self._tail.log_ticks >= ticks_max:
+            self._mark_at = now + self._options.head_every_s
+            return []
+        self._mark_at = None
+        time_ns = self._ledger.time_ns(now)
+        vector = dict(self._vector)
+        append = self._ledger.append(MarkRecord(time_ns, vector), Quiet(time_ns))
+        self._marks.add(append.tick, vector)
+        return [append]

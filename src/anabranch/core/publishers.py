@@ -1,0 +1,173 @@
+"""Publishers: which of their events the log has, so that none is taken twice.
+
+A publisher sends an event until it is confirmed, over new sessions and after crashes of either
+side. So the origin remembers, per publisher, the newest incarnation and the highest sequence it
+took. Rules:
+
+1. Within an incarnation, sequences are 1, 2, 3 … An event with the next sequence is new; one that
+   is not higher than what was taken is *known*: it is confirmed again and not appended again; one
+   that leaves a gap is refused, and told which sequence is expected.
+2. A higher incarnation ends all lower ones: their events are refused from then on. It begins with
+   sequence 1, and only when an event of it is taken; a refused one changes nothing.
+3. *Taken* is what was appended, *safe* is what is synced. Only what is safe is confirmed.
+4. Only what is safe goes into the catalog. A crash may keep a put and lose an append that came
+   before it; a put that ran ahead would turn the lost event into a known one.
+5. Nobody is forgotten, because whoever is forgotten might repeat an event. Where there are
+   `publishers_max`, a new publisher is refused.
+
+State: found again in the records of the log, and for records that are deleted in the catalog
+(table `publishers`), where `checkpoint` puts it before they are. Who waits for confirmation is safe
+to lose: sessions end with the process.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from anabranch.core.contract import Put
+from anabranch.model.header import EventId
+
+#: Publisher and incarnation: what a confirmation counts in.
+Key = tuple[str, int]
+#: Incarnation and sequence, ordered as they were published.
+Place = tuple[int, int]
+
+TABLE = "publishers"
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Place)
+
+
+class _Publisher:
+    __slots__ = ("incarnation", "safe", "stored", "taken")
+
+    def __init__(self, place: Place, stored: Place) -> None:
+        self.incarnation, self.taken = place
+        #: Invariant: stored ≤ safe ≤ (incarnation, taken).
+        self.safe = place
+        self.stored = stored
+
+
+class Publishers:
+    """All publishers of one origin. See the rules at the top of this module."""
+
+    __slots__ = ("_known", "_publishers_max", "_unstored")
+
+    def __init__(self, stored: Mapping[str, bytes], publishers_max: int) -> None:
+        self._known: dict[str, _Publisher] = {}
+        for name, data in stored.items():
+            place = _decoder.decode(data)
+            self._known[name] = _Publisher(place, place)
+        self._publishers_max = publishers_max
+        #: Those of whom more is safe than stored.
+        self._unstored: dict[str, None] = {}
+
+    def recover(self, event_id: EventId) -> None:
+        """The log has this event. To be told in the order of the log."""
+        place = (event_id.incarnation, event_id.sequence)
+        publisher = self._known.get(event_id.publisher)
+        if publisher is None:
+            self._known[event_id.publisher] = _Publisher(place, (0, 0))
+        elif publisher.safe < place:
+            publisher.incarnation, publisher.taken = place
+            publisher.safe = place
+        else:
+            return
+        self._unstored[event_id.publisher] = None
+
+    def knows(self, event_id: EventId) -> bool:
+        """Whether this event was taken already."""
+        publisher = self._known.get(event_id.publisher)
+        return (
+            publisher is not None
+            and event_id.incarnation == publisher.incarnation
+            and event_id.sequence <= publisher.taken
+        )
+
+    def refusal(self, event_id: EventId) -> str:
+        """Why this event, which is not known, cannot be taken; "" if it can."""
+        publisher = self._known.get(event_id.publisher)
+        if publisher is None:
+            expected = 1
+            if len(self._known) >= self._publishers_max:
+                return (
+                    f"{self._publishers_max} publishers are remembered here, and no more can be;"
+                    " publish at another broker"
+                )
+        elif event_id.incarnation < publisher.incarnation:
+            return (
+                f"incarnation {event_id.incarnation} is over, {publisher.incarnation} has begun;"
+                " open a higher one"
+            )
+        else:
+            newer = event_id.incarnation > publisher.incarnation
+            expected = 1 if newer else publisher.taken + 1
+        if event_id.sequence != expected:
+            return f"sequence {expected} is expected, send it before {event_id.sequence}"
+        return ""
+
+    def take(self, event_id: EventId) -> None:
+        """This event is appended."""
+        publisher = self._known.get(event_id.publisher)
+        if publisher is None:
+            publisher = self._known[event_id.publisher] = _Publisher((0, 0), (0, 0))
+        place = (publisher.incarnation, publisher.taken)
+        publisher.incarnation, publisher.taken = max(
+            place, (event_id.incarnation, event_id.sequence)
+        )
+
+    def make_safe(self, key: Key, sequence: int) -> None:
+        """Everything of this incarnation is synced up to this sequence."""
+        name, incarnation = key
+        publisher = self._known[name]
+        publisher.safe = max(publisher.safe, (incarnation, sequence))
+        self._unstored[name] = None
+
+    def safe(self, key: Key) -> int:
+        """The sequence up to which this incarnation, which is not over, is safe."""
+        incarnation, sequence = self._known[key[0]].safe
+        return sequence if incarnation == key[1] else 0
+
+    def checkpoint(self) -> list[Put]:
+        """What the catalog must have before records are deleted."""
+        puts = []
+        for name in self._unstored:
+            publisher = self._known[name]
+            if publisher.stored < publisher.safe:
+                puts.append(Put(TABLE, name, _encoder.encode(publisher.safe)))
+                publisher.stored = publisher.safe
+        self._unstored.clear()
+        return puts
+
+
+class Waiting:
+    """Sessions that wait for a confirmation."""
+
+    __slots__ = ("_keys", "_sessions")
+
+    def __init__(self) -> None:
+        self._sessions: dict[Key, dict[int, None]] = {}
+        self._keys: dict[int, dict[Key, None]] = {}
+
+    def add(self, session: int, key: Key) -> None:
+        """This session waits for this publisher's events."""
+        self._sessions.setdefault(key, {})[session] = None
+        self._keys.setdefault(session, {})[key] = None
+
+    def left(self, session: int) -> None:
+        """This session waits for nothing any more."""
+        for key in self._keys.pop(session, ()):
+            del self._sessions[key][session]
+            if not self._sessions[key]:
+                del self._sessions[key]
+
+    def sessions(self, key: Key) -> list[int]:
+        """Who waits for this publisher's events, in the order they came."""
+        return list(self._sessions.get(key, ()))
+
+    def satisfied(self, key: Key) -> None:
+        """All of this publisher's events are confirmed."""
+        for session in self._sessions.pop(key, ()):
+            del self._keys[session][key]
+            if not self._keys[session]:
+                del self._keys[session]

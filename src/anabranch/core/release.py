@@ -1,0 +1,78 @@
+"""Release: how far the log of a stream may be deleted.
+
+Every edge of the network tells, now and then, up to which tick it needs nothing any more: it is
+*done*. What all edges are done with may be deleted; an edge that was never heard of is done with
+what was deleted before, and nothing else. Rules:
+
+1. An edge's done never goes back by itself: what says less than is known is old, and ignored.
+2. A *hold* lowers it: a subscription that moves to an edge may stand behind what that edge is done
+   with. It is granted if the log still has what it asks for, and answered when it is on disk. It
+   lasts until the edge says more.
+3. What an edge said before a hold and arrives after it is void: the numbers of its requests tell.
+   An edge that does not number is believed.
+
+State: in the catalog (table `done`), where a hold is put at once, and the rest before records are
+deleted. A value that is too low after a crash only delays deletion.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from anabranch.core.contract import Put
+
+TABLE = "done"
+
+#: Tick, and request number of the newest hold.
+_Stored = tuple[int, int]
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Stored)
+
+
+class Release:
+    """What each edge is done with. See the rules at the top of this module."""
+
+    __slots__ = ("_done", "_holds", "_stored")
+
+    def __init__(self, edges: Iterable[str], stored: Mapping[str, bytes], forgotten: int) -> None:
+        #: Invariant: every edge of the network is in here, in the order of the network.
+        self._done: dict[str, int] = {}
+        #: Edge → request number of its newest hold.
+        self._holds: dict[str, int] = {}
+        self._stored: dict[str, _Stored] = {}
+        for edge in edges:
+            data = stored.get(edge)
+            found = (forgotten, 0) if data is None else _decoder.decode(data)
+            self._done[edge], self._holds[edge] = self._stored[edge] = found
+
+    def is_known(self, edge: str) -> bool:
+        """Whether there is such an edge in the network."""
+        return edge in self._done
+
+    def done(self, edge: str, tick: int, request: int) -> None:
+        """This edge is done with everything up to this tick."""
+        if request == 0 or request >= self._holds[edge]:
+            self._done[edge] = max(self._done[edge], tick)
+
+    def hold(self, edge: str, tick: int, request: int) -> list[Put]:
+        """This edge needs everything after this tick, from now on; what to put for it."""
+        self._holds[edge] = max(self._holds[edge], request)
+        self._done[edge] = min(self._done[edge], tick)
+        return [self._put(edge)]
+
+    def all_done(self) -> int:
+        """What every edge is done with."""
+        return min(self._done.values())
+
+    def any_done(self) -> int:
+        """What some edge is done with, but perhaps not the others."""
+        return max(self._done.values())
+
+    def checkpoint(self) -> list[Put]:
+        """What the catalog should have before records are deleted."""
+        now = {edge: (tick, self._holds[edge]) for edge, tick in self._done.items()}
+        return [self._put(edge) for edge, found in now.items() if found != self._stored[edge]]
+
+    def _put(self, edge: str) -> Put:
+        found = self._stored[edge] = (self._done[edge], self._holds[edge])
+        return Put(TABLE, edge, _encoder.encode(found))

@@ -1,0 +1,117 @@
+"""What every way to route promises, and what it may rely on.
+
+A router carries knowledge about ticks from origins to edges, interest the other way, and messages
+between any two brokers. It decides paths; it decides nothing about delivery. Rules:
+
+1. *Knowledge may be late, repeated, out of order or missing; it is never wrong.* Silence with
+   version v for an edge says: whoever made it had the ticks, and knew the edge's interest in
+   version v or a later one, and nothing in there matches it.
+2. Versions on one stream never decrease with the tick: what is said of a later tick holds at least
+   the version of an earlier one. (An edge copes if that fails, by asking again.)
+3. The edge registers interest and gets, per subscription, the version that contains it.
+   Every registered subscription is contained in the version of all later ticks, eventually,
+   if the network stays whole for long enough.
+4. A removed subscription may leave the interest at any time after its removal.
+5. `carry` tries; whoever needs an answer asks again.
+6. A router keeps nothing on disk but what it `Put`s through its broker; it starts with nothing and
+   serves at once, conservatively.
+
+The broker calls the methods below and performs what they return: link effects go to the driver,
+the rest to its own edge and origin. All of them are pure in the sense of `core.contract`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from anabranch.core.contract import Effect
+from anabranch.model.filter import Filter
+from anabranch.model.frames import AnyCarried, Datum, Hole, LinkFrame
+from anabranch.model.version import Version
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """Knowledge for the own edge."""
+
+    stream: str
+    #: The version of the edge's own interest that all of it is good for, at least.
+    version: Version
+    data: Sequence[Datum] = ()
+    silent: Sequence[tuple[int, int]] = ()
+    withheld: Sequence[Hole] = ()
+    #: The newest tick known to exist, and the origin's clock then; 0 if not said.
+    head: int = 0
+    time_ns: int = 0
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A carried message for this broker."""
+
+    source: str
+    content: AnyCarried
+
+
+class VectorAdvance(msgspec.Struct, frozen=True, gc=False):
+    """The own origin shall put a mark with this vector into its stream, when it can."""
+
+    vector: dict[str, Version]
+
+
+#: What a router asks of its broker.
+Outcome = Effect | Arrival | Delivery | VectorAdvance
+
+
+class Router(Protocol):
+    """One way to route. See the rules at the top of this module."""
+
+    # -- links
+    def link_up(self, now: float, peer: str) -> list[Outcome]:
+        """A link is there, and greeted."""
+
+    def link_down(self, now: float, peer: str) -> list[Outcome]:
+        """A link is gone; what was on it may be lost."""
+
+    def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
+        """A link takes no more for the time being, or takes again. Ticks for it may be left out,
+        with a note: whoever lacks them asks."""
+
+    def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
+        """A frame came over a link. `RemoteError` if it cannot be."""
+
+    # -- the edge
+    def interest(
+        self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
+    ) -> tuple[dict[str, Version], list[Outcome]]:
+        """The own edge's subscriptions changed, at once. Returns the version that contains each
+        added one."""
+
+    # -- the origin
+    def publish(  # noqa: PLR0917 - one call, many kinds of knowledge
+        self,
+        now: float,
+        mark: int,
+        data: Sequence[Datum],
+        silent: Sequence[tuple[int, int]] = (),
+        withheld: Sequence[Hole] = (),
+        head: int = 0,
+        time_ns: int = 0,
+        target: str = "",
+    ) -> list[Outcome]:
+        """Ticks of the own stream, all synced: new ones, or (with a target) some an edge lacks.
+
+        `mark` is the newest mark at or before all of them; the router was told of it."""
+
+    def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
+        """The own stream has this mark now, synced; ticks after it refer to it. Also called for
+        the marks that a restart finds."""
+
+    # -- everybody
+    def carry(self, now: float, target: str, content: AnyCarried) -> list[Outcome]:
+        """Take something to another broker (or to this one), as well as can be."""
+
+    def time_passed(self, now: float) -> list[Outcome]:
+        """A deadline has come."""
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""

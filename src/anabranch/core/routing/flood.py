@@ -1,0 +1,158 @@
+"""Flooding: every tick goes to every edge, and edges do all the filtering.
+
+The baseline that everything is measured against, and the simplest router there is. No interest
+travels, so no version says anything: each subscription is contained from the start (`NOTHING` is
+the version of all knowledge and of all interest), and no tick is ever made silent on the way.
+
+Knowledge follows the tree of sites away from its origin; with a target, only towards it. Sites
+behind which there is no edge get nothing. State: the links only.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from anabranch.core.contract import Note, Send
+from anabranch.core.options import Options
+from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
+from anabranch.core.routing.overlay import Overlay
+from anabranch.core.routing.validity import check_knowledge
+from anabranch.model.errors import RemoteError
+from anabranch.model.filter import Filter
+from anabranch.model.frames import AnyCarried, Carry, Datum, Hole, Knowledge, LinkFrame
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.network import Network
+from anabranch.model.version import NOTHING, Version
+
+_FIRST = Version(1, 1)
+
+
+class FloodRouter:
+    """Sends everything everywhere. See the top of this module."""
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        options: Options,
+        limits: Limits = DEFAULT_LIMITS,
+        life: int = 0,
+    ) -> None:
+        del options, limits, life  # nothing to choose, nothing to keep, nothing to number
+        self._name = name
+        self._network = network
+        self._overlay = Overlay(name, network)
+        #: (site, stream) → adjacent sites to send to.
+        self._downstream: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    # -- links ------------------------------------------------------------------------------------
+
+    def link_up(self, now: float, peer: str) -> list[Outcome]:
+        """A link is there."""
+        del now
+        self._overlay.link_up(peer)
+        return []
+
+    def link_down(self, now: float, peer: str) -> list[Outcome]:
+        """A link is gone."""
+        del now
+        self._overlay.link_down(peer)
+        return []
+
+    def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
+        """A link takes no more for the time being, or takes again."""
+        del now
+        self._overlay.link_full(peer, full)
+        return []
+
+    def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
+        """A frame came over a link."""
+        del now
+        if isinstance(frame, Carry):
+            return self._overlay.carried(peer, frame)
+        if not isinstance(frame, Knowledge):
+            raise RemoteError(
+                f"{peer!r} sends {type(frame).__name__}, which floods know nothing of"
+            )
+        check_knowledge(self._overlay, peer, frame)
+        return self._spread(frame)
+
+    # -- the edge and the origin ------------------------------------------------------------------
+
+    def interest(
+        self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
+    ) -> tuple[dict[str, Version], list[Outcome]]:
+        """Every subscription is contained in everything."""
+        del now, removed
+        return dict.fromkeys(added, NOTHING), []
+
+    def publish(  # noqa: PLR0917 - as the contract has it
+        self,
+        now: float,
+        mark: int,
+        data: Sequence[Datum],
+        silent: Sequence[tuple[int, int]] = (),
+        withheld: Sequence[Hole] = (),
+        head: int = 0,
+        time_ns: int = 0,
+        target: str = "",
+    ) -> list[Outcome]:
+        """Ticks of the own stream."""
+        del now
+        parts = list(data), list(silent), list(withheld), head, time_ns
+        return self._spread(Knowledge(self._name, self._name, target, mark, *parts))
+
+    def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
+        """Marks say nothing here, but a stream without a tick could not tell that it exists: the
+        first mark makes it begin."""
+        del now, mark
+        return [] if vector else [VectorAdvance({self._name: _FIRST})]
+
+    # -- everybody --------------------------------------------------------------------------------
+
+    def carry(self, now: float, target: str, content: AnyCarried) -> list[Outcome]:
+        """Take something to another broker."""
+        del now
+        return self._overlay.carry(target, content)
+
+    def time_passed(self, now: float) -> list[Outcome]:
+        """Nothing waits."""
+        del now
+        return []
+
+    def next_deadline(self) -> float | None:
+        """Nothing waits."""
+        return None
+
+    # -- spreading --------------------------------------------------------------------------------
+
+    def _spread(self, frame: Knowledge) -> list[Outcome]:
+        """Send on from the site a frame is in, and from own sites behind it."""
+        out: list[Outcome] = []
+        pending = [frame]
+        while pending:
+            at = pending.pop(0)
+            if at.site == self._name and at.target in ("", self._name):
+                parts = at.data, at.silent, at.withheld, at.head, at.time_ns
+                out.append(Arrival(at.stream, NOTHING, *parts))
+            for site in self._directions(at):
+                parts = at.data, at.silent, at.withheld, at.head, at.time_ns
+                onward = Knowledge(at.stream, site, at.target, at.mark, *parts)
+                broker = self._overlay.choose(site, at.stream)
+                if broker == self._name:
+                    pending.append(onward)
+                elif broker is not None:
+                    out.append(Send(broker, onward))
+                else:
+                    out.append(Note("info", f"no broker of site {site!r} takes any ticks"))
+        return out
+
+    def _directions(self, frame: Knowledge) -> tuple[str, ...]:
+        network, site, stream, target = self._network, frame.site, frame.stream, frame.target
+        if target:
+            return () if target == site else (network.next_site(site, target),)
+        known = self._downstream.get((site, stream))
+        if known is None:
+            back = "" if site == stream else network.next_site(site, stream)
+            around = network.neighbours(site)
+            known = tuple(s for s in around if s != back and network.edges_behind(site, s))
+            self._downstream[site, stream] = known
+        return known

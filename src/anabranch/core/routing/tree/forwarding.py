@@ -1,0 +1,230 @@
+"""Ticks at one site: what is sent on as data, what becomes silence.
+
+For every direction that leads away from the origin, ticks are filtered if this presence knows
+enough (`sufficiency`), and sent on as they are if it does not. Rules:
+
+1. What is filtered becomes silence with the same mark: the claim that nothing in it matches the
+   interest of the mark's vector. Nothing disappears without one.
+2. Silence waits a little for data of the same stream and mark to go with, or for more silence.
+   Data never waits, and the first ticks of a mark do not either: subscriptions wait for them.
+   Marks do not mix: silence of another mark goes first.
+3. Ticks for one edge (an answer to a nack) go only towards it, at once, and are filtered like all.
+4. A hand-over to the own presence in the next site costs no link; it is filtered only if the
+   answer is at hand.
+
+State: silence that waits, at most `RANGES_MAX` ranges per direction and stream. If it is lost,
+edges ask for the ticks.
+
+Prior art: Zhao 2006, §3.1.2 (silence), §3.2.3, §4.1.7.
+"""
+
+from collections.abc import Callable, Sequence
+
+from anabranch.core.contract import Note
+from anabranch.core.ranges import RangeSet
+from anabranch.core.routing.tree.interest import Directions, Interest
+from anabranch.core.routing.tree.sufficiency import Sufficiency
+from anabranch.core.routing.tree.surroundings import Surroundings
+from anabranch.core.routing.tree.topology import Outlook
+from anabranch.model.encoding import decode_envelope
+from anabranch.model.frames import Datum, Knowledge
+from anabranch.model.values import Attributes
+
+#: Ranges of silence that may wait.
+RANGES_MAX = 512
+
+#: Per event, who wants it.
+Answers = Sequence[Directions]
+Observer = Callable[[float, Attributes, Directions, tuple[str, ...]], None]
+
+
+class _Waiting:
+    """Silence for one direction and stream."""
+
+    __slots__ = ("due", "head", "mark", "silent", "time_ns")
+
+    def __init__(self, due: float, mark: int) -> None:
+        self.due = due
+        self.mark = mark
+        self.silent = RangeSet()
+        self.head = 0
+        self.time_ns = 0
+
+
+class Forwarding:
+    """The ticks that pass one site. See the rules at the top of this module."""
+
+    def __init__(
+        self, around: Surroundings, outlook: Outlook, interest: Interest, sufficiency: Sufficiency
+    ) -> None:
+        self._around = around
+        self._outlook = outlook
+        self._interest = interest
+        self._sufficiency = sufficiency
+        self._filters_always = "no-sufficiency" in around.plants
+        #: Told of every event that is matched, with who wants it and where it may go.
+        self.observer: Observer | None = None
+        #: (direction, stream) → silence; the one that is due first comes first.
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        #: (direction, stream) → the latest mark that was sent.
+        self._latest: dict[tuple[str, str], int] = {}
+        #: Directions in which nobody could be reached; noted once.
+        self._unreachable: dict[str, None] = {}
+
+    def knowledge(self, now: float, frame: Knowledge) -> None:
+        """Send ticks on from here."""
+        stream, mark, target = frame.stream, frame.mark, frame.target
+        directions = self._outlook.downstream(stream)
+        if target:
+            toward = self._outlook.toward.get(target)
+            directions = (toward,) if toward is not None and toward in directions else ()
+        if not directions:
+            return
+        is_own = self._around.overlay.is_own
+        may_filter = [
+            self._filters_always or self._sufficiency.holds(stream, mark, d) for d in directions
+        ]
+        answers: Answers | None = None
+        if frame.data and any(
+            may and not is_own(d) for may, d in zip(may_filter, directions, strict=True)
+        ):
+            answers = self._match(now, frame.data, directions)
+        for direction, may in zip(directions, may_filter, strict=True):
+            self._forward(now, frame, direction, answers if may else None)
+
+    def _match(self, now: float, data: Sequence[Datum], directions: tuple[str, ...]) -> Answers:
+        """Per event, the directions that want it."""
+        interest, limits = self._interest, self._around.limits
+        self._around.counters.matches += len(data)
+        if not interest:
+            return [frozenset()] * len(data)
+        attributes = [decode_envelope(datum.body, limits).attributes() for datum in data]
+        answers = [interest.destinations(each) for each in attributes]
+        if self.observer is not None:
+            for each, wanted in zip(attributes, answers, strict=True):
+                self.observer(now, each, wanted, directions)
+        return answers
+
+    def _forward(
+        self, now: float, frame: Knowledge, direction: str, answers: Answers | None
+    ) -> None:
+        counters = self._around.counters
+        silent = frame.silent
+        if answers is None:
+            data = frame.data
+            counters.data_unfiltered += len(data)
+        else:
+            data = [d for d, to in zip(frame.data, answers, strict=True) if direction in to]
+            if len(data) < len(frame.data):
+                counters.data_filtered += len(frame.data) - len(data)
+                silent = _with_dropped(silent, frame.data, answers, direction)
+        counters.data_forwarded += len(data)
+        mark = frame.mark
+        if "silence-without-vector" in self._around.plants and silent and not data:
+            mark = 0
+        key = direction, frame.stream
+        is_prompt = bool(data or frame.withheld or frame.target)
+        if mark > self._latest.get(key, 0):
+            self._latest[key] = mark
+            is_prompt = True
+        if self._around.overlay.is_own(direction):
+            self._send(direction, _onward(frame, direction, mark, data, silent))
+        elif not is_prompt:
+            self._wait(now, direction, frame, mark, silent)
+        else:
+            waiting = None if frame.target else self._waiting.pop(key, None)
+            if waiting is not None and waiting.mark == mark:
+                silent = _joined(waiting.silent, silent)
+            elif waiting is not None:
+                self._release(direction, frame.stream, waiting)
+            self._send(direction, _onward(frame, direction, mark, data, silent))
+
+    # -- silence ----------------------------------------------------------------------------------
+
+    def _wait(
+        self,
+        now: float,
+        direction: str,
+        frame: Knowledge,
+        mark: int,
+        silent: Sequence[tuple[int, int]],
+    ) -> None:
+        key = direction, frame.stream
+        waiting = self._waiting.get(key)
+        if waiting is not None and (
+            waiting.mark != mark or len(waiting.silent) + len(silent) > RANGES_MAX
+        ):
+            self._release(direction, frame.stream, self._waiting.pop(key))
+            waiting = None
+        if waiting is None:
+            due = now + self._around.options.silence_after_s
+            self._waiting[key] = waiting = _Waiting(due, mark)
+        for first, last in silent:
+            waiting.silent.add(first, last)
+        if frame.head >= waiting.head:
+            waiting.head, waiting.time_ns = frame.head, frame.time_ns
+
+    def _release(self, direction: str, stream: str, waiting: _Waiting) -> None:
+        frame = Knowledge(
+            stream,
+            direction,
+            "",
+            waiting.mark,
+            [],
+            list(waiting.silent),
+            [],
+            waiting.head,
+            waiting.time_ns,
+        )
+        self._send(direction, frame)
+
+    def time_passed(self, now: float) -> None:
+        """Send the silence that is due."""
+        while self._waiting:
+            key = next(iter(self._waiting))
+            if self._waiting[key].due > now:
+                return
+            self._release(*key, self._waiting.pop(key))
+
+    def next_deadline(self) -> float | None:
+        """When silence is due."""
+        return next(iter(self._waiting.values())).due if self._waiting else None
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _send(self, direction: str, frame: Knowledge) -> None:
+        around = self._around
+        broker = around.overlay.choose(direction, frame.stream)
+        if broker is not None:
+            self._unreachable.pop(direction, None)
+            around.send_knowledge(broker, frame)
+            return
+        around.counters.knowledge_dropped += 1
+        if direction not in self._unreachable:
+            self._unreachable[direction] = None
+            around.out.append(Note("info", f"no broker of site {direction!r} takes any ticks"))
+
+
+def _onward(
+    frame: Knowledge, site: str, mark: int, data: list[Datum], silent: list[tuple[int, int]]
+) -> Knowledge:
+    """What is left of a frame, for the next site."""
+    parts = frame.withheld, frame.head, frame.time_ns
+    return Knowledge(frame.stream, site, frame.target, mark, data, silent, *parts)
+
+
+def _with_dropped(
+    silent: list[tuple[int, int]], data: Sequence[Datum], answers: Answers, direction: str
+) -> list[tuple[int, int]]:
+    """The silence there was, and the ticks that a direction does not want."""
+    ranges = RangeSet(silent)
+    for datum, wanted in zip(data, answers, strict=True):
+        if direction not in wanted:
+            ranges.add(datum.tick, datum.tick)
+    return list(ranges)
+
+
+def _joined(ranges: RangeSet, more: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    for first, last in more:
+        ranges.add(first, last)
+    return list(ranges)

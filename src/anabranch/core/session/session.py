@@ -1,0 +1,223 @@
+"""A client's session with one broker, without the connection: pure, like the broker's core.
+
+    session = Session("till-3", incarnation=7)
+    perform(session.subscribe(now, "orders", "kind = 'order'", quality="durable"))
+    perform(session.connected(now))
+    perform(session.frame(now, frame))
+
+A session is for one broker and for any number of connections to it, one after the other. It takes
+calls of the application, frames of the broker and the passing of time, and returns effects
+(`effects`). Its halves are independent: `publishing` says how events are published exactly once,
+`subscribing` how matches are delivered exactly once; their rules are the promises.
+
+Moving to another broker: the subscriptions go at once,
+
+    new = Session("till-3")
+    for standing in old.standings():
+        new.take_over(now, old.let_go(standing.name))
+
+the publisher when nothing binds it any more: as long as `old.may_move_publisher()` is false, the
+client keeps a connection (or tries to) to the old broker too; then `new.open_incarnation(8)`.
+
+Nothing in here reads a clock; `now` is in seconds and never goes back. A frame that breaks the
+protocol raises `RemoteError`; whoever drives the session then closes the connection.
+"""
+
+from collections.abc import Mapping
+
+from anabranch.core.session.effects import (
+    SendFrame,
+    SessionEffects,
+    SessionOptions,
+    Standing,
+    StartKind,
+    TellCut,
+)
+from anabranch.core.session.publishing import Publishing
+from anabranch.core.session.subscribing import Subscribing
+from anabranch.model.client_frames import (
+    AnyClientFrame,
+    Confirmed,
+    Connect,
+    Cut,
+    Deliver,
+    PublishRefused,
+    Quality,
+    Refused,
+    StartsAt,
+    Subscribed,
+    Unsubscribed,
+    Withheld,
+)
+from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.event import Event
+from anabranch.model.filter import Filter
+from anabranch.model.frames import PROTOCOL_VERSION
+from anabranch.model.header import EventId
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+
+_NO_TICKS: Mapping[str, int] = {}
+
+
+class Session:
+    """One client at one broker. See the top of this module."""
+
+    def __init__(
+        self,
+        client: str,
+        *,
+        incarnation: int = 0,
+        options: SessionOptions = SessionOptions(),  # noqa: B008
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        """`incarnation` is higher than any this client ever used; 0: it does not publish here."""
+        self.client = client
+        self._limits = limits
+        self._is_connected = False
+        self._publishing = Publishing(client, incarnation, options, limits)
+        self._subscribing = Subscribing(options)
+
+    # -- publishing -----------------------------------------------------------------------------
+
+    def publish(
+        self, now: float, *events: Event, time_ns: int = 0
+    ) -> tuple[list[EventId], SessionEffects]:
+        """Publish events in this order. `Confirm` follows, for each or for several at once."""
+        return self._publishing.publish(now, events, time_ns)
+
+    def has_room(self, events: int = 1, size: int = 0) -> bool:
+        """Whether `publish` would take this many events with this many encoded bytes."""
+        return self._publishing.has_room(events, size)
+
+    def unconfirmed(self) -> list[bytes]:
+        """The encoded events that wait for confirmation, in order."""
+        return self._publishing.unconfirmed()
+
+    def may_move_publisher(self) -> bool:
+        """Whether the publisher may go on at another broker, with a new incarnation."""
+        return self._publishing.may_move()
+
+    def open_incarnation(self, incarnation: int) -> None:
+        """Publish with this incarnation from now on; it is higher than any used before."""
+        self._publishing.open_incarnation(incarnation)
+
+    # -- subscribing ----------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        now: float,
+        name: str,
+        filter_text: str,
+        *,
+        quality: Quality = "reliable",
+        start: StartKind = "now",
+        start_time_ns: int = 0,
+        start_ticks: Mapping[str, int] = _NO_TICKS,
+        window: int = 256,
+        manual_ack: bool = False,
+    ) -> SessionEffects:
+        """Subscribe. `start="resume"` comes back to a durable subscription of which nothing is
+        known but its name; with a `Standing` in hand, use `take_over`."""
+        standing = Standing(
+            name=name,
+            filter=filter_text,
+            start=start,
+            start_time_ns=start_time_ns,
+            start_ticks=start_ticks,
+            window=window,
+            manual_ack=manual_ack,
+        )
+        return self._subscribe(now, standing, quality)
+
+    def take_over(self, now: float, standing: Standing) -> SessionEffects:
+        """Come back to a durable subscription, from another broker or another life."""
+        return self._subscribe(now, standing, "durable")
+
+    def _subscribe(self, _now: float, standing: Standing, quality: Quality) -> SessionEffects:
+        Filter.parse(standing.filter, self._limits)
+        return self._subscribing.subscribe(standing, quality)
+
+    def unsubscribe(self, _now: float, name: str) -> SessionEffects:
+        """End a subscription; `TellEnded` follows when the broker knows where."""
+        return self._subscribing.unsubscribe(name)
+
+    def ack(self, _now: float, name: str, ticks: Mapping[str, int] | None = None) -> SessionEffects:
+        """The application has dealt with all it was given, or with everything up to `ticks`."""
+        return self._subscribing.ack(name, ticks)
+
+    def standings(self) -> list[Standing]:
+        """The state of all durable subscriptions, for keeping it."""
+        return self._subscribing.standings()
+
+    def knows(self, name: str) -> bool:
+        """Whether there is such a subscription, ending ones included."""
+        return self._subscribing.find(name) is not None
+
+    def is_ending(self, name: str) -> bool:
+        """Whether the application wanted this subscription to end."""
+        subscription = self._subscribing.find(name)
+        return subscription is not None and subscription.wants_end
+
+    def progress(self, name: str) -> Mapping[str, int]:
+        """Stream → the application was given everything up to this tick."""
+        subscription = self._subscribing.find(name)
+        return {} if subscription is None else subscription.received
+
+    def let_go(self, name: str) -> Standing:
+        """Take a durable subscription out of this session, for another one to take over."""
+        return self._subscribing.let_go(name)
+
+    # -- the connection -------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._is_connected
+
+    def connected(self, now: float) -> SessionEffects:
+        """There is a new connection: greet, subscribe everything, send what is unconfirmed."""
+        if self._is_connected:
+            raise LocalError("the session has a connection; say when it is gone, then connect anew")
+        self._is_connected = True
+        greeting = SendFrame(Connect(PROTOCOL_VERSION, self.client))
+        return [greeting, *self._subscribing.connected(), *self._publishing.connected(now)]
+
+    def disconnected(self, _now: float) -> SessionEffects:
+        """The connection is gone, and whatever was on its way."""
+        if not self._is_connected:
+            return []
+        self._is_connected = False
+        self._publishing.disconnected()
+        return self._subscribing.disconnected()
+
+    def frame(self, now: float, frame: AnyClientFrame) -> SessionEffects:
+        """The broker says something."""
+        if not self._is_connected:
+            return []
+        match frame:
+            case Deliver() | StartsAt() | Withheld():
+                return self._subscribing.ticks(now, frame)
+            case Confirmed():
+                return self._publishing.confirmed(now, frame)
+            case PublishRefused():
+                return self._publishing.refused(now, frame)
+            case Subscribed():
+                return self._subscribing.subscribed(frame)
+            case Unsubscribed():
+                return self._subscribing.unsubscribed(frame)
+            case Refused():
+                return self._subscribing.refused(frame)
+            case Cut(subscription=""):
+                return [TellCut("", frame.reason)]
+            case Cut():
+                return self._subscribing.cut(frame)
+        raise RemoteError(f"a broker does not say {type(frame).__name__} to a client")
+
+    def time_passed(self, now: float) -> SessionEffects:
+        """A deadline has come."""
+        return [*self._subscribing.time_passed(now), *self._publishing.time_passed(now)]
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        deadlines = (self._subscribing.next_deadline(), self._publishing.next_deadline())
+        return min((each for each in deadlines if each is not None), default=None)

@@ -1,0 +1,262 @@
+"""The subscribing half of a client's session: what is subscribed, at this broker.
+
+Rules:
+
+1. *Durable* subscriptions outlive connections. Each attachment carries an ownership number, higher
+   than any this client used before, and the ticks the application has dealt with. What comes again
+   is dropped, so the application gets every match once, through any number of reconnects.
+2. *Roaming*: `let_go` takes a durable subscription out of this session, as a `Standing`;
+   `take_over` puts it into the session with another broker. As long as the standing (received
+   ticks included) survives, the application sees neither a repetition nor a gap.
+3. A client that lost part of its state sees some events again, exactly these:
+   - a new process that kept number and acked ticks: those after the acked ticks it kept;
+   - a client that kept nothing (number 0, start `resume`): those after the position its owner
+     knows, which is what the owner got acknowledged and wrote down. They were acknowledged by the
+     application perhaps, but the acknowledgement did not get that far. It waits as long as the
+     owner cannot be found.
+   Neither skips any.
+4. *Reliable* subscriptions end with the connection on which they stood; the application is told,
+   and may subscribe anew, from a later tick. *Best-effort* ones are asked for again, over the gap.
+5. An end is an end for everybody: what was delivered until the broker answers `Unsubscribe` is
+   still handed over; the ticks told are at least what was received. A durable subscription is
+   attached before it is ended if need be, since nobody else can tell where it ends. If its end had
+   been granted and the answer was lost, the origins may have forgotten what followed: the broker
+   then speaks of a hole, and the end is before it.
+6. What the broker says about a subscription that is not here (any more) is ignored.
+7. Cut or refused, a subscription leaves this session; for a durable one the standing is handed
+   back, and what becomes of it is the application's choice. (If it was cut because somebody else
+   uses it with a higher number, coming back at once would only start a quarrel.)
+
+The state is the application's to keep: `standings` at any time. Whoever keeps it on disk writes the
+number before it performs the effects of `connected`, or comes back with number 0.
+"""
+
+from collections.abc import Mapping
+
+from anabranch.core.session.effects import (
+    SendFrame,
+    SessionEffects,
+    SessionOptions,
+    Standing,
+    TellCut,
+    TellEnded,
+    TellRefused,
+    TellStands,
+)
+from anabranch.core.session.subscription import Subscription
+from anabranch.model.client_frames import (
+    Cut,
+    Deliver,
+    Quality,
+    Refused,
+    StartsAt,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    Withheld,
+)
+from anabranch.model.errors import DuplicateIdError, LocalError, RemoteError, UnknownIdError
+
+LOST = "the connection was lost"
+
+
+class Subscribing:
+    """The subscriptions of one client at one broker. See the rules at the top of this module."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self._options = options
+        self._connected = False
+        self._drop_repeated = "client-no-dedup" not in options.plants
+        self._subscriptions: dict[str, Subscription] = {}
+        #: The last one used; never used again, whatever becomes of the connection.
+        self._request = 0
+
+    # -- the application ------------------------------------------------------------------------
+
+    def subscribe(self, standing: Standing, quality: Quality) -> SessionEffects:
+        """Subscribe, or come back to a durable subscription."""
+        if standing.name in self._subscriptions:
+            raise DuplicateIdError(
+                f"there is a subscription {standing.name!r} already; choose another name,"
+                " or wait until it has ended"
+            )
+        if quality != "durable" and standing.start == "resume":
+            raise LocalError(f"only a durable subscription can be resumed; {quality} starts anew")
+        subscription = Subscription(standing, quality)
+        self._subscriptions[standing.name] = subscription
+        return self._attach(subscription) if self._connected else []
+
+    def unsubscribe(self, name: str) -> SessionEffects:
+        """The application wants no more."""
+        subscription = self._get(name)
+        if subscription.wants_end:
+            return []
+        subscription.wants_end = True
+        if subscription.phase == "stands":
+            return [self._end(subscription)]
+        kept_elsewhere = subscription.quality == "durable" and subscription.was_asked_for
+        if subscription.phase == "apart" and not kept_elsewhere:
+            return [self._ended(subscription, {})]
+        return []
+
+    def ack(self, name: str, ticks: Mapping[str, int] | None) -> SessionEffects:
+        """The application has dealt with what it was given, all or up to these ticks."""
+        subscription = self._get(name)
+        subscription.ack(ticks)
+        return self._acknowledge(subscription)
+
+    def standings(self) -> list[Standing]:
+        """The state of all durable subscriptions."""
+        every = self._subscriptions.values()
+        return [each.as_standing() for each in every if each.quality == "durable"]
+
+    def let_go(self, name: str) -> Standing:
+        """Take a durable subscription out of this session, for another one."""
+        subscription = self._get(name)
+        if subscription.quality != "durable":
+            raise LocalError(f"{name!r} is {subscription.quality}; only durable ones can roam")
+        if subscription.wants_end:
+            raise LocalError(f"{name!r} is ending; wait until it has")
+        del self._subscriptions[name]
+        return subscription.as_standing()
+
+    # -- the connection -------------------------------------------------------------------------
+
+    def connected(self) -> SessionEffects:
+        """There is a connection: ask for everything."""
+        self._connected = True
+        effects: SessionEffects = []
+        for subscription in self._subscriptions.values():
+            effects += self._attach(subscription)
+        return effects
+
+    def disconnected(self) -> SessionEffects:
+        """There is none any more: what stood on it ends, but for what is durable."""
+        self._connected = False
+        effects: SessionEffects = []
+        for subscription in list(self._subscriptions.values()):
+            stood = subscription.has_stood
+            subscription.detach()
+            if subscription.quality == "durable":
+                continue
+            if subscription.wants_end:
+                effects.append(self._ended(subscription, {}))
+            elif stood and subscription.quality == "reliable":
+                del self._subscriptions[subscription.name]
+                effects.append(TellCut(subscription.name, LOST))
+        return effects
+
+    def subscribed(self, frame: Subscribed) -> SessionEffects:
+        """The broker has a subscription."""
+        subscription = self._answered(frame.request)
+        if subscription is None or subscription.phase != "asked":
+            return []
+        starts = subscription.stands(frame)
+        effects = [TellStands(subscription.name, subscription.number), *starts]
+        if subscription.wants_end:
+            effects.append(self._end(subscription))
+        return effects
+
+    def unsubscribed(self, frame: Unsubscribed) -> SessionEffects:
+        """The broker delivers no more."""
+        subscription = self._answered(frame.request)
+        if subscription is None or subscription.phase != "ending":
+            return []
+        return [self._ended(subscription, frame.ticks)]
+
+    def refused(self, frame: Refused) -> SessionEffects:
+        """The broker does not want to."""
+        subscription = self._answered(frame.request)
+        if subscription is None or subscription.phase not in {"asked", "ending"}:
+            return []
+        if subscription.phase == "ending":
+            # There is nothing to end at the broker, so it has ended where the application stands.
+            return [self._ended(subscription, {})]
+        del self._subscriptions[subscription.name]
+        # Of an earlier request only the answer may have been lost; then there is something to end.
+        may_stand = subscription.start == "resume" or subscription.number > 1
+        standing = subscription.as_standing() if may_stand else None
+        return [TellRefused(subscription.name, frame.reason, standing)]
+
+    def cut(self, frame: Cut) -> SessionEffects:
+        """The broker ends a subscription by itself."""
+        subscription = self._subscriptions.pop(frame.subscription, None)
+        if subscription is None:
+            return []
+        if subscription.wants_end and subscription.quality != "durable":
+            return [TellEnded(subscription.name, dict(subscription.received))]
+        standing = subscription.as_standing() if subscription.quality == "durable" else None
+        return [TellCut(subscription.name, frame.reason, standing)]
+
+    def ticks(self, now: float, frame: StartsAt | Deliver | Withheld) -> SessionEffects:
+        """The broker says something about ticks."""
+        subscription = self._subscriptions.get(frame.subscription)
+        if subscription is None or subscription.phase == "apart":
+            return []
+        if isinstance(frame, Deliver):
+            effects = subscription.deliver(frame, self._drop_repeated)
+        elif isinstance(frame, StartsAt):
+            return subscription.starts_at(frame)
+        else:
+            effects = subscription.withhold(frame)
+        if 4 * subscription.unacked_events >= subscription.standing.window:
+            effects += self._acknowledge(subscription)
+        elif subscription.ack_at is None:
+            subscription.ack_at = now + self._options.ack_after_s
+        return effects
+
+    def time_passed(self, now: float) -> SessionEffects:
+        """Acknowledgements may be due."""
+        effects: SessionEffects = []
+        for subscription in self._subscriptions.values():
+            if subscription.ack_at is not None and now >= subscription.ack_at:
+                effects += self._acknowledge(subscription)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        deadlines = (each.ack_at for each in self._subscriptions.values())
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def find(self, name: str) -> Subscription | None:
+        """The subscription of this name, if there is one."""
+        return self._subscriptions.get(name)
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _get(self, name: str) -> Subscription:
+        subscription = self._subscriptions.get(name)
+        if subscription is None:
+            raise UnknownIdError(f"there is no subscription {name!r} in this session")
+        return subscription
+
+    def _answered(self, request: int) -> Subscription | None:
+        """Whom an answer is for, if anybody still waits for it."""
+        if not 0 < request <= self._request:
+            raise RemoteError(f"request {request} was answered, but never made")
+        every = self._subscriptions.values()
+        return next((each for each in every if each.request == request), None)
+
+    def _attach(self, subscription: Subscription) -> SessionEffects:
+        self._request += 1
+        return [SendFrame(subscription.attach(self._request))]
+
+    def _end(self, subscription: Subscription) -> SendFrame:
+        self._request += 1
+        subscription.phase = "ending"
+        subscription.request = self._request
+        return SendFrame(Unsubscribe(self._request, subscription.name))
+
+    def _ended(self, subscription: Subscription, ticks: Mapping[str, int]) -> TellEnded:
+        del self._subscriptions[subscription.name]
+        ends = dict(subscription.received)
+        for stream, tick in ticks.items():
+            ends[stream] = max(tick, ends.get(stream, 0))
+        ends.update(subscription.closed)
+        return TellEnded(subscription.name, ends)
+
+    def _acknowledge(self, subscription: Subscription) -> SessionEffects:
+        subscription.unacked_events = 0
+        subscription.ack_at = None
+        ack = subscription.owed_ack()
+        return [] if ack is None else [SendFrame(ack)]

@@ -1,0 +1,211 @@
+"""The tail: the recent end of the log, in memory.
+
+What edges ask for is mostly recent, so the newest ticks are kept as they are sent. Ticks below are
+in the log only. Rules:
+
+1. Ticks run without a gap from `first` to `last`; `oldest` ≤ `first` is where the log begins, and
+   `synced` ≤ `last` how much of it is on disk. What is not synced is always here.
+2. What leaves the origin is never beyond `synced`.
+3. A tick without an event is *quiet*: silence, if it is a mark; withheld, if its event was
+   transient and is gone. The body of a transient event is nowhere but here, for as long as it fits.
+4. Times never decrease with the tick.
+
+State: found again in the log, but for the bodies of transient events, which are safe to lose.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import attrgetter
+
+import msgspec
+
+from anabranch.core.asks import Emit
+from anabranch.core.marks import Marks
+from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
+from anabranch.model.frames import Datum, Hole
+from anabranch.model.limits import Limits
+
+#: Ticks, and bytes of their events, that go out at once.
+EMIT_TICKS_MAX = 1_024
+EMIT_BYTES_MAX = 1_048_576
+
+_ANY = 1 << 62
+#: What was checked when it was published is not checked again: limits may have changed since.
+STORED_LIMITS = Limits(
+    attributes_max=_ANY,
+    name_bytes_max=_ANY,
+    value_bytes_max=_ANY,
+    payload_bytes_max=_ANY,
+    destinations_max=_ANY,
+    event_bytes_max=_ANY,
+)
+
+
+class Quiet(msgspec.Struct, frozen=True, gc=False):
+    """A tick without an event."""
+
+    time_ns: int
+    #: Why its event is withheld; "" if there never was one.
+    reason: str = ""
+
+
+Entry = Datum | Quiet
+
+_time_of = attrgetter("time_ns")
+
+
+def entry_of(tick: int, record: AnyRecord) -> Entry:
+    """What the log tells of a tick."""
+    if isinstance(record, EventRecord):
+        return Datum(tick, record.time_ns, record.body)
+    reason = "transient" if isinstance(record, BlankRecord) else ""
+    return Quiet(record.time_ns, reason)
+
+
+def size_of(entry: Entry) -> int:
+    """The bytes of its event."""
+    return len(entry.body) if isinstance(entry, Datum) else 0
+
+
+def fitting(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
+    """As many of these as have at most so many bytes; one if even the first has more."""
+    size = 0
+    for place, entry in enumerate(entries):
+        size += size_of(entry)
+        if size > bytes_max and place:
+            return entries[:place]
+    return entries
+
+
+class Tail:
+    """The newest ticks of one log. See the rules at the top of this module."""
+
+    __slots__ = ("_bytes", "_entries", "first", "oldest", "synced", "unsynced_bytes")
+
+    def __init__(self, oldest: int, first: int) -> None:
+        #: The oldest tick of the log, or the next one if the log is empty.
+        self.oldest = oldest
+        #: The oldest tick in memory, or the next one if there is none.
+        self.first = first
+        #: The newest tick that is on disk.
+        self.synced = first - 1
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self.unsynced_bytes = 0
+
+    @property
+    def last(self) -> int:
+        """The newest tick, synced or not."""
+        return self.first + len(self._entries) - 1
+
+    @property
+    def log_ticks(self) -> int:
+        """Ticks in the log."""
+        return self.first + len(self._entries) - self.oldest
+
+    @property
+    def last_time_ns(self) -> int:
+        """When the newest tick was made; 0 if it is not in memory."""
+        return self._entries[-1].time_ns if self._entries else 0
+
+    def append(self, entry: Entry) -> None:
+        """The next tick."""
+        self._entries.append(entry)
+        size = size_of(entry)
+        self._bytes += size
+        self.unsynced_bytes += size
+
+    def between(self, first: int, last: int) -> list[Entry]:
+        """The ticks of a range, all of them in memory."""
+        assert self.first <= first, (self.first, first)
+        return self._entries[first - self.first : last - self.first + 1]
+
+    def first_at(self, time_ns: int) -> int:
+        """The first tick in memory that was made at this time or later, or the next one."""
+        return self.first + bisect_left(self._entries, time_ns, key=_time_of)
+
+    def head_time_ns(self, clock_ns: int) -> int:
+        """No tick after `synced` was or will be made before this time."""
+        unsynced = self._entries[self.synced + 1 - self.first :][:1]
+        return unsynced[0].time_ns if unsynced else clock_ns
+
+    def sync(self, tick: int) -> None:
+        """Everything up to this tick is on disk."""
+        self.unsynced_bytes -= sum(map(size_of, self.between(self.synced + 1, tick)))
+        self.synced = tick
+
+    def trim(self, ticks_max: int, bytes_max: int) -> None:
+        """Drop the oldest from memory beyond these bounds, but nothing that is not synced."""
+        excess = len(self._entries) - ticks_max
+        # Not one by one: the list moves as a whole.
+        if excess * 4 <= ticks_max and self._bytes <= bytes_max:
+            return
+        size = self._bytes
+        count = 0
+        for entry in self._entries[: self.synced - self.first + 1]:
+            if count >= excess and size <= bytes_max:
+                break
+            size -= size_of(entry)
+            count += 1
+        self._drop(count)
+
+    def forget(self, tick: int) -> None:
+        """The log begins after this tick, which is synced."""
+        self.oldest = tick + 1
+        if self.first <= tick:
+            self._drop(tick + 1 - self.first)
+
+    def _drop(self, count: int) -> None:
+        self._bytes -= sum(map(size_of, self._entries[:count]))
+        del self._entries[:count]
+        self.first += count
+
+
+# -- as knowledge -------------------------------------------------------------------------------
+
+
+def emits_of(
+    marks: Marks,
+    first: int,
+    entries: Sequence[Entry],
+    *,
+    head: int,
+    time_ns: int,
+    target: str = "",
+) -> list[Emit]:
+    """These ticks as knowledge, each part under one mark and of bounded size."""
+    emits = []
+    for mark, start, end in marks.spans(first, first + len(entries) - 1):
+        while start <= end:
+            stop = min(end, start + EMIT_TICKS_MAX - 1)
+            part = fitting(entries[start - first : stop - first + 1], EMIT_BYTES_MAX)
+            data, silent, withheld = _sorted_out(start, part)
+            emits.append(Emit(mark, data, silent, withheld, head, time_ns, target))
+            start += len(part)
+    return emits
+
+
+def _sorted_out(
+    first: int, entries: Sequence[Entry]
+) -> tuple[list[Datum], list[tuple[int, int]], list[Hole]]:
+    data: list[Datum] = []
+    silent: list[tuple[int, int]] = []
+    withheld: list[Hole] = []
+    for tick, entry in enumerate(entries, first):
+        if isinstance(entry, Datum):
+            data.append(entry)
+        elif entry.reason:
+            add_hole(withheld, tick, entry.reason)
+        elif silent and silent[-1][1] == tick - 1:
+            silent[-1] = (silent[-1][0], tick)
+        else:
+            silent.append((tick, tick))
+    return data, silent, withheld
+
+
+def add_hole(holes: list[Hole], tick: int, reason: str) -> None:
+    """One more tick is withheld; it joins the hole before it if that is for the same reason."""
+    if holes and holes[-1].last == tick - 1 and holes[-1].reason == reason:
+        holes[-1] = Hole(holes[-1].first, tick, reason)
+    else:
+        holes.append(Hole(tick, tick, reason))

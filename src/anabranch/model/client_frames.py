@@ -1,0 +1,169 @@
+"""Client frames: everything that a client and the broker it is connected to say to each other.
+
+The rules of `frames` hold here too. A client speaks to the origin (`Publish`) and to the edge (all
+the rest) of one broker.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from anabranch.model.frames import (
+    ITEMS_MAX,
+    Data,
+    Holes,
+    Name,
+    Nanoseconds,
+    OptionalName,
+    Part,
+    Reason,
+    Text,
+    Tick,
+    Ticks,
+)
+from anabranch.model.header import Count
+
+#: A refusal whose reason begins so holds for ever; any other may be gone the next time.
+FINAL = "final: "
+Quality = Literal["best-effort", "reliable", "durable"]
+
+
+class ClientFrame(Part, frozen=True):
+    """What a client and its broker say to each other."""
+
+
+class Connect(ClientFrame, frozen=True, tag=1):
+    """The first frame of a session."""
+
+    protocol_version: Count
+    client: Name
+
+
+class Publish(ClientFrame, frozen=True, tag=2):
+    """Encoded events, in the order of their sequence."""
+
+    bodies: Annotated[list[bytes], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+class Confirmed(ClientFrame, frozen=True, tag=3):
+    """All events of this publisher and incarnation up to this sequence are safe."""
+
+    publisher: Name
+    incarnation: Count
+    sequence: Count
+
+
+class PublishRefused(ClientFrame, frozen=True, tag=4):
+    """This event and what followed it in this incarnation was not taken; it may be sent again."""
+
+    publisher: Name
+    incarnation: Count
+    sequence: Count
+    reason: Reason
+
+
+class Subscribe(ClientFrame, frozen=True, tag=5):
+    """A new subscription, or a known one that its client comes back to."""
+
+    request: Count
+    subscription: Name
+    filter: Text
+    quality: Quality
+    #: `now`, `beginning`, `tick` (after `ticks`), `time` (at `time_ns`); or `resume`: a durable
+    #: subscription goes on after `ticks`, or where its owner knows it to stand if `number` is 0.
+    start: Literal["now", "beginning", "tick", "time", "resume"] = "now"
+    time_ns: Nanoseconds = 0
+    ticks: Ticks = msgspec.field(default_factory=dict)
+    #: Ownership number: grows whenever the client attaches a durable subscription.
+    number: Count = 0
+    #: Events that may be on the way to the client without being acknowledged.
+    window: Annotated[int, msgspec.Meta(ge=1, le=ITEMS_MAX)] = 256
+
+
+class Subscribed(ClientFrame, frozen=True, tag=6):
+    """The subscription stands; with which number, and where it resumes."""
+
+    request: Count
+    subscription: Name
+    number: Count
+    ticks: Ticks
+
+
+class StartsAt(ClientFrame, frozen=True, tag=7):
+    """From this tick of the stream on, every match is delivered."""
+
+    subscription: Name
+    stream: Name
+    tick: Tick
+
+
+class Deliver(ClientFrame, frozen=True, tag=8):
+    """Matching events of one stream, in order, and how far that goes."""
+
+    subscription: Name
+    stream: Name
+    data: Data
+    #: There is no other match up to here.
+    through: Tick
+
+
+class Withheld(ClientFrame, frozen=True, tag=9):
+    """Ticks in which there may have been matches that are not delivered."""
+
+    subscription: Name
+    stream: Name
+    holes: Holes
+
+
+class Ack(ClientFrame, frozen=True, tag=10):
+    """The client has dealt with everything up to these ticks."""
+
+    subscription: Name
+    ticks: Ticks
+
+
+class Unsubscribe(ClientFrame, frozen=True, tag=11):
+    """The client wants no more."""
+
+    request: Count
+    subscription: Name
+
+
+class Unsubscribed(ClientFrame, frozen=True, tag=12):
+    """All matches up to these ticks were delivered, and none after them will be."""
+
+    request: Count
+    subscription: Name
+    ticks: Ticks
+
+
+class Refused(ClientFrame, frozen=True, tag=13):
+    """A request cannot be granted."""
+
+    request: Count
+    reason: Reason
+
+
+class Cut(ClientFrame, frozen=True, tag=14):
+    """A subscription ends although the client did not ask for it; "" for the whole session."""
+
+    subscription: OptionalName
+    reason: Reason
+
+
+AnyClientFrame = (
+    Connect
+    | Publish
+    | Confirmed
+    | PublishRefused
+    | Subscribe
+    | Subscribed
+    | StartsAt
+    | Deliver
+    | Withheld
+    | Ack
+    | Unsubscribe
+    | Unsubscribed
+    | Refused
+    | Cut
+)

@@ -1,0 +1,212 @@
+"""Simulated applications: publishers and subscribers on top of the real client session.
+
+They do what people's programs do: connect, publish, subscribe, unsubscribe, lose their connection,
+come back, move to another broker, forget everything. What they are told goes into the history.
+After `calm` they only stay connected.
+"""
+
+from collections.abc import Mapping
+from random import Random
+
+from anabranch.check import history as told
+from anabranch.core.session.effects import (
+    Confirm,
+    SendFrame,
+    SessionEffects,
+    SessionOptions,
+    TellPublishRefused,
+)
+from anabranch.core.session.session import Session
+from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.encoding import decode_envelope
+from anabranch.model.errors import RemoteError
+from anabranch.model.event import Event
+from anabranch.sim.things import Connection
+from anabranch.sim.workload import draw_event
+from anabranch.sim.world import World
+
+_NEVER = float("inf")
+_ANYWHERE: Mapping[str, int] = {}
+
+
+class Application:
+    """A program with a session, that stays connected to its home broker as well as it can."""
+
+    def __init__(
+        self, world: World, name: str, home: str, history: list[told.Record], plants: frozenset[str]
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.home = home
+        self.history = history
+        self.options = SessionOptions(resend_after_s=1.0, plants=plants)
+        self.session = Session(name, options=self.options)
+        self.connection: Connection | None = None
+        self.is_calm = False
+        self._wake_at = _NEVER
+        #: Counts connections wanted, so that an attempt that was overtaken is dropped.
+        self._attempt = 0
+
+    # -- the connection -------------------------------------------------------------------------
+
+    def connect_in(self, delay_s: float) -> None:
+        """Try to connect after a while."""
+        self._attempt += 1
+        self.world.after(delay_s, self._connect, self._attempt)
+
+    def _connect(self, attempt: int) -> None:
+        if attempt != self._attempt or self.connection is not None:
+            return
+        if self.world.dial(self, self.home) is None:
+            self.connect_in(0.1 + self.world.rng.random() * 0.4)
+
+    def leave(self) -> None:
+        """Drop the connection."""
+        if self.connection is not None:
+            self.world.hang_up(self.connection)
+
+    def connected(self, connection: Connection) -> None:
+        """The connection is there."""
+        self.connection = connection
+        self.perform(self.session.connected(self.world.now))
+
+    def disconnected(self, connection: Connection) -> None:
+        """The connection is gone."""
+        if connection is not self.connection:
+            return
+        self.connection = None
+        self.perform(self.session.disconnected(self.world.now))
+        self.connect_in(0.05 + self.world.rng.random() * 0.5)
+
+    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+        """The broker says something."""
+        if connection is not self.connection:
+            return
+        try:
+            self.perform(self.session.frame(self.world.now, frame))
+        except RemoteError as error:
+            raise AssertionError(f"{self.name} refuses {frame!r}: {error}") from error
+
+    # -- the session ----------------------------------------------------------------------------
+
+    def perform(self, effects: SessionEffects) -> None:
+        """Do what the session says."""
+        frames: list[AnyClientFrame] = []
+        for effect in effects:
+            if isinstance(effect, SendFrame):
+                frames.append(effect.frame)
+            else:
+                self.hear(effect)
+        if frames and self.connection is not None:
+            self.world.from_client(self.connection, frames)
+        self._set_alarm()
+
+    def hear(self, effect: object) -> None:
+        """The application is told something."""
+
+    def _set_alarm(self) -> None:
+        deadline = self.session.next_deadline()
+        if deadline is not None and deadline < self._wake_at:
+            self._wake_at = deadline
+            self.world.after(max(0.0, deadline - self.world.now), self._wake, deadline)
+
+    def _wake(self, wake_at: float) -> None:
+        if wake_at != self._wake_at:
+            return
+        self._wake_at = _NEVER
+        self.perform(self.session.time_passed(self.world.now))
+
+    def act(self, rng: Random, edges: list[str]) -> None:
+        """Do something people do."""
+
+    def calm(self) -> None:
+        """Only stay connected from now on."""
+        self.is_calm = True
+        if self.connection is None:
+            self.connect_in(0.0)
+
+
+class Publisher(Application):
+    """Publishes events, at one broker at a time."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        home: str,
+        history: list[told.Record],
+        plants: frozenset[str],
+        *,
+        rate: float,
+    ) -> None:
+        super().__init__(world, name, home, history, plants)
+        self.rate = rate
+        self.incarnation = 1
+        self.session = Session(name, incarnation=1, options=self.options)
+        self._confirmed = 0
+        world.after(world.rng.expovariate(rate), self._publish)
+
+    def _publish(self) -> None:
+        if self.is_calm:
+            return
+        world = self.world
+        if self.session.has_room():
+            count = 1 if world.rng.random() < 0.8 else world.rng.randint(2, 6)
+            events = [Event(draw_event(world.rng)) for _ in range(count)]
+            ids, effects = self.session.publish(world.now, *events)
+            for event, event_id in zip(events, ids, strict=True):
+                self.history.append(
+                    told.Published(
+                        world.now,
+                        self.name,
+                        event_id.incarnation,
+                        event_id.sequence,
+                        dict(event.attributes),
+                        self.home,
+                    )
+                )
+            self.perform(effects)
+        world.after(world.rng.expovariate(self.rate), self._publish)
+
+    def hear(self, effect: object) -> None:
+        """A confirmation, or a refusal."""
+        if isinstance(effect, Confirm):
+            self.history.append(
+                told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
+            )
+        elif isinstance(effect, TellPublishRefused) and effect.final:
+            self._begin_anew(self.home)
+
+    def is_settled(self) -> bool:
+        """Whether everything is confirmed."""
+        return not self.session.unconfirmed()
+
+    def act(self, rng: Random, edges: list[str]) -> None:
+        """Do something people do."""
+        kind = rng.random()
+        if kind < 0.5:
+            self.leave()
+        elif kind < 0.75:
+            # A new process that remembers nothing but its incarnation.
+            self._begin_anew(self.home)
+        elif self.session.may_move_publisher() or "publisher-moves-unconfirmed" in (
+            self.options.plants
+        ):
+            self._begin_anew(rng.choice(edges))
+
+    def _begin_anew(self, home: str) -> None:
+        moved = [decode_envelope(body).event() for body in self.session.unconfirmed()]
+        self.history.append(told.Abandoned(self.world.now, self.name, self.incarnation))
+        self.leave()
+        self.home = home
+        self.incarnation += 1
+        self.session = Session(self.name, incarnation=self.incarnation, options=self.options)
+        if "publisher-moves-unconfirmed" in self.options.plants:
+            self._republish(moved)
+        self.connect_in(0.05)
+
+    def _republish(self, moved: list[Event]) -> None:
+        """The planted bug: what may be in the old log is published again under other ids."""
+        for event in moved:
+            again = Event(event.attributes)
+            self.perform(self.session.publish(self.world.now, again)[1])

@@ -1,0 +1,112 @@
+"""Looking into the brokers of a simulation: does everybody let through what they claim to know?
+
+A presence that knows version v of an edge claims to know every subscription whose version is at
+most v. Whatever such a subscription matches, the presence must let through towards the edge: that
+is the S-Λ invariant, checked by trying every event of the small domain.
+"""
+
+from anabranch.check.checker import Anomaly
+from anabranch.check.coverage import Domain, uncovered
+from anabranch.core.routing.tree.tree import PresenceView, TreeRouter
+from anabranch.model.version import NOTHING
+from anabranch.sim.workload import DOMAIN
+from anabranch.sim.world import World
+
+
+class InterestWatch:
+    """Checks the invariant when it is asked to look."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._domain = Domain(DOMAIN)
+        self.anomalies: list[Anomaly] = []
+
+    def look(self) -> None:
+        """Check every broker that is alive."""
+        if self.anomalies:
+            return
+        for name, host in self._world.hosts.items():
+            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+                continue
+            for view in host.broker.router.presences():
+                self._check(name, view)
+
+    def _check(self, name: str, view: PresenceView) -> None:
+        network = self._world.hosts[name].config.network
+        for direction, conjunctions in view.wanted.items():
+            for edge in network.edges_behind(view.site, direction):
+                broker = self._world.hosts[edge].broker
+                if broker is None or not isinstance(broker.router, TreeRouter):
+                    continue
+                known = view.versions.get(edge, NOTHING)
+                clock = broker.router.clock
+                assert clock is not None
+                assert broker.edge is not None
+                filters = broker.edge.filters()
+                for subscription, version in clock.subscriptions.items():
+                    wanted = filters.get(subscription)
+                    if version > known or wanted is None:
+                        continue
+                    event = uncovered(wanted, conjunctions, self._domain)
+                    if event is not None:
+                        text = (
+                            f"{name} in {view.site} knows {known} of {edge} and would keep"
+                            f" {event} from {subscription} ({wanted}, {version})"
+                        )
+                        self.anomalies.append(Anomaly("s-lambda", subscription, edge, 0, text))
+                        return
+
+    def look_for_owners(self) -> None:
+        """In a calm network a durable subscription is at one edge."""
+        owners: dict[str, str] = {}
+        for name, host in self._world.hosts.items():
+            if host.broker is None or host.broker.edge is None:
+                continue
+            for subscription in host.broker.edge.durable():
+                if subscription in owners:
+                    text = f"{owners[subscription]} and {name} both own it"
+                    self.anomalies.append(Anomaly("two-owners", subscription, "", 0, text))
+                owners[subscription] = name
+
+    def look_for_vectors(self) -> None:
+        """In a calm network every broker knows the vectors of the ticks that it passes on."""
+        for name, host in self._world.hosts.items():
+            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+                continue
+            for stream, mark in host.broker.router.missing_vectors:
+                text = f"{name} does not get to know the vector of mark {mark}"
+                self.anomalies.append(Anomaly("unknown-vector", "", stream, mark, text))
+
+    def look_for_leftovers(self) -> None:
+        """Where everything behind a direction is known to the last version, nothing else may be
+        wanted there: every conjunction is one of a living subscription (Theorem 3.3)."""
+        for name, host in self._world.hosts.items():
+            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+                continue
+            for view in host.broker.router.presences():
+                for direction, conjunctions in view.wanted.items():
+                    alive = self._alive(name, view, direction)
+                    if alive is None:
+                        continue
+                    for conjunction in conjunctions:
+                        if self._domain.matching_conjunction(conjunction) not in alive:
+                            text = f"{name} in {view.site} wants {conjunction} from {direction}"
+                            self.anomalies.append(Anomaly("leftover", "", direction, 0, text))
+                            return
+
+    def _alive(self, name: str, view: PresenceView, direction: str) -> set[int] | None:
+        """What living subscriptions behind a direction match; None if not all is known there."""
+        network = self._world.hosts[name].config.network
+        alive: set[int] = set()
+        for edge in network.edges_behind(view.site, direction):
+            broker = self._world.hosts[edge].broker
+            if broker is None or not isinstance(broker.router, TreeRouter):
+                return None
+            clock = broker.router.clock
+            assert clock is not None
+            assert broker.edge is not None
+            if not clock.is_settled or view.versions.get(edge, NOTHING) != clock.propagated:
+                return None
+            for wanted in broker.edge.filters().values():
+                alive |= {self._domain.matching_conjunction(each) for each in wanted.conjunctions}
+        return alive

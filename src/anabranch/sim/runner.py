@@ -1,0 +1,70 @@
+"""Many seeds, on all cores, one verdict each.
+
+Processes are started fresh, so that nothing of one seed reaches another but through the operating
+system's memory. Verdicts come in the order of the seeds.
+"""
+
+import gc
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from anabranch.core.broker import RoutingName
+from anabranch.sim.simulation import Simulation, Verdict
+from anabranch.sim.swarm import Plan, Shape, draw
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is the same for all seeds of a run."""
+
+    routing: RoutingName = "tree"
+    shape: Shape = "any"
+    brokers: int | None = None
+    faults: bool = True
+    plants: tuple[str, ...] = ()
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """A verdict and what it cost."""
+
+    verdict: Verdict
+    cpu_s: float
+
+
+def plan_of(order: Order, seed: int) -> Plan:
+    """The plan that a seed stands for."""
+    return draw(
+        seed,
+        order.routing,
+        shape=order.shape,
+        brokers=order.brokers,
+        faults=order.faults,
+        plants=frozenset(order.plants),
+    )
+
+
+def run_seed(order: Order, seed: int) -> Timed:
+    """One simulation."""
+    begin = time.process_time()
+    verdict = Simulation(plan_of(order, seed)).run()
+    cpu_s = time.process_time() - begin
+    # A network is a knot of few objects around large arrays: Python would wait for more.
+    gc.collect()
+    return Timed(verdict, cpu_s)
+
+
+def _run(job: tuple[Order, int]) -> Timed:
+    return run_seed(*job)
+
+
+def run_seeds(order: Order, seeds: Sequence[int], processes: int) -> Iterator[Timed]:
+    """All of them."""
+    jobs = [(order, seed) for seed in seeds]
+    if processes <= 1 or len(jobs) == 1:
+        yield from map(_run, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        yield from pool.imap(_run, jobs, chunksize=4)

@@ -1,0 +1,45 @@
+"""Making a failing seed smaller: fewer faults, fewer applications, less time.
+
+Every step tries one simplification and keeps it if the same kind of anomaly still appears. The
+result is another plan with the same seed; it is printed, since no seed alone stands for it.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from anabranch.sim.simulation import Simulation
+from anabranch.sim.swarm import FaultMix, Plan
+
+
+def shrink(plan: Plan, kind: str) -> Plan:
+    """The simplest plan found that still has an anomaly of this kind."""
+    progress = True
+    while progress:
+        progress = False
+        for simpler in _simpler(plan):
+            verdict = Simulation(simpler).run()
+            if any(anomaly.name == kind for anomaly in verdict.anomalies):
+                plan = simpler
+                progress = True
+                break
+    return plan
+
+
+def _simpler(plan: Plan) -> Iterator[Plan]:
+    """Plans that are simpler by one step."""
+    for field in msgspec.structs.fields(FaultMix):
+        if field.name not in {"jitter_s", "sync_s"} and getattr(plan.faults, field.name) > 0:
+            faults = msgspec.structs.replace(plan.faults, **{field.name: 0.0})
+            yield msgspec.structs.replace(plan, faults=faults)
+    if plan.restless > 0:
+        yield msgspec.structs.replace(plan, restless=0.0)
+    for name in ("publishers", "subscribers"):
+        if getattr(plan, name) > 1:
+            yield msgspec.structs.replace(plan, **{name: getattr(plan, name) - 1})
+    if plan.churn > 0.2:
+        yield msgspec.structs.replace(plan, churn=plan.churn / 2)
+    if plan.rate > 2:
+        yield msgspec.structs.replace(plan, rate=plan.rate / 2)
+    if plan.fault_s > 1.5:
+        yield msgspec.structs.replace(plan, fault_s=plan.fault_s * 0.8)

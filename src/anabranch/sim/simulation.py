@@ -1,0 +1,213 @@
+"""One simulation: a seed in, a verdict out.
+
+First a phase in which things go wrong, then everything is healed, applications become calm, and
+within `settle_s` every promise must be kept; the checker reads the history and says what is not.
+Along the way the interest of all brokers is looked at: what a broker claims to know of a
+subscription must let all its events through (the S-Λ invariant).
+"""
+
+import zlib
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from anabranch.check import history as told
+from anabranch.check.checker import Anomaly, check
+from anabranch.core.broker import BrokerConfig, RouterMaker
+from anabranch.core.records import EventRecord, decode_record
+from anabranch.model.encoding import decode_envelope
+from anabranch.sim.applications import Application, Publisher
+from anabranch.sim.faults import Faults
+from anabranch.sim.interests import InterestWatch
+from anabranch.sim.subscribers import Subscriber
+from anabranch.sim.swarm import Plan
+from anabranch.sim.things import Weather
+from anabranch.sim.world import World
+
+_WARM_UP_S = 0.5
+#: How long after healing publishers go on.
+_MORE_S = 1.5
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What came of a seed."""
+
+    seed: int
+    anomalies: tuple[Anomaly, ...]
+    simulated_s: float
+    brokers: int
+    published: int
+    deliveries: int
+    crashes: int
+    partitions: int
+    lost_frames: int
+    interest_changes: int
+    #: Of these, those that were made while a fault was going on.
+    troubled_changes: int
+    steps: int
+    digest: str
+    faults: dict[str, int]
+
+
+class Simulation:
+    """One seed's network and what happens in it.
+
+    Brokers get the routers that `router` makes, if there is one, in place of the plan's."""
+
+    def __init__(self, plan: Plan, router: RouterMaker | None = None) -> None:
+        self.plan = plan
+        self.rng = Random(plan.seed ^ 0x5EED)
+        configs = [
+            BrokerConfig(name, plan.network, plan.routing, plan.options, router=router)
+            for name in plan.network.brokers
+        ]
+        self.world = World(configs, self.rng, Weather())
+        self.faults = Faults(self.world, plan.network, plan.faults)
+        self.history: list[told.Record] = []
+        self.applications: list[Application] = []
+        self.interest_changes = 0
+        self.troubled_changes = 0
+        self._watch = InterestWatch(self.world)
+        self._is_calm = False
+
+    def run(self) -> Verdict:
+        """Run it to its end."""
+        world, plan = self.world, self.plan
+        for name in plan.network.brokers:
+            world.after(self.rng.random() * 0.05, world.start, name)
+        world.run_until(_WARM_UP_S)
+        self._populate()
+        self.faults.begin()
+        self._repeat(plan.churn, self._churn)
+        self._repeat(plan.restless, self._unrest)
+        world.after(0.4, self._look)
+        world.run_until(plan.fault_s)
+        self.faults.heal()
+        self._is_calm = True
+        self.history.append(told.Healed(world.now))
+        for application in self.applications:
+            if isinstance(application, Subscriber):
+                application.calm()
+        world.run_until(plan.fault_s + _MORE_S)
+        for application in self.applications:
+            application.calm()
+        self._settle()
+        # What ended last is still being told.
+        world.run_until(world.now + 1.0)
+        return self._verdict()
+
+    # -- applications ---------------------------------------------------------------------------
+
+    def _populate(self) -> None:
+        edges = list(self.plan.network.edges)
+        plants = self.plan.options.plants
+        for number in range(self.plan.publishers):
+            home = self.rng.choice(edges)
+            name = f"pub{number}"
+            publisher = Publisher(self.world, name, home, self.history, plants, rate=self.plan.rate)
+            self.applications.append(publisher)
+        for number in range(self.plan.subscribers):
+            home = self.rng.choice(edges)
+            subscriber = Subscriber(self.world, f"sub{number}", home, self.history, plants)
+            self.applications.append(subscriber)
+            for _ in range(self.rng.randint(1, 4)):
+                subscriber.subscribe(self.rng)
+        for application in self.applications:
+            application.connect_in(self.rng.random() * 0.2)
+
+    def _repeat(self, rate: float, action: Callable[[], None]) -> None:
+        if rate > 0 and not self._is_calm:
+            self.world.after(self.rng.expovariate(rate), action)
+
+    def _churn(self) -> None:
+        if self._is_calm:
+            return
+        subscribers = [each for each in self.applications if isinstance(each, Subscriber)]
+        self.rng.choice(subscribers).churn(self.rng)
+        self.interest_changes += 1
+        self.troubled_changes += self.faults.is_on()
+        self._repeat(self.plan.churn, self._churn)
+
+    def _unrest(self) -> None:
+        if self._is_calm:
+            return
+        who = self.rng.choice(self.applications)
+        who.act(self.rng, list(self.plan.network.edges))
+        self._repeat(self.plan.restless, self._unrest)
+
+    def _look(self) -> None:
+        self._watch.look()
+        self.world.after(0.4, self._look)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Let the world go on until everybody has everything, or for as long as it may take."""
+        world = self.world
+        end_s = self.plan.fault_s + self.plan.settle_s
+        while world.now < end_s:
+            world.run_until(min(end_s, world.now + 0.5))
+            if self._is_settled():
+                break
+
+    def _is_settled(self) -> bool:
+        heads = {edge: self._head(edge) for edge in self.plan.network.edges}
+        for application in self.applications:
+            if isinstance(application, Publisher) and not application.is_settled():
+                return False
+            if isinstance(application, Subscriber) and not application.is_settled(heads):
+                return False
+        return True
+
+    def _head(self, edge: str) -> int:
+        return self.world.hosts[edge].disk.head()
+
+    def _verdict(self) -> Verdict:
+        world = self.world
+        self._watch.look_for_leftovers()
+        self._watch.look_for_owners()
+        self._watch.look_for_vectors()
+        for edge in self.plan.network.edges:
+            self.history += _logged(edge, world.hosts[edge].disk.ever_synced)
+        self.history.append(told.Finished(world.now, self.plan.network.edges))
+        anomalies = [*self._watch.anomalies, *self._repetitions(), *check(self.history)]
+        kinds = [type(record) for record in self.history]
+        digest = zlib.crc32(repr(self.history).encode(), world.digest)
+        return Verdict(
+            seed=self.plan.seed,
+            anomalies=tuple(anomalies),
+            simulated_s=world.now,
+            brokers=len(world.hosts),
+            published=kinds.count(told.Published),
+            deliveries=kinds.count(told.Delivered),
+            crashes=world.count.kills,
+            partitions=sum(self.faults.counts.get(kind, 0) for kind in ("partition", "one-way")),
+            lost_frames=world.count.lost_frames,
+            interest_changes=self.interest_changes,
+            troubled_changes=self.troubled_changes,
+            steps=world.count.steps,
+            digest=f"{digest:08x}",
+            faults=dict(sorted(self.faults.counts.items())),
+        )
+
+    def _repetitions(self) -> list[Anomaly]:
+        """What edges sent twice over one connection."""
+        return [
+            Anomaly("repeated", each.subscription, each.stream, each.tick, "sent twice")
+            for application in self.applications
+            if isinstance(application, Subscriber)
+            for each in application.repeated
+        ]
+
+
+def _logged(stream: str, records: dict[int, bytes]) -> list[told.Record]:
+    """The events of a log."""
+    found: list[told.Record] = []
+    for tick, data in records.items():
+        record = decode_record(data)
+        if isinstance(record, EventRecord):
+            event_id = decode_envelope(record.body).id
+            publisher = (event_id.publisher, event_id.incarnation, event_id.sequence)
+            found.append(told.Logged(stream, tick, *publisher))
+    return found

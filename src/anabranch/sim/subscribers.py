@@ -1,0 +1,258 @@
+"""Simulated subscribers: programs that subscribe, acknowledge, roam, forget and come back."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from anabranch.check import history as told
+from anabranch.core.session.effects import (
+    DeliverToApplication,
+    Standing,
+    StartKind,
+    TellCut,
+    TellEnded,
+    TellRefused,
+    TellStands,
+    TellStart,
+    TellWithheld,
+)
+from anabranch.core.session.session import Session
+from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
+from anabranch.model.encoding import decode_envelope
+from anabranch.sim.applications import Application
+from anabranch.sim.things import Connection
+from anabranch.sim.workload import PlainFilter, draw_filter, filter_text
+from anabranch.sim.world import World
+
+_ANYWHERE: Mapping[str, int] = {}
+
+
+class _Subscription:
+    """What an application knows of a subscription of its own."""
+
+    __slots__ = ("acked", "episode", "manual", "memories", "plain", "quality", "stands")
+
+    def __init__(self, plain: PlainFilter, quality: told.Quality, episode: str) -> None:
+        self.plain = plain
+        self.quality = quality
+        self.episode = episode
+        #: Whether the application acknowledges by itself, a while after delivery.
+        self.manual = False
+        #: Whether the broker has said that it has it.
+        self.stands = False
+        #: How often everything about it was forgotten.
+        self.memories = 0
+        #: Stream → what the application acknowledged.
+        self.acked: dict[str, int] = {}
+
+
+class Subscriber(Application):
+    """Has subscriptions at one broker at a time; durable ones go with it."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        home: str,
+        history: list[told.Record],
+        plants: frozenset[str],
+    ) -> None:
+        super().__init__(world, name, home, history, plants)
+        self._subscriptions: dict[str, _Subscription] = {}
+        self._count = 0
+        #: (subscription, stream) → the last tick that came over this connection.
+        self._last: dict[tuple[str, str], int] = {}
+        #: What a broker sent twice over one connection, though the session drops it.
+        self.repeated: list[told.Delivered] = []
+
+    def connected(self, connection: Connection) -> None:
+        """The connection is there."""
+        self._last.clear()
+        super().connected(connection)
+
+    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+        """The broker says something; deliveries over one connection must ascend."""
+        if isinstance(frame, Deliver) and connection is self.connection:
+            key = (frame.subscription, frame.stream)
+            for datum in frame.data:
+                if datum.tick <= self._last.get(key, 0):
+                    which = (*key, datum.tick, "", 0, 0)
+                    self.repeated.append(told.Delivered(self.world.now, *which))
+                self._last[key] = datum.tick
+        elif isinstance(frame, Subscribed):
+            for key in [key for key in self._last if key[0] == frame.subscription]:
+                del self._last[key]
+        super().frame(connection, frame)
+
+    # -- what it does ---------------------------------------------------------------------------
+
+    def subscribe(self, rng: Random) -> None:
+        """Make another subscription."""
+        self._count += 1
+        name = f"{self.name}-{self._count}"
+        plain = draw_filter(rng)
+        qualities: tuple[told.Quality, ...] = ("durable", "reliable", "best-effort")
+        quality = rng.choices(qualities, (5, 4, 1))[0]
+        start: StartKind = "now"
+        if quality != "best-effort" and rng.random() < 0.1:
+            start = "beginning"
+        mine = self._subscriptions[name] = _Subscription(plain, quality, name)
+        mine.manual = rng.random() < 0.4
+        self._record_asked(name, start)
+        effects = self.session.subscribe(
+            self.world.now,
+            name,
+            filter_text(plain),
+            quality=quality,
+            start=start,
+            window=rng.choice((4, 32, 256)),
+            manual_ack=mine.manual,
+        )
+        self.perform(effects)
+
+    def _record_asked(
+        self, name: str, start: str, latest_start: Mapping[str, int] = _ANYWHERE
+    ) -> None:
+        mine = self._subscriptions[name]
+        what = (mine.episode, mine.plain, mine.quality, start, self.home, latest_start)
+        self.history.append(told.Subscribed(self.world.now, *what))
+
+    def churn(self, rng: Random) -> None:
+        """Subscribe or unsubscribe."""
+        if self._subscriptions and rng.random() < 0.4:
+            name = rng.choice(list(self._subscriptions))
+            if self.session.knows(name):
+                self.perform(self.session.unsubscribe(self.world.now, name))
+        elif len(self._subscriptions) < 6:
+            self.subscribe(rng)
+
+    def act(self, rng: Random, edges: list[str]) -> None:
+        """Do something people do."""
+        kind = rng.random()
+        if kind < 0.45:
+            self.leave()
+        elif kind < 0.85:
+            self.roam(rng.choice(edges))
+        else:
+            self.forget(rng.choice(edges))
+
+    def roam(self, edge: str) -> None:
+        """Go to another broker, with everything that is durable."""
+        old = self.session
+        self.leave()
+        if any(old.is_ending(standing.name) for standing in old.standings()):
+            return
+        self.home = edge
+        self.session = Session(self.name, options=self.options)
+        for standing in old.standings():
+            self._take_over(old.let_go(standing.name))
+        for name, mine in list(self._subscriptions.items()):
+            if mine.quality != "durable":
+                self._over(name)
+        self.connect_in(0.05)
+
+    def forget(self, edge: str) -> None:
+        """A new process, which knows the names of its durable subscriptions and nothing else."""
+        old = self.session
+        self.leave()
+        if any(old.is_ending(standing.name) for standing in old.standings()):
+            return
+        self.home = edge
+        self.session = Session(self.name, options=self.options)
+        for name, mine in list(self._subscriptions.items()):
+            # What never stood may not exist; nobody would ever be found to own it.
+            if mine.quality != "durable" or not mine.stands:
+                self._over(name)
+                continue
+            if not mine.manual:
+                mine.acked |= old.progress(name)
+            self.history.append(told.Cut(self.world.now, mine.episode))
+            mine.memories += 1
+            mine.episode = f"{name}#{mine.memories}"
+            self._record_asked(name, "resume", {s: t + 1 for s, t in mine.acked.items()})
+            text = filter_text(mine.plain)
+            now = self.world.now
+            effects = self.session.subscribe(
+                now, name, text, quality="durable", start="resume", manual_ack=mine.manual
+            )
+            self.perform(effects)
+        self.connect_in(0.05)
+
+    def _ack(self, session: Session, name: str) -> None:
+        """Acknowledge what was given so far."""
+        mine = self._subscriptions.get(name)
+        if session is not self.session or mine is None or not session.knows(name):
+            return
+        mine.acked |= session.progress(name)
+        self.perform(session.ack(self.world.now, name))
+
+    def _take_over(self, standing: Standing) -> None:
+        if not self.session.knows(standing.name) and standing.name in self._subscriptions:
+            self.perform(self.session.take_over(self.world.now, standing))
+
+    # -- what it hears --------------------------------------------------------------------------
+
+    def hear(self, effect: object) -> None:
+        """Something about a subscription."""
+        now = self.world.now
+        if isinstance(effect, DeliverToApplication):
+            event_id = decode_envelope(effect.body).id
+            self.history.append(
+                told.Delivered(
+                    now,
+                    self._episode(effect.subscription),
+                    effect.stream,
+                    effect.tick,
+                    event_id.publisher,
+                    event_id.incarnation,
+                    event_id.sequence,
+                )
+            )
+            if self._subscriptions[effect.subscription].manual and self.world.rng.random() < 0.5:
+                self._later(self._ack, self.session, effect.subscription)
+        elif isinstance(effect, TellStart):
+            episode = self._episode(effect.subscription)
+            self.history.append(told.Started(now, episode, effect.stream, effect.tick))
+        else:
+            self._hear_rare(now, effect)
+
+    def _hear_rare(self, now: float, effect: object) -> None:
+        if isinstance(effect, TellWithheld):
+            episode = self._episode(effect.subscription)
+            span = (effect.stream, effect.first, effect.last)
+            self.history.append(told.WithheldTold(now, episode, *span, effect.reason))
+        elif isinstance(effect, TellStands):
+            self._subscriptions[effect.subscription].stands = True
+        elif isinstance(effect, TellEnded):
+            for stream, tick in effect.ticks.items():
+                episode = self._episode(effect.subscription)
+                self.history.append(told.Ended(now, episode, stream, tick))
+            self._over(effect.subscription)
+        elif isinstance(effect, TellCut | TellRefused) and effect.subscription:
+            if effect.standing is None:
+                self._over(effect.subscription)
+            else:
+                self._later(self._take_over, effect.standing)
+
+    def _later(self, action: Callable[..., None], *arguments: object) -> None:
+        self.world.after(0.2 + self.world.rng.random() * 0.3, action, *arguments)
+
+    def _episode(self, name: str) -> str:
+        return self._subscriptions[name].episode
+
+    def _over(self, name: str) -> None:
+        mine = self._subscriptions.pop(name)
+        self.history.append(told.Cut(self.world.now, mine.episode))
+
+    def is_settled(self, heads: dict[str, int]) -> bool:
+        """Whether every subscription has got as far as the streams go."""
+        for name, mine in list(self._subscriptions.items()):
+            if mine.manual and self.session.knows(name):
+                self._ack(self.session, name)
+            if mine.quality == "best-effort":
+                continue
+            if not self.session.knows(name):
+                return False
+            progress = self.session.progress(name)
+            if any(progress.get(stream, 0) < head for stream, head in heads.items()):
+                return False
+        return True

@@ -1,0 +1,175 @@
+"""What a seed stands for: the shape of a network, its options, its applications and its faults.
+
+`draw(seed)` gives a `Plan`; a plan and its seed are a whole simulation. Most networks are small,
+since small ones find most mistakes quickly; some have forty brokers.
+"""
+
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from anabranch.core.broker import RoutingName
+from anabranch.core.options import Options
+from anabranch.model.network import Network
+
+Shape = Literal["any", "single", "pair", "star", "line", "redundant", "large"]
+SHAPES: tuple[Shape, ...] = ("any", "single", "pair", "star", "line", "redundant", "large")
+
+
+class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
+    """How often what happens, per simulated second over the whole network; 0: never."""
+
+    kill: float = 0.0
+    #: All but one broker of a site at once.
+    kill_site: float = 0.0
+    partition: float = 0.0
+    one_way: float = 0.0
+    cut: float = 0.0
+    clock_jump: float = 0.0
+    slow: float = 0.0
+    #: Chance that a frame comes twice.
+    repeat: float = 0.0
+    jitter_s: float = 0.003
+    #: How long a sync takes, about.
+    sync_s: float = 0.004
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulation, but for its seed."""
+
+    seed: int
+    routing: RoutingName
+    network: Network
+    options: Options
+    faults: FaultMix
+    publishers: int
+    subscribers: int
+    #: Events per second of each publisher.
+    rate: float
+    #: Subscriptions made or ended per second, over all subscribers.
+    churn: float
+    #: Clients that vanish, roam or return per second.
+    restless: float
+    #: Seconds with faults.
+    fault_s: float
+    #: Seconds after everything is healed in which all must be well.
+    settle_s: float
+
+
+def draw(
+    seed: int,
+    routing: RoutingName = "tree",
+    *,
+    shape: Shape = "any",
+    brokers: int | None = None,
+    faults: bool = True,
+    plants: frozenset[str] = frozenset(),
+) -> Plan:
+    """The plan of a seed."""
+    rng = Random(seed)
+    network = _draw_network(rng, shape, brokers)
+    size = len(network.brokers)
+    return Plan(
+        seed=seed,
+        routing=routing,
+        network=network,
+        options=_draw_options(rng, plants),
+        faults=_draw_faults(rng, size) if faults else FaultMix(),
+        publishers=rng.randint(1, 3),
+        subscribers=rng.randint(2, 6) if size < 12 else rng.randint(3, 9),
+        rate=rng.choice((5.0, 12.0, 26.0)),
+        churn=rng.choice((1.0, 2.0, 5.0)),
+        restless=rng.choice((0.0, 0.3, 1.0)),
+        fault_s=rng.uniform(5.0, 11.0),
+        settle_s=30.0,
+    )
+
+
+def _draw_network(rng: Random, shape: Shape, brokers: int | None) -> Network:
+    if shape == "any":
+        shapes: tuple[Shape, ...] = ("single", "pair", "star", "line", "redundant", "large")
+        shape = rng.choices(shapes, (4, 12, 34, 20, 27, 3))[0]
+    if shape == "single":
+        return Network({"e1": ["e1"]})
+    if shape == "pair":
+        return Network({"e1": ["e1"], "e2": ["e2"]}, [("e1", "e2")])
+    sites, edges, width = _draw_sizes(rng, shape)
+    return _grow(rng, sites, edges, width, brokers or 40)
+
+
+def _draw_sizes(rng: Random, shape: Shape) -> tuple[int, int, int]:
+    """(inner sites, edges, most brokers of an inner site)."""
+    if shape == "star":
+        return 1, rng.randint(2, 4), 1
+    if shape == "line":
+        return rng.randint(2, 3), rng.randint(2, 3), 1
+    if shape == "redundant":
+        return rng.randint(1, 2), rng.randint(2, 4), rng.randint(2, 4)
+    return rng.randint(4, 8), rng.randint(6, 12), 4
+
+
+def _grow(rng: Random, inner: int, edges: int, width: int, brokers_max: int) -> Network:
+    """A random tree of sites, with the edges as its leaves."""
+    sites: dict[str, list[str]] = {}
+    joins: list[tuple[str, str]] = []
+    left = brokers_max - edges
+    for number in range(inner):
+        count = max(1, min(rng.randint(1, width), left - (inner - number - 1)))
+        left -= count
+        site = f"site{number}"
+        sites[site] = [f"{site}.{index}" for index in range(count)]
+        if number:
+            joins.append((f"site{rng.randint(max(0, number - 2), number - 1)}", site))
+    for number in range(1, edges + 1):
+        edge = f"e{number}"
+        # Every inner leaf gets an edge first, so that no site routes for nobody.
+        parent = f"site{inner - number}" if number <= inner else f"site{rng.randrange(inner)}"
+        sites[edge] = [edge]
+        joins.append((edge, parent))
+        if rng.random() < 0.15:
+            sites[parent].append(edge)
+    return Network(sites, joins)
+
+
+def _draw_options(rng: Random, plants: frozenset[str]) -> Options:
+    return Options(
+        heartbeat_s=0.4,
+        dead_after_s=rng.choice((1.2, 2.0)),
+        recent_ticks_max=rng.choice((16, 64, 4_096)),
+        mark_after_s=rng.choice((0.0, 0.02, 0.1)),
+        head_every_s=rng.choice((0.3, 0.5)),
+        nack_after_s=rng.choice((0.02, 0.05, 0.1)),
+        nack_again_s=0.3,
+        ask_again_s=0.4,
+        done_every_s=rng.choice((0.1, 0.3)),
+        line_ticks_max=rng.choice((64, 8_192)),
+        replay_events_max=rng.choice((4, 32, 256)),
+        interest_after_s=rng.choice((0.0, 0.01, 0.05)),
+        silence_after_s=rng.choice((0.0, 0.02, 0.1)),
+        lag_after_s=rng.choice((0.5, 1.0)),
+        covering=rng.random() < 0.9,
+        digests=rng.random() < 0.9,
+        sufficiency_cache=rng.random() < 0.9,
+        plants=plants,
+    )
+
+
+def _draw_faults(rng: Random, brokers: int) -> FaultMix:
+    """Most seeds have a few kinds of faults, some have none, some have them all."""
+
+    def sometimes(chance: float, *rates: float) -> float:
+        return rng.choice(rates) if rng.random() < chance else 0.0
+
+    return FaultMix(
+        kill=sometimes(0.7, 0.2, 0.6, 1.5) * max(1.0, brokers / 6),
+        kill_site=sometimes(0.3, 0.2, 0.5),
+        partition=sometimes(0.4, 0.2, 0.5),
+        one_way=sometimes(0.3, 0.3, 0.6),
+        cut=sometimes(0.5, 0.5, 2.0),
+        clock_jump=sometimes(0.2, 0.3),
+        slow=sometimes(0.3, 0.3),
+        repeat=sometimes(0.3, 0.02, 0.2),
+        jitter_s=rng.choice((0.001, 0.005, 0.05)),
+        sync_s=rng.choice((0.002, 0.01, 0.1)),
+    )

@@ -1,0 +1,101 @@
+"""What a simulated world is made of: machines, links, client connections, and the weather."""
+
+from typing import Protocol
+
+from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.model.client_frames import AnyClientFrame
+from anabranch.sim.disk import Disk
+
+NEVER = float("inf")
+
+
+class Weather:
+    """How links and disks behave at the moment; faults change it."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.002
+        self.jitter_s = 0.003
+        self.sync_s = 0.004
+        #: Chance that a frame comes twice.
+        self.repeat = 0.0
+        self.reconnect_s = 0.3
+        #: How long after a kill the neighbours' connections break.
+        self.break_s = 0.05
+
+
+class Counters:
+    """What happened, for the report."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.frames = 0
+        self.frame_bytes = 0
+        self.kills = 0
+        self.cuts = 0
+        self.lost_frames = 0
+        self.repeats = 0
+        self.torn_bytes = 0
+        self.protocol_errors = 0
+
+
+class Wire:
+    """The link between two brokers; `number` counts its connections."""
+
+    __slots__ = ("ends", "is_up", "last_at", "number", "stopped", "waiting")
+
+    def __init__(self, ends: tuple[str, str]) -> None:
+        self.ends = ends
+        self.is_up = False
+        self.number = 0
+        #: Per direction (towards ends[0], towards ends[1]).
+        self.last_at = [0.0, 0.0]
+        self.stopped = [0, 0]
+        self.waiting: list[list[list[bytes]]] = [[], []]
+
+
+class Connection:
+    """A client's session at a broker."""
+
+    __slots__ = ("broker", "client", "is_open", "last_at", "session")
+
+    def __init__(self, client: "Client", broker: str, session: int) -> None:
+        self.client = client
+        self.broker = broker
+        self.session = session
+        self.is_open = True
+        #: Towards the broker, towards the client.
+        self.last_at = [0.0, 0.0]
+
+
+class Client(Protocol):
+    """What the world needs of a client."""
+
+    def connected(self, connection: Connection) -> None:
+        """The connection is there."""
+
+    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+        """A frame came from the broker."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """The connection is gone."""
+
+
+class Host:
+    """A machine with a disk, a clock and perhaps a broker on it."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.disk = Disk()
+        self.broker: Broker | None = None
+        #: Counts the lives, so that what was meant for an earlier one is dropped.
+        self.life = 0
+        #: The machine's clock minus the world's; the broker's own clock is set by it when a life
+        #: begins, and from then on goes back never and forward sometimes.
+        self.machine_offset_s = 0.0
+        self.broker_offset_s = 0.0
+        self.clock_s = 0.0
+        self.wake_at = NEVER
+        #: Extra time every stimulus takes.
+        self.slow_s = 0.0
+        self.sessions: dict[int, Connection] = {}
+        self.session_count = 0

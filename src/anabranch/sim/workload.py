@@ -1,0 +1,77 @@
+"""Events and filters of simulated applications, from a world small enough to know by heart.
+
+An event has a number `a`, a text `b` and sometimes a truth `c`; every combination is in `DOMAIN`,
+so that what a set of filters lets through can be checked by trying all of it. A filter is drawn as
+the plain form that the checker reads (a tuple of conjunctions of (attribute, operator, value)) and
+turned into text for the broker: checker and broker share nothing but what the user wrote.
+"""
+
+from itertools import product
+from random import Random
+
+from anabranch.model.values import Value
+
+Predicate = tuple[str, str, Value]
+PlainFilter = tuple[tuple[Predicate, ...], ...]
+
+_NUMBERS = range(6)
+_TEXTS = ("x", "y", "z")
+
+
+def _domain() -> list[dict[str, Value]]:
+    events: list[dict[str, Value]] = []
+    for number, text, truth in product((None, *_NUMBERS), (None, *_TEXTS), (None, True)):
+        event: dict[str, Value] = {}
+        if number is not None:
+            event["a"] = number
+        if text is not None:
+            event["b"] = text
+        if truth is not None:
+            event["c"] = truth
+        events.append(event)
+    return events
+
+
+#: Every event there can be, as far as filters can tell.
+DOMAIN = _domain()
+
+
+def draw_event(rng: Random) -> dict[str, Value]:
+    """The attributes of an event."""
+    event: dict[str, Value] = {"a": rng.choice(_NUMBERS), "b": rng.choice(_TEXTS)}
+    if rng.random() < 0.3:
+        event["c"] = True
+    if rng.random() < 0.05:
+        del event["b"]
+    return event
+
+
+def draw_filter(rng: Random) -> PlainFilter:
+    """What a subscriber might want; often the same as others, often wider or narrower."""
+    return tuple(_draw_conjunction(rng) for _ in range(1 if rng.random() < 0.8 else 2))
+
+
+def _draw_conjunction(rng: Random) -> tuple[Predicate, ...]:
+    kind = rng.random()
+    number: Predicate = ("a", rng.choice(("=", "<", "<=", ">", ">=")), rng.choice(_NUMBERS))
+    text: Predicate = ("b", "=", rng.choice(_TEXTS))
+    if kind < 0.35:
+        return (number,)
+    if kind < 0.55:
+        return (text,)
+    if kind < 0.6:
+        return (("c", "=", True),)
+    return (number, text)
+
+
+def filter_text(plain: PlainFilter) -> str:
+    """The filter as a subscriber writes it."""
+    return " OR ".join(" AND ".join(map(_predicate_text, part)) for part in plain)
+
+
+def _predicate_text(predicate: Predicate) -> str:
+    attribute, operator, value = predicate
+    if value is True:
+        return f"{attribute} {operator} TRUE"
+    literal = f"'{value}'" if isinstance(value, str) else str(value)
+    return f"{attribute} {operator} {literal}"

@@ -1,0 +1,338 @@
+"""The world of a simulation: virtual time, brokers, links and client connections.
+
+Everything happens at a point in virtual time, in the order of one queue; whoever wants something
+done later puts it there. The world performs the effects of brokers as a process would: frames
+become bytes and travel with delay, appends become bytes on a disk that forgets, syncs take time.
+
+1. Frames of one step for one link leave together, arrive in order, or are lost with the connection.
+2. A *blocked* direction of a link delivers nothing until it is opened: a partition, as far as the
+   two ends can tell. Their heartbeats notice, or not.
+3. A killed broker loses everything but what its disk kept; its links break after a while.
+4. Nothing here reads a clock or the system's randomness: one `Random` decides it all.
+"""
+
+import heapq
+import zlib
+from collections.abc import Callable
+from random import Random
+
+from anabranch.core import contract as say
+from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.frames import Hello, LinkFrame
+from anabranch.sim.things import NEVER, Client, Connection, Counters, Host, Weather, Wire
+from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
+
+
+class World:
+    """See the top of this module."""
+
+    def __init__(self, configs: list[BrokerConfig], rng: Random, weather: Weather) -> None:
+        self.rng = rng
+        self.weather = weather
+        self.now = 0.0
+        self.count = Counters()
+        #: Digest of everything that was delivered, in order.
+        self.digest = 0
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._order = 0
+        self.hosts = {config.name: Host(config) for config in configs}
+        self.wires: dict[tuple[str, str], Wire] = {}
+        for config in configs:
+            for peer in config.network.links_of(config.name):
+                ends = (min(config.name, peer), max(config.name, peer))
+                self.wires.setdefault(ends, Wire(ends))
+        #: Told of every effect, if anybody listens.
+        self.listener: Callable[[float, str, object], None] | None = None
+        #: Told of every frame for a link, with its bytes, if anybody counts them.
+        self.meter: Callable[[str, str, LinkFrame, bytes], None] | None = None
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
+        """Do something later."""
+        self._order += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._order, action, arguments))
+
+    def run_until(self, time_s: float) -> None:
+        """Let everything happen that happens until then."""
+        queue = self._queue
+        while queue and queue[0][0] <= time_s:
+            self.now, _, action, arguments = heapq.heappop(queue)
+            action(*arguments)
+        self.now = time_s
+
+    # -- brokers --------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start a broker from what its disk has."""
+        host = self.hosts[name]
+        if host.broker is not None:
+            return
+        host.life += 1
+        host.clock_s = 0.0
+        host.broker_offset_s = host.machine_offset_s
+        host.broker = Broker(host.config, host.disk.recover(), self._clock(host))
+        host.wake_at = NEVER
+        self.stimulate(name, say.Started())
+        for wire in self._wires_of(name):
+            self.after(self.rng.random() * 0.02, self._connect, wire)
+
+    def kill(self, name: str) -> None:
+        """End a broker at this very moment."""
+        host = self.hosts[name]
+        if host.broker is None:
+            return
+        self.count.kills += 1
+        host.broker = None
+        host.life += 1
+        self.count.torn_bytes += host.disk.crash(self.rng)
+        for wire in self._wires_of(name):
+            if wire.is_up:
+                self.after(self.rng.random() * self.weather.break_s, self.cut, wire, wire.number)
+        for connection in list(host.sessions.values()):
+            self.after(self.rng.random() * self.weather.break_s, self.hang_up, connection)
+        host.sessions.clear()
+
+    def _clock(self, host: Host) -> float:
+        """What the host's clock shows; within a life it never goes back."""
+        host.clock_s = max(host.clock_s, 1_000_000.0 + self.now + host.broker_offset_s)
+        return host.clock_s
+
+    def stimulate(self, name: str, stimulus: say.Stimulus) -> None:
+        """Give a broker something to handle, and perform what comes of it."""
+        host = self.hosts[name]
+        broker = host.broker
+        if broker is None:
+            return
+        self.count.steps += 1
+        clock = self._clock(host)
+        if self.listener is not None:
+            self.listener(self.now, name, stimulus)
+        effects = broker.handle(clock, stimulus)
+        self._perform(host, effects)
+        deadline = broker.next_deadline()
+        if deadline is not None:
+            wake_at = self.now + max(0.0, deadline - clock)
+            if wake_at < host.wake_at - 1e-9:
+                host.wake_at = wake_at
+                self.after(wake_at - self.now, self._wake, name, host.life, wake_at)
+
+    def _wake(self, name: str, life: int, wake_at: float) -> None:
+        host = self.hosts[name]
+        if host.life != life or host.wake_at != wake_at or host.broker is None:
+            return
+        host.wake_at = NEVER
+        deadline = host.broker.next_deadline()
+        if deadline is None:
+            return
+        remaining = deadline - self._clock(host)
+        if remaining <= 1e-9:
+            # A deadline is met, not undercut by the rounding of clocks.
+            host.clock_s = max(host.clock_s, deadline)
+            self.stimulate(name, say.TimePassed())
+        else:
+            host.wake_at = self.now + remaining
+            self.after(remaining, self._wake, name, life, host.wake_at)
+
+    # -- effects --------------------------------------------------------------------------------
+
+    def _perform(self, host: Host, effects: list[say.Effect]) -> None:
+        name = host.config.name
+        frames: dict[str, list[bytes]] = {}
+        client_frames: dict[int, list[bytes]] = {}
+        for effect in effects:
+            if self.listener is not None:
+                self.listener(self.now, name, effect)
+            if isinstance(effect, say.Send):
+                data = encode_link(effect.frame)
+                if self.meter is not None:
+                    self.meter(name, effect.peer, effect.frame, data)
+                frames.setdefault(effect.peer, []).append(data)
+            elif isinstance(effect, say.SendClient):
+                data = encode_client(effect.frame)
+                client_frames.setdefault(effect.session, []).append(data)
+            elif isinstance(effect, say.Append):
+                host.disk.append(effect.tick, effect.record)
+            elif isinstance(effect, say.Put):
+                host.disk.put(effect.table, effect.key, effect.value)
+            else:
+                self._perform_rare(host, effect)
+        for peer, batch in frames.items():
+            self._transmit(name, peer, batch)
+        for session, batch in client_frames.items():
+            if session in host.sessions:
+                self._to_client(host.sessions[session], batch)
+
+    def _perform_rare(self, host: Host, effect: say.Effect) -> None:
+        name = host.config.name
+        if isinstance(effect, say.Sync):
+            delay = self.weather.sync_s * (0.5 + self.rng.random())
+            self.after(delay, self._synced, name, host.life, host.disk.mark(), effect.number)
+        elif isinstance(effect, say.Read):
+            records = host.disk.read(effect.first, effect.last, effect.bytes_max)
+            answer = say.LogRead(effect.request, effect.first, records)
+            self.after(0.001, self._if_alive, name, host.life, answer)
+        elif isinstance(effect, say.Forget):
+            host.disk.forget(effect.tick)
+        elif isinstance(effect, say.CutLink):
+            self.count.protocol_errors += "nothing heard" not in effect.reason
+            wire = self.wire(name, effect.peer)
+            self.after(0.0, self.cut, wire, wire.number)
+        elif isinstance(effect, say.CutClient):
+            connection = host.sessions.get(effect.session)
+            if connection is not None:
+                self.after(0.0, self.hang_up, connection)
+
+    def _synced(self, name: str, life: int, mark: tuple[int, int, int, int], number: int) -> None:
+        host = self.hosts[name]
+        if host.life == life:
+            host.disk.sync(mark)
+            self.stimulate(name, say.Synced(number))
+
+    def _if_alive(self, name: str, life: int, stimulus: say.Stimulus) -> None:
+        if self.hosts[name].life == life:
+            self.stimulate(name, stimulus)
+
+    # -- links ----------------------------------------------------------------------------------
+
+    def wire(self, one: str, other: str) -> Wire:
+        """The link between two brokers."""
+        return self.wires[min(one, other), max(one, other)]
+
+    def _wires_of(self, name: str) -> list[Wire]:
+        return [wire for ends, wire in self.wires.items() if name in ends]
+
+    def _connect(self, wire: Wire) -> None:
+        one, other = wire.ends
+        both = self.hosts[one].broker is not None and self.hosts[other].broker is not None
+        if wire.is_up or not both:
+            return
+        if wire.stopped[0] or wire.stopped[1]:
+            self.after(self.weather.reconnect_s, self._connect, wire)
+            return
+        wire.is_up = True
+        wire.number += 1
+        wire.last_at = [self.now, self.now]
+        self.stimulate(one, say.LinkUp(other))
+        self.stimulate(other, say.LinkUp(one))
+
+    def cut(self, wire: Wire, number: int) -> None:
+        """End a connection; what is on it is lost, and it is tried again."""
+        if not wire.is_up or wire.number != number:
+            return
+        self.count.cuts += 1
+        wire.is_up = False
+        self.count.lost_frames += sum(len(batch) for side in wire.waiting for batch in side)
+        wire.waiting = [[], []]
+        for name, peer in (wire.ends, wire.ends[::-1]):
+            self.stimulate(name, say.LinkDown(peer))
+        again = self.weather.reconnect_s * (0.5 + self.rng.random())
+        self.after(again, self._connect, wire)
+
+    def stop(self, wire: Wire, direction: int) -> None:
+        """Block a direction; blocks add up."""
+        wire.stopped[direction] += 1
+
+    def open(self, wire: Wire, direction: int) -> None:
+        """Take a block back; what waited arrives."""
+        wire.stopped[direction] -= 1
+        if wire.stopped[direction] == 0:
+            batches, wire.waiting[direction] = wire.waiting[direction], []
+            for batch in batches:
+                self._send(wire, direction, batch)
+
+    def _transmit(self, name: str, peer: str, batch: list[bytes]) -> None:
+        wire = self.wire(name, peer)
+        if not wire.is_up:
+            self.count.lost_frames += len(batch)
+            return
+        direction = 0 if wire.ends[0] == peer else 1
+        if wire.stopped[direction]:
+            wire.waiting[direction].append(batch)
+        else:
+            self._send(wire, direction, batch)
+
+    def _send(self, wire: Wire, direction: int, batch: list[bytes]) -> None:
+        weather = self.weather
+        target = self.hosts[wire.ends[direction]]
+        delay = weather.delay_s + self.rng.random() * weather.jitter_s + target.slow_s
+        at = max(wire.last_at[direction], self.now + delay)
+        wire.last_at[direction] = at
+        self.after(at - self.now, self._arrive, wire, wire.number, direction, batch)
+
+    def _arrive(self, wire: Wire, number: int, direction: int, batch: list[bytes]) -> None:
+        if not wire.is_up or wire.number != number:
+            self.count.lost_frames += len(batch)
+            return
+        name, peer = wire.ends[direction], wire.ends[1 - direction]
+        host = self.hosts[name]
+        for data in batch:
+            if host.broker is None or wire.number != number or not wire.is_up:
+                return
+            self.count.frames += 1
+            self.count.frame_bytes += len(data)
+            self.digest = zlib.crc32(data, self.digest)
+            frame: LinkFrame = decode_link(data, host.config.limits)
+            self.stimulate(name, say.FrameReceived(peer, frame))
+            if self.rng.random() < self.weather.repeat and not isinstance(frame, Hello):
+                self.count.repeats += 1
+                self.stimulate(name, say.FrameReceived(peer, frame))
+
+    # -- clients --------------------------------------------------------------------------------
+
+    def dial(self, client: Client, name: str) -> Connection | None:
+        """Connect a client to a broker; None if nobody answers."""
+        host = self.hosts[name]
+        if host.broker is None:
+            return None
+        host.session_count += 1
+        connection = Connection(client, name, host.session_count)
+        host.sessions[connection.session] = connection
+        self.stimulate(name, say.ClientCame(connection.session))
+        if connection.is_open:
+            client.connected(connection)
+        return connection
+
+    def hang_up(self, connection: Connection) -> None:
+        """End a client's connection, from whichever side."""
+        if not connection.is_open:
+            return
+        connection.is_open = False
+        host = self.hosts[connection.broker]
+        if host.sessions.pop(connection.session, None) is connection:
+            self.stimulate(connection.broker, say.ClientLeft(connection.session))
+        connection.client.disconnected(connection)
+
+    def from_client(self, connection: Connection, frames: list[AnyClientFrame]) -> None:
+        """Frames from a client to its broker."""
+        batch = [encode_client(frame) for frame in frames]
+        self._client_frames(connection, 0, batch)
+
+    def _to_client(self, connection: Connection, batch: list[bytes]) -> None:
+        self._client_frames(connection, 1, batch)
+
+    def _client_frames(self, connection: Connection, direction: int, batch: list[bytes]) -> None:
+        delay = self.weather.delay_s + self.rng.random() * self.weather.jitter_s
+        at = max(connection.last_at[direction], self.now + delay)
+        connection.last_at[direction] = at
+        arrive = self._client_to_broker if direction == 0 else self._broker_to_client
+        self.after(at - self.now, arrive, connection, batch)
+
+    def _client_to_broker(self, connection: Connection, batch: list[bytes]) -> None:
+        limits = self.hosts[connection.broker].config.limits
+        for data in batch:
+            if not connection.is_open or self.hosts[connection.broker].broker is None:
+                return
+            self.digest = zlib.crc32(data, self.digest)
+            frame = decode_client(data, limits)
+            received = say.ClientFrameReceived(connection.session, frame)
+            self.stimulate(connection.broker, received)
+
+    def _broker_to_client(self, connection: Connection, batch: list[bytes]) -> None:
+        limits = self.hosts[connection.broker].config.limits
+        for data in batch:
+            if not connection.is_open:
+                return
+            self.digest = zlib.crc32(data, self.digest)
+            connection.client.frame(connection, decode_client(data, limits))

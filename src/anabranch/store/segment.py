@@ -1,0 +1,315 @@
+"""Segments: the log of a stream as bytes in files, and what to believe of them after a crash.
+
+A log is a row of segments, each a file that is only ever appended to. This module is the pure part:
+bytes in, bytes out. Whoever owns the files writes what is encoded here and reads back by `scan`.
+
+    segment    header entry entry … [zeros]
+    header     "anabrlog"  format version 2  salt 4  first tick 8  CRC 4  0xE7
+    entry      kind 1  length 4  tick 8  CRC of these and the salt 4
+               body
+               CRC of all before 4  0xE7
+
+Numbers are big-endian. An entry is a *record*, the body of one tick, or a *seal*, without a body:
+all ticks up to the seal's were synced before it was written. Ticks of records are dense. Zeros at
+the end are room that was reserved and is not used yet.
+
+The writer's duties:
+
+W1. A segment is a fresh file, never a used one. Its header is synced before the first entry is
+    written, and the segment before it is synced as a whole.
+W2. After a sync comes a seal, not synced itself, and only then the word that it is synced.
+W3. After a scan, the file is cut at `end_offset` (a `torn` header is written anew), and synced and
+    sealed, before anything is said or appended.
+W4. The first error of a write or a sync is the last thing that happens to the log in this life.
+
+*Torn or corrupt.* A crash interrupts unsynced writes; nothing of them was confirmed, so what is
+left of them is cut off. Every other damage may have taken something that was confirmed; then the
+log must not be used, because its ticks would be given out a second time. What tells them apart:
+
+- An interrupted write leaves what was written, or nothing, or zeros where nothing was written yet,
+  sector by sector and in any order. It changes no bit of what it wrote. Here the last byte of an
+  entry is not zero, so an entry whose last byte is there was written to its end.
+- A seal proves that everything up to its tick was on disk.
+
+The scan reads entries until one cannot be read, at the offset *o*, where tick *t* should be. Rules:
+
+1. Nothing but zeros from *o* on: the segment is `whole`.
+2. A good seal stands anywhere behind *o* and names *t* or a later tick: corrupt.
+3. The content ends before the entry does, be it by the end of the file or in zeros up to there:
+   `torn`. (If the header of the entry has a wrong CRC, before this header does.) But corrupt if
+   a good record of a later tick stands behind *o*: then a piece in between is missing.
+4. A sector of the entry (or of its header, if that cannot be read) is all zeros, from the
+   beginning of the sector or from *o* on: `torn`, a write out of order.
+5. Everything else is corrupt: a bit was changed in what was written.
+6. An entry that can be read but has another tick than its place demands is corrupt, as is a seal
+   of a tick that never came, and a header that is complete and wrong.
+7. Whoever scans may know from elsewhere that ticks were confirmed: from the segment that follows,
+   or from the catalog. If they are not there, the log is corrupt, whatever the rules above say.
+
+So one changed bit makes the log corrupt wherever it is, in the very last record too, sealed or not.
+The one exception is a record that is not sealed and holds a sector of zeros of its own: there rule
+4 speaks. And since a seal is in the file before anything is confirmed, a confirmed record lacks one
+only if the machine lost power before that seal reached the disk, at the latest with the next sync.
+What no scan of one file can see is that its end is missing, seals and all; rule 7 is for that.
+
+Bodies are foreign bytes and may hold what looks like an entry. The salt, a number nobody outside
+knows, goes into every CRC; and a copy of this segment's own past has ticks before *t*.
+
+This module keeps no state.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from typing import Literal
+from zlib import crc32
+
+import msgspec
+
+from anabranch.model.errors import LocalError
+
+FORMAT_VERSION = 1
+#: What disks write as a whole or not at all, at least.
+SECTOR_BYTES = 512
+
+_MAGIC = b"anabrlog"
+_END = 0xE7
+_RECORD, _SEAL = 0xA6, 0x59
+#: How entries begin, with a tick below 2**63: quick to look for in what cannot be read in order.
+_entry_start = re.compile(b"[\xa6\x59](?=.{4}[\0-\x7f])", re.DOTALL)
+
+_segment_fields = struct.Struct(">8sHIQ")
+_entry_fields = struct.Struct(">BIQ")
+_entry_head = struct.Struct(">BIQI")
+_entry_tail = _segment_tail = struct.Struct(">IB")
+
+HEADER_BYTES = _segment_fields.size + _segment_tail.size
+_HEAD_BYTES = _entry_head.size
+_TAIL_BYTES = _entry_tail.size
+#: What an entry takes beside its body.
+ENTRY_OVERHEAD_BYTES = _HEAD_BYTES + _TAIL_BYTES
+_BODY_BYTES_MAX = 2**32 - 1
+
+
+class CorruptError(LocalError):
+    """A log that lost or changed what it held. Nobody but its operator can decide what to do."""
+
+    def __init__(self, reason: str, *, path: str, offset: int, tick: int) -> None:
+        self.reason = reason
+        self.path = path
+        #: The first byte that cannot be trusted.
+        self.offset = offset
+        #: The first tick that cannot be trusted.
+        self.tick = tick
+        super().__init__(reason, path, offset, tick)
+
+    def __str__(self) -> str:
+        return (
+            f"the log is corrupt: {self.path}, byte {self.offset}, tick {self.tick}:"
+            f" {self.reason}. The file was left as it is. Put a good copy in its place; or"
+            f" give up this tick and all later ones with `anabranch log repair {self.path}`"
+        )
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """What a segment holds."""
+
+    #: The bodies of all records; the first belongs to `first_tick`, the others follow.
+    records: list[bytes]
+    #: Where the next entry goes. 0: there is no header yet.
+    end_offset: int
+    #: `torn`: an interrupted write stood behind `end_offset` and is to be cut off.
+    state: Literal["whole", "torn"]
+    first_tick: int
+    #: Ticks up to this one are proven to have been synced; `first_tick` − 1 if there is no proof.
+    sealed_tick: int
+    #: To be used for further entries of this segment.
+    salt: int
+
+    @property
+    def last_tick(self) -> int:
+        """The tick of the last record; `first_tick` − 1 if there is none."""
+        return self.first_tick + len(self.records) - 1
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+def segment_header(first_tick: int, salt: int = 0) -> bytes:
+    """The beginning of a segment whose first record will have this tick."""
+    fields = _segment_fields.pack(_MAGIC, FORMAT_VERSION, salt, first_tick)
+    return fields + _segment_tail.pack(crc32(fields), _END)
+
+
+def encode_entry(tick: int, body: bytes, salt: int = 0) -> bytes:
+    """The record of one tick."""
+    if len(body) > _BODY_BYTES_MAX:
+        raise LocalError(f"a record of {len(body)} bytes is too large; split the event")
+    return _entry(_RECORD, tick, body, salt)
+
+
+def encode_seal(tick: int, salt: int = 0) -> bytes:
+    """Says that all ticks up to this one were synced."""
+    return _entry(_SEAL, tick, b"", salt)
+
+
+def _entry(kind: int, tick: int, body: bytes, salt: int) -> bytes:
+    fields = _entry_fields.pack(kind, len(body), tick)
+    crc = crc32(fields, salt)
+    tail = _entry_tail.pack(crc32(body, crc), _END)
+    return b"".join((fields, crc.to_bytes(4), body, tail))
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def scan(
+    data: bytes, expected_first_tick: int, *, confirmed_tick: int = 0, path: str = "segment"
+) -> Scan:
+    """All records of a segment, or `CorruptError`. See the rules at the top of this module.
+
+    `confirmed_tick`: ticks up to this one must be there. `path` names the file in errors."""
+    found = _Reading(data, expected_first_tick, path).result()
+    if found.last_tick < confirmed_tick:
+        raise CorruptError(
+            f"ticks up to {confirmed_tick} were confirmed, but the log ends before that",
+            path=path,
+            offset=found.end_offset,
+            tick=found.last_tick + 1,
+        )
+    return found
+
+
+class _Reading:
+    """One pass over a segment."""
+
+    def __init__(self, data: bytes, first_tick: int, path: str) -> None:
+        self.data = data
+        self.path = path
+        self.first_tick = first_tick
+        self.salt = 0
+        self.records: list[bytes] = []
+        #: Everything before is good.
+        self.offset = 0
+        #: The tick of the next record.
+        self.tick = first_tick
+        self.sealed_tick = first_tick - 1
+
+    def result(self) -> Scan:
+        if self._has_header():
+            self._read_entries()
+            content_end = _content_end(self.data, self.offset)
+            if content_end > self.offset:
+                self._check_torn(content_end)
+            state: Literal["whole", "torn"] = "whole" if content_end == self.offset else "torn"
+        else:
+            state = "torn"
+        return Scan(self.records, self.offset, state, self.first_tick, self.sealed_tick, self.salt)
+
+    def _corrupt(self, reason: str) -> CorruptError:
+        return CorruptError(reason, path=self.path, offset=self.offset, tick=self.tick)
+
+    def _has_header(self) -> bool:
+        """Read the header; False if its writing was interrupted."""
+        data = self.data
+        content = data[: min(HEADER_BYTES, _content_end(data, 0))]
+        if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
+            raise self._corrupt("this is no segment of a log")
+        if len(content) < HEADER_BYTES:
+            return False
+        _, version, salt, first_tick = _segment_fields.unpack_from(data)
+        good = (crc32(data[: _segment_fields.size]), _END)
+        if _segment_tail.unpack_from(data, _segment_fields.size) != good:
+            raise self._corrupt("the header of the segment was changed after it was written")
+        if version != FORMAT_VERSION:
+            raise LocalError(
+                f"{self.path} has format {version}, this program knows only {FORMAT_VERSION};"
+                " start the version that wrote it"
+            )
+        if first_tick != self.first_tick:
+            raise self._corrupt(f"the segment begins with tick {first_tick}")
+        self.salt = salt
+        self.offset = HEADER_BYTES
+        return True
+
+    def _read_entries(self) -> None:
+        """Go on as long as entries are good and in order."""
+        data, salt = self.data, self.salt
+        while (entry := _entry_at(data, self.offset, salt)) is not None:
+            kind, tick, end = entry
+            if kind == _RECORD:
+                if tick != self.tick:
+                    raise self._corrupt(f"the record of tick {tick} stands in its place")
+                self.records.append(data[self.offset + _HEAD_BYTES : end - _TAIL_BYTES])
+                self.tick += 1
+            elif tick >= self.tick:
+                raise self._corrupt(f"it was confirmed, up to tick {tick}, and is not there")
+            else:
+                self.sealed_tick = max(self.sealed_tick, tick)
+            self.offset = end
+
+    def _check_torn(self, content_end: int) -> None:
+        """Return if an interrupted write explains what stands at the offset: rules 2 to 5."""
+        data, offset, salt = self.data, self.offset, self.salt
+        behind = [*_entries_behind(data, offset, salt, self.tick)]
+        sealed_tick = max((tick for kind, tick in behind if kind == _SEAL), default=0)
+        if sealed_tick:
+            raise self._corrupt(f"it cannot be read, though ticks up to {sealed_tick} were synced")
+        head = _head_at(data, offset, salt)
+        end = offset + (_HEAD_BYTES if head is None else ENTRY_OVERHEAD_BYTES + head[1])
+        if content_end < end:
+            if behind:
+                raise self._corrupt(f"a part is missing between it and tick {behind[0][1]}")
+        elif not _has_unwritten_sector(data, offset, end):
+            raise self._corrupt("its record was changed after it was written")
+
+
+def _head_at(data: bytes, offset: int, salt: int) -> tuple[int, int, int, int] | None:
+    """Kind, length, tick and CRC of the entry there; None if that is no header of an entry."""
+    if len(data) - offset < _HEAD_BYTES:
+        return None
+    head: tuple[int, int, int, int] = _entry_head.unpack_from(data, offset)
+    fields = data[offset : offset + _entry_fields.size]
+    if head[0] not in (_RECORD, _SEAL) or crc32(fields, salt) != head[3]:
+        return None
+    return head
+
+
+def _entry_at(data: bytes, offset: int, salt: int) -> tuple[int, int, int] | None:
+    """Kind, tick and end of the entry there; None if there is no good one."""
+    head = _head_at(data, offset, salt)
+    if head is None:
+        return None
+    kind, length, tick, crc = head
+    body = offset + _HEAD_BYTES
+    tail = body + length
+    if len(data) - tail < _TAIL_BYTES:
+        return None
+    if _entry_tail.unpack_from(data, tail) != (crc32(data[body:tail], crc), _END):
+        return None
+    return kind, tick, tail + _TAIL_BYTES
+
+
+def _content_end(data: bytes, start: int) -> int:
+    """Where only zeros follow, or nothing; not before `start`."""
+    return start + len(data[start:].rstrip(b"\0"))
+
+
+def _entries_behind(
+    data: bytes, offset: int, salt: int, least_tick: int
+) -> Iterator[tuple[int, int]]:
+    """Kind and tick of every good entry behind `offset` whose tick is at least this."""
+    for start in _entry_start.finditer(data, offset + 1):
+        entry = _entry_at(data, start.start(), salt)
+        if entry is not None and entry[1] >= least_tick:
+            yield entry[:2]
+
+
+def _has_unwritten_sector(data: bytes, start: int, end: int) -> bool:
+    """Whether a sector between `start` and `end` is all zeros, the first one from `start` on."""
+    boundary = start - start % SECTOR_BYTES
+    for sector in range(boundary, end, SECTOR_BYTES):
+        part = data[max(sector, start) : sector + SECTOR_BYTES]
+        if part.count(0) == len(part):
+            return True
+    return False

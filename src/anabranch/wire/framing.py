@@ -1,0 +1,79 @@
+"""Where a frame ends: lengths in front of frames, on a connection that knows only bytes.
+
+    length     4 bytes, big-endian: the bytes of the frame
+    frame      as `codec` makes it
+
+A connection delivers these bytes in chunks that have nothing to do with frames. A `FrameReader`
+is fed the chunks as they come and gives back the frames that are complete. Rules:
+
+1. However the bytes are cut into chunks, the same frames come out.
+2. A length of 0 or above `frame_bytes_max` raises `RemoteError` as soon as its four bytes are
+   there. So a reader never holds more than one frame of the largest size and one chunk.
+3. After an error there is no telling where the next frame begins: the reader is dead and says the
+   same again, whatever it is fed. Complete frames of the chunk that broke it go with it, as they
+   would with the connection.
+4. What is left in a reader when the connection ends is a frame that never came.
+
+A reader's state belongs to its connection and is worth nothing after it.
+"""
+
+from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+
+LENGTH_BYTES = 4
+_LENGTH_MAX = 2 ** (8 * LENGTH_BYTES) - 1
+
+
+def framed(data: bytes) -> bytes:
+    """One encoded frame with its length in front, ready to be sent."""
+    if not 0 < len(data) <= _LENGTH_MAX:
+        raise LocalError(
+            f"a frame of {len(data)} bytes cannot be sent; it has 1 to {_LENGTH_MAX} bytes"
+        )
+    return len(data).to_bytes(LENGTH_BYTES) + data
+
+
+class FrameReader:
+    """Finds the frames in the bytes of one connection. See the rules at the top of this module."""
+
+    __slots__ = ("_buffer", "_bytes_max", "_failure")
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._bytes_max = limits.frame_bytes_max
+        #: Starts with a length, as far as it has come.
+        self._buffer = bytearray()
+        #: What broke the reader, or "".
+        self._failure = ""
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
+        """The frames that are complete with this chunk, each without its length."""
+        if self._failure:
+            raise RemoteError(self._failure)
+        self._buffer += chunk
+        try:
+            with memoryview(self._buffer) as view:
+                frames, end = _split(view, self._bytes_max)
+        except RemoteError as error:
+            self._failure = str(error)
+            self._buffer.clear()
+            raise
+        del self._buffer[:end]
+        return frames
+
+
+def _split(view: memoryview, bytes_max: int) -> tuple[list[bytes], int]:
+    """The complete frames, and where they end."""
+    frames = []
+    start, available = 0, len(view)
+    while available - start >= LENGTH_BYTES:
+        body = start + LENGTH_BYTES
+        length = int.from_bytes(view[start:body])
+        if not 0 < length <= bytes_max:
+            raise RemoteError(
+                f"a frame of {length} bytes was announced; 1 to {bytes_max} are allowed"
+            )
+        if available - body < length:
+            break
+        start = body + length
+        frames.append(bytes(view[body:start]))
+    return frames, start

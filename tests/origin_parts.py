@@ -1,0 +1,323 @@
+"""An origin on a simulated disk, and a watcher that objects to every broken promise.
+
+The disk keeps what was synced. A crash keeps that, any beginning of the unsynced records and,
+independently, any beginning of the unsynced puts. The watcher looks at everything the origin asks
+for; it knows the disk, so it can tell what was promised too early.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+
+from anabranch.core import contract as say
+from anabranch.core.asks import Ask, CarryTo, Emit, Marked, SyncPlease
+from anabranch.core.contract import Recovered
+from anabranch.core.options import Options
+from anabranch.core.origin import ForOrigin, Origin
+from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, decode_record
+from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
+from anabranch.model.encoding import decode_event, encode_event
+from anabranch.model.event import Control, Event, EventId
+from anabranch.model.frames import AnyCarried, Datum
+from anabranch.model.limits import Limits
+from anabranch.model.network import Network, tree_of_brokers
+from anabranch.model.values import Value
+from anabranch.model.version import Version, is_at_least
+
+#: Three brokers in a row, all of them with clients; the origin under test is "a".
+NETWORK = tree_of_brokers({"a": ["b"], "b": ["c"]})
+EDGES = ("a", "b", "c")
+
+
+def body(
+    sequence: int,
+    publisher: str = "p",
+    incarnation: int = 1,
+    *,
+    attributes: dict[str, Value] | None = None,
+    control: Control | None = None,
+    payload: bytes = b"",
+) -> bytes:
+    """An encoded event; its attribute n is its sequence."""
+    return encode_event(
+        Event(
+            attributes or {"n": sequence},
+            id=EventId(publisher, incarnation, sequence),
+            control=control or Control(),
+            payload=payload,
+        )
+    )
+
+
+def version(counter: int) -> Version:
+    return Version(1, counter)
+
+
+class Disk:
+    """A log and a catalog, each with a synced beginning."""
+
+    def __init__(self) -> None:
+        self.first_tick = 1
+        self.records: list[bytes] = []
+        self.synced = 0
+        self.catalog: dict[str, dict[str, bytes]] = {}
+        self.unsynced_puts: list[say.Put] = []
+
+    @property
+    def last(self) -> int:
+        return self.first_tick + len(self.records) - 1
+
+    def append(self, append: say.Append) -> None:
+        assert append.tick == self.last + 1, "ticks are not dense"
+        self.records.append(append.record)
+
+    def sync(self, tick: int, puts: int) -> None:
+        self.synced = max(self.synced, tick)
+        for put in self.unsynced_puts[:puts]:
+            table = self.catalog.setdefault(put.table, {})
+            if put.value is None:
+                table.pop(put.key, None)
+            else:
+                table[put.key] = put.value
+        del self.unsynced_puts[:puts]
+
+    def forget(self, tick: int) -> None:
+        assert tick <= self.synced
+        gone = max(tick + 1 - self.first_tick, 0)
+        del self.records[:gone]
+        self.first_tick += gone
+
+    def crash(self, chance: random.Random) -> None:
+        kept = chance.randint(self.synced, self.last) if self.last > self.synced else self.last
+        del self.records[kept + 1 - self.first_tick :]
+        self.sync(kept, chance.randint(0, len(self.unsynced_puts)))
+        self.unsynced_puts.clear()
+
+    def recovered(self) -> Recovered:
+        catalog = {table: dict(entries) for table, entries in self.catalog.items()}
+        return Recovered(catalog, self.first_tick, tuple(self.records))
+
+
+class Driver:
+    """One origin, its disk and the watcher. Everything it asked for is in `asks` and beside."""
+
+    def __init__(
+        self,
+        options: Options | None = None,
+        *,
+        network: Network = NETWORK,
+        limits: Limits | None = None,
+    ) -> None:
+        self.options = options or Options()
+        self.network = network
+        self.limits = limits or Limits()
+        self.disk = Disk()
+        self.now = 100.0
+        #: Tick → the event there, also when its record is deleted. Only what is synced stays.
+        self.events: dict[int, EventId] = {}
+        self.vectors: dict[int, dict[str, Version]] = {0: {}}
+        #: (publisher, incarnation) → the highest sequence that was ever confirmed.
+        self.confirmed: dict[tuple[str, int], int] = {}
+        self.newest_vector: dict[str, Version] = {}
+        self.start()
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self) -> list[Ask]:
+        """A new life, from what is on disk."""
+        self.syncs: list[tuple[int, int, int]] = []
+        self.reads: list[say.Read] = []
+        self.emits: list[Emit] = []
+        self.told_marks: list[int] = []
+        self.sent: list[tuple[int, AnyClientFrame]] = []
+        self.carried: list[tuple[str, AnyCarried]] = []
+        self.forgotten = 0
+        self.origin = Origin(
+            "a", self.network, self.options, self.limits, self.disk.recovered(), self.now
+        )
+        return self.do(self.origin.started(self.now))
+
+    def crash(self, seed: int = 0) -> list[Ask]:
+        """Lose what is not synced, or a part of it, and start again."""
+        self.disk.crash(random.Random(seed))
+        for tick in [tick for tick in self.events if tick > self.disk.last]:
+            del self.events[tick]
+        for tick in [tick for tick in self.vectors if tick > self.disk.last]:
+            del self.vectors[tick]
+        return self.start()
+
+    # -- stimuli --------------------------------------------------------------------------------
+
+    def publish(self, *bodies: bytes, session: int = 1) -> list[Ask]:
+        return self.do(self.origin.client_frame(self.now, session, Publish(list(bodies))))
+
+    def publish_synced(self, *bodies: bytes, session: int = 1) -> None:
+        self.publish(*bodies, session=session)
+        self.sync_all()
+
+    def sync(self) -> list[Ask]:
+        """The oldest sync is through."""
+        ticket, tick, puts = self.syncs.pop(0)
+        self.disk.sync(tick, puts)
+        self.syncs = [(other, to, count - puts) for other, to, count in self.syncs]
+        return self.do(self.origin.synced(self.now, ticket))
+
+    def sync_all(self) -> None:
+        while self.syncs:
+            self.sync()
+
+    def read(self, records_max: int = 1_000_000) -> list[Ask]:
+        """The oldest read is through."""
+        read = self.reads.pop(0)
+        disk = self.disk
+        start = max(read.first - disk.first_tick, 0)
+        end = min(read.last + 1 - disk.first_tick, start + records_max)
+        kept = disk.records[start:end] if read.first >= disk.first_tick else []
+        found: list[bytes] = []
+        size = 0
+        for record in kept:
+            size += len(record)
+            if found and size > read.bytes_max:
+                break
+            found.append(record)
+        answer = say.LogRead(read.request, read.first, tuple(found))
+        return self.do(self.origin.log_read(self.now, answer))
+
+    def read_all(self) -> None:
+        while self.reads:
+            self.read()
+
+    def carry(self, content: ForOrigin, source: str = "b") -> list[Ask]:
+        return self.do(self.origin.carried(self.now, source, content))
+
+    def advance(self, **versions: int) -> list[Ask]:
+        vector = {edge: version(counter) for edge, counter in versions.items()}
+        return self.do(self.origin.vector_advance(self.now, vector))
+
+    def wait(self, seconds: float) -> list[Ask]:
+        """Let time pass, deadline by deadline; syncs are not done."""
+        until = self.now + seconds
+        asks: list[Ask] = []
+        while (deadline := self.origin.next_deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            asks += self.do(self.origin.time_passed(self.now))
+            following = self.origin.next_deadline()
+            assert following is None or following > self.now, "a deadline that does not move"
+        self.now = until
+        return asks
+
+    def mark(self, **versions: int) -> int:
+        """Make a synced mark; its tick."""
+        self.advance(**versions)
+        self.wait(self.options.mark_after_s)
+        self.sync_all()
+        return self.origin.head
+
+    # -- the watcher ----------------------------------------------------------------------------
+
+    def do(self, asks: Sequence[Ask]) -> list[Ask]:
+        for ask in asks:
+            if isinstance(ask, say.Append):
+                self.disk.append(ask)
+                self._note(ask.tick, ask.record)
+            elif isinstance(ask, say.Put):
+                self.disk.unsynced_puts.append(ask)
+            elif isinstance(ask, SyncPlease):
+                assert not self.syncs or ask.ticket > self.syncs[-1][0]
+                self.syncs.append((ask.ticket, self.disk.last, len(self.disk.unsynced_puts)))
+                assert len(self.syncs) == 1, "more than one sync at a time"
+            elif isinstance(ask, say.Read):
+                assert ask.last <= self.disk.synced, "reads what is not synced"
+                self.reads.append(ask)
+            elif isinstance(ask, say.Forget):
+                self._check_forget(ask.tick)
+            elif isinstance(ask, Emit):
+                self._check_emit(ask)
+            elif isinstance(ask, Marked):
+                self._check_marked(ask)
+            elif isinstance(ask, say.SendClient):
+                self.sent.append((ask.session, ask.frame))
+                if isinstance(ask.frame, Confirmed):
+                    self._check_confirmed(ask.frame)
+            elif isinstance(ask, CarryTo):
+                self.carried.append((ask.target, ask.content))
+            else:
+                assert isinstance(ask, say.Note), ask
+        return list(asks)
+
+    def _note(self, tick: int, data: bytes) -> None:
+        record = decode_record(data)
+        if isinstance(record, EventRecord):
+            event_id = decode_event(record.body).id
+            assert event_id is not None
+            self.events[tick] = event_id
+        elif isinstance(record, BlankRecord):
+            self.events[tick] = record.id
+        elif isinstance(record, MarkRecord):
+            self.vectors[tick] = record.vector
+
+    def _check_confirmed(self, frame: Confirmed) -> None:
+        key = (frame.publisher, frame.incarnation)
+        self.confirmed[key] = max(self.confirmed.get(key, 0), frame.sequence)
+        self.check_confirmed_are_there()
+
+    def check_confirmed_are_there(self) -> None:
+        """Every confirmed event has exactly one tick, and it is synced."""
+        ticks: dict[EventId, list[int]] = {}
+        for tick, event_id in self.events.items():
+            ticks.setdefault(event_id, []).append(tick)
+        for found in ticks.values():
+            assert len(found) == 1, "an event is in the log twice"
+        for (publisher, incarnation), highest in self.confirmed.items():
+            for sequence in range(1, highest + 1):
+                found = ticks.get(EventId(publisher, incarnation, sequence), [])
+                assert found, "a confirmed event is lost"
+                assert found[0] <= self.disk.synced, "confirmed before it is synced"
+
+    def _check_emit(self, emit: Emit) -> None:
+        self.emits.append(emit)
+        ticks = [datum.tick for datum in emit.data]
+        ticks += [last for _, last in emit.silent] + [hole.last for hole in emit.withheld]
+        assert max(ticks, default=0) <= self.disk.synced, "emitted before it is synced"
+        assert emit.head <= self.disk.synced, "a head before it is synced"
+        assert emit.mark in self.told_marks, "a mark that nobody was told"
+        for datum in emit.data:
+            assert decode_event(datum.body).id == self.events[datum.tick], "another event"
+        for first, last in emit.silent:
+            assert not [t for t in range(first, last + 1) if t in self.events], "false silence"
+
+    def _check_marked(self, marked: Marked) -> None:
+        assert marked.mark <= self.disk.synced, "a mark before it is synced"
+        assert marked.vector == self.vectors[marked.mark], "another vector"
+        self.told_marks.append(marked.mark)
+        assert self.told_marks == sorted(self.told_marks)
+        if marked.mark == max(self.vectors):
+            assert is_at_least(marked.vector, self.newest_vector), "a vector decreases"
+            self.newest_vector = dict(marked.vector)
+
+    def _check_forget(self, tick: int) -> None:
+        assert "beginning" in self.disk.catalog.get("stream", {}), "deletes without a checkpoint"
+        self.disk.forget(tick)
+        self.forgotten = max(self.forgotten, tick)
+
+    # -- what was said --------------------------------------------------------------------------
+
+    def confirmations(self, session: int = 1) -> list[tuple[str, int, int]]:
+        frames = [frame for to, frame in self.sent if to == session]
+        return [
+            (f.publisher, f.incarnation, f.sequence) for f in frames if isinstance(f, Confirmed)
+        ]
+
+    def refusals(self, session: int = 1) -> list[PublishRefused]:
+        return [f for to, f in self.sent if to == session and isinstance(f, PublishRefused)]
+
+
+def data_of(asks: Iterable[Ask]) -> list[Datum]:
+    return [datum for ask in asks if isinstance(ask, Emit) for datum in ask.data]
+
+
+def ticks_of(asks: Iterable[Ask]) -> list[int]:
+    return [datum.tick for datum in data_of(asks)]
+
+
+def emits_in(asks: Iterable[Ask]) -> list[Emit]:
+    return [ask for ask in asks if isinstance(ask, Emit)]

@@ -1,0 +1,39 @@
+"""Every planted bug is found: the checker can fail, and fails for the right reason."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from anabranch.sim.plants import PLANTS, SEEDS_MAX
+from anabranch.sim.runner import Order, run_seed
+
+SOURCE = Path(__file__).parent.parent.parent / "src" / "anabranch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_found_on_its_recorded_seed(name: str) -> None:
+    plant = PLANTS[name]
+    verdict = run_seed(Order(plants=(name,)), plant.seed).verdict
+    assert plant.anomaly in {each.name for each in verdict.anomalies}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sorted({plant.seed for plant in PLANTS.values()}))
+def test_the_recorded_seeds_are_clean_without_the_bugs(seed: int) -> None:
+    assert not run_seed(Order(), seed).verdict.anomalies
+
+
+def test_at_least_ten_bugs_are_planted_and_each_is_within_reach() -> None:
+    assert len(PLANTS) >= 10
+    assert all(plant.seed < SEEDS_MAX for plant in PLANTS.values())
+
+
+def test_every_condition_in_the_code_is_in_the_list() -> None:
+    used = set()
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        used |= set(re.findall(r'"([a-z-]+)" (?:not )?in (?:[\w.]*\.)?plants', text))
+        used |= set(re.findall(r'"([a-z-]+)" (?:not )?in \(\n\s+[\w.]*plants', text))
+    assert used == set(PLANTS)

@@ -1,0 +1,250 @@
+import pytest
+
+from anabranch.core.session.effects import (
+    DeliverToApplication,
+    SessionOptions,
+    TellRefused,
+    TellStands,
+    TellStart,
+    TellWithheld,
+)
+from anabranch.core.session.session import Session
+from anabranch.model.client_frames import (
+    Ack,
+    Connect,
+    Cut,
+    Deliver,
+    Refused,
+    StartsAt,
+    Subscribe,
+    Subscribed,
+    Withheld,
+)
+from anabranch.model.errors import (
+    DuplicateIdError,
+    FilterError,
+    LocalError,
+    RemoteError,
+    UnknownIdError,
+)
+from anabranch.model.frames import PROTOCOL_VERSION, Hole
+from tests.session_parts import (
+    FILTER,
+    deliver,
+    frames,
+    given,
+    reconnect,
+    subscriber,
+    the_subscribe,
+)
+
+# -- subscribing
+
+
+def test_a_connection_begins_with_a_greeting() -> None:
+    assert frames(Session("c").connected(0.0)) == [Connect(PROTOCOL_VERSION, "c")]
+
+
+def test_a_subscription_is_asked_for_at_once_or_when_there_is_a_connection() -> None:
+    session = Session("c")
+    assert session.subscribe(0.0, "s", FILTER) == []
+    assert frames(session.connected(0.0))[1:] == [Subscribe(1, "s", FILTER, "reliable")]
+    effects = session.subscribe(0.0, "t", FILTER, quality="best-effort", window=9)
+    assert frames(effects) == [Subscribe(2, "t", FILTER, "best-effort", window=9)]
+
+
+def test_a_start_is_asked_for_as_given() -> None:
+    session = Session("c")
+    session.connected(0.0)
+    after = session.subscribe(0.0, "s", FILTER, start="tick", start_ticks={"o": 4})
+    assert (the_subscribe(after).start, the_subscribe(after).ticks) == ("tick", {"o": 4})
+    since = session.subscribe(0.0, "t", FILTER, start="time", start_time_ns=99)
+    assert (the_subscribe(since).start, the_subscribe(since).time_ns) == ("time", 99)
+
+
+def test_a_subscription_stands_and_starts() -> None:
+    session = Session("c")
+    session.connected(0.0)
+    session.subscribe(0.0, "s", FILTER)
+    assert session.frame(0.0, Subscribed(1, "s", 0, {})) == [TellStands("s", 0)]
+    assert session.frame(0.0, Subscribed(1, "s", 0, {})) == []
+    assert session.frame(0.0, StartsAt("s", "o", 5)) == [TellStart("s", "o", 5)]
+    assert session.frame(0.0, StartsAt("s", "o", 5)) == []
+
+
+def test_a_name_is_used_once() -> None:
+    with pytest.raises(DuplicateIdError):
+        subscriber().subscribe(0.0, "s", FILTER)
+
+
+def test_a_bad_filter_is_refused_before_it_travels() -> None:
+    with pytest.raises(FilterError):
+        Session("c").subscribe(0.0, "s", "a >")
+
+
+def test_only_durable_subscriptions_resume() -> None:
+    with pytest.raises(LocalError, match="durable"):
+        Session("c").subscribe(0.0, "s", FILTER, start="resume")
+
+
+def test_a_refused_subscription_is_told_and_gone() -> None:
+    session = Session("c")
+    session.connected(0.0)
+    session.subscribe(0.0, "s", FILTER)
+    assert session.frame(0.0, Refused(1, "too many")) == [TellRefused("s", "too many")]
+    session.subscribe(0.0, "s", FILTER)
+
+
+def test_a_refused_return_hands_the_standing_back() -> None:
+    session = subscriber()
+    session.frame(1.0, deliver(3))
+    request = reconnect(session).request
+    (told,) = session.frame(11.0, Refused(request, "not now"))
+    assert isinstance(told, TellRefused)
+    assert told.standing is not None
+    assert told.standing.acked == {"o": 3}
+    again = the_subscribe(session.take_over(12.0, told.standing))
+    assert (again.start, again.number, again.ticks) == ("resume", 3, {"o": 3})
+
+
+# -- delivery
+
+
+def test_matches_are_handed_over_in_order() -> None:
+    effects = subscriber().frame(1.0, deliver(2, 3, through=5))
+    assert effects == [
+        DeliverToApplication("s", "o", 2, 20, b"2"),
+        DeliverToApplication("s", "o", 3, 30, b"3"),
+    ]
+
+
+def test_a_repeated_tick_is_dropped() -> None:
+    session = subscriber()
+    assert given(session.frame(1.0, deliver(2, 3))) == [2, 3]
+    assert given(session.frame(1.0, deliver(2, 3, 4))) == [4]
+    assert given(session.frame(1.0, deliver(4))) == []
+
+
+def test_silence_moves_the_position_without_data() -> None:
+    session = subscriber()
+    assert session.frame(1.0, deliver(through=9)) == []
+    assert given(session.frame(1.0, deliver(9, 10))) == [10]
+
+
+def test_streams_are_independent() -> None:
+    session = subscriber()
+    session.frame(1.0, StartsAt("s", "other", 4))
+    assert given(session.frame(1.0, deliver(9))) == [9]
+    assert given(session.frame(1.0, deliver(4, stream="other"))) == [4]
+
+
+@pytest.mark.parametrize("frame", [deliver(3, 2, through=3), deliver(2, 2), deliver(4, through=3)])
+def test_ticks_that_cannot_be_break_the_protocol(frame: Deliver) -> None:
+    session = subscriber()
+    with pytest.raises(RemoteError):
+        session.frame(1.0, frame)
+    assert given(session.frame(1.0, deliver(2, 3))) == [2, 3]
+
+
+def test_withheld_ticks_are_told_once_and_only_where_nothing_was_given() -> None:
+    session = subscriber()
+    session.frame(1.0, deliver(3))
+    holes = Withheld("s", "o", [Hole(2, 5, "retention"), Hole(7, 8, "transient")])
+    assert session.frame(1.0, holes) == [
+        TellWithheld("s", "o", 4, 5, "retention"),
+        TellWithheld("s", "o", 7, 8, "transient"),
+    ]
+    assert session.frame(1.0, holes) == []
+    assert given(session.frame(1.0, deliver(8, 9))) == [9]
+
+
+def test_a_start_beyond_a_gap_breaks_the_protocol_but_for_best_effort() -> None:
+    with pytest.raises(RemoteError, match="between"):
+        subscriber("durable").frame(1.0, StartsAt("s", "o", 5))
+    easy = subscriber("best-effort")
+    assert easy.frame(1.0, StartsAt("s", "o", 5)) == [TellStart("s", "o", 5)]
+    assert given(easy.frame(1.0, deliver(5))) == [5]
+
+
+def test_what_is_said_about_unknown_subscriptions_is_ignored() -> None:
+    session = Session("c")
+    session.connected(0.0)
+    assert session.frame(0.0, deliver(1)) == []
+    assert session.frame(0.0, StartsAt("s", "o", 1)) == []
+    assert session.frame(0.0, Cut("s", "gone")) == []
+
+
+def test_an_answer_to_a_request_that_was_never_made_breaks_the_protocol() -> None:
+    with pytest.raises(RemoteError, match="never made"):
+        subscriber().frame(1.0, Subscribed(9, "s", 1, {}))
+
+
+def test_a_frame_that_only_clients_say_breaks_the_protocol() -> None:
+    with pytest.raises(RemoteError, match="Connect"):
+        subscriber().frame(1.0, Connect(1, "c"))
+
+
+def test_the_planted_bug_hands_repeated_ticks_over() -> None:
+    options = SessionOptions(plants=frozenset({"client-no-dedup"}))
+    session = Session("c", options=options)
+    session.connected(0.0)
+    session.subscribe(0.0, "s", FILTER)
+    session.frame(0.0, Subscribed(1, "s", 0, {}))
+    assert given(session.frame(1.0, deliver(2))) == [2]
+    assert given(session.frame(1.0, deliver(2))) == [2]
+
+
+# -- acknowledging
+
+
+def test_acknowledgements_are_gathered_for_a_while() -> None:
+    session = subscriber()
+    assert frames(session.frame(1.0, deliver(2))) == []
+    assert frames(session.frame(1.02, deliver(3, through=6))) == []
+    assert session.next_deadline() == 1.05
+    assert frames(session.time_passed(1.05)) == [Ack("s", {"o": 6})]
+    assert session.next_deadline() is None
+    assert session.time_passed(2.0) == []
+
+
+def test_a_quarter_of_the_window_is_acknowledged_at_once() -> None:
+    session = subscriber(window=8)
+    assert frames(session.frame(1.0, deliver(2))) == []
+    assert frames(session.frame(1.0, deliver(3))) == [Ack("s", {"o": 3})]
+
+
+def test_with_manual_acknowledgement_the_application_says_what_is_dealt_with() -> None:
+    session = subscriber(manual=True)
+    session.frame(1.0, deliver(2, 3, 4))
+    assert frames(session.time_passed(9.0)) == []
+    assert frames(session.ack(9.0, "s", {"o": 3})) == [Ack("s", {"o": 3})]
+    assert frames(session.ack(9.0, "s", {"o": 2})) == []
+    assert frames(session.ack(9.0, "s")) == [Ack("s", {"o": 4})]
+
+
+def test_what_was_never_delivered_cannot_be_acknowledged() -> None:
+    session = subscriber(manual=True)
+    session.frame(1.0, deliver(2))
+    with pytest.raises(LocalError, match="never delivered"):
+        session.ack(1.0, "s", {"o": 3})
+    with pytest.raises(UnknownIdError):
+        session.ack(1.0, "t")
+
+
+def test_the_broker_is_told_only_of_what_it_sent_on_this_connection() -> None:
+    session = subscriber(manual=True)
+    session.frame(1.0, deliver(2, 3, 4))
+    asked = reconnect(session)
+    session.frame(11.0, Subscribed(asked.request, "s", 2, {"o": 0}))
+    assert frames(session.ack(11.0, "s")) == []
+    assert given(session.frame(11.0, deliver(2, 3))) == []
+    assert frames(session.time_passed(12.0)) == [Ack("s", {"o": 3})]
+    assert given(session.frame(13.0, deliver(4, 5))) == [5]
+    assert frames(session.time_passed(14.0)) == [Ack("s", {"o": 4})]
+
+
+def test_a_subscription_that_is_ending_acknowledges_nothing_more() -> None:
+    session = subscriber()
+    session.frame(1.0, deliver(2))
+    session.unsubscribe(1.0, "s")
+    assert session.time_passed(9.0) == []

@@ -1,0 +1,113 @@
+"""Planted bugs of the edge: each does its harm, so that a checker has something to find."""
+
+from typing import Any
+
+from anabranch.core.options import Options
+from anabranch.model.client_frames import Deliver, StartsAt, Unsubscribed
+from anabranch.model.frames import Claim, Done, Nack, Replay, Yield
+from anabranch.model.version import NOTHING
+from tests.edge_parts import Rig
+
+
+def planted(name: str, **rest: Any) -> Rig:
+    return Rig(options=Options(plants=frozenset([name])), **rest)
+
+
+def subscribed(rig: Rig, **rest: Any) -> int:
+    session = rig.connect()
+    rig.subscribe(session, "s", **rest)
+    return session
+
+
+DURABLE: dict[str, Any] = {"quality": "durable", "number": 1}
+
+
+def test_edge_no_dedup_delivers_twice() -> None:
+    rig = planted("edge-no-dedup")
+    session = subscribed(rig)
+    rig.arrive(1, 2)
+    rig.arrive(2)
+    assert rig.delivered(session) == [1, 2, 2]
+
+
+def test_start_one_early_promises_a_tick_it_does_not_deliver() -> None:
+    rig = planted("start-one-early")
+    rig.arrive(4, version=NOTHING)
+    session = subscribed(rig)
+    rig.arrive(5)
+    assert rig.taken(session, StartsAt) == [StartsAt("s", "b", 4)]
+    assert rig.delivered(session) == [5]
+
+
+def test_start_ignores_version_starts_too_soon_and_passes_over_matches() -> None:
+    rig = planted("start-ignores-version")
+    rig.arrive(silent=[(1, 1)], version=NOTHING)
+    session = subscribed(rig)
+    assert rig.taken(session, StartsAt) == [StartsAt("s", "b", 2)]
+    rig.arrive(silent=[(2, 9)], version=NOTHING)
+    rig.wait(1.0)
+    assert [frame.through for frame in rig.taken(session, Deliver)] == [9]
+    assert rig.asked(Replay) == []
+
+
+def test_silence_any_version_passes_over_matches() -> None:
+    rig = planted("silence-any-version")
+    session = subscribed(rig)
+    rig.arrive(1)
+    rig.arrive(silent=[(2, 9)], version=NOTHING)
+    rig.wait(1.0)
+    assert [frame.through for frame in rig.taken(session, Deliver)] == [1, 9]
+    assert rig.asked(Replay) == []
+
+
+def test_unsubscribe_early_shrinks_the_interest_before_the_end() -> None:
+    rig = planted("unsubscribe-early")
+    session = subscribed(rig)
+    rig.arrive(1)
+    rig.unsubscribe(session)
+    assert rig.interest == {}
+    assert rig.taken(session, Unsubscribed) == []
+    rig.arrive(silent=[(2, 9)])
+    rig.wait(2.0)
+    assert [frame.ticks for frame in rig.taken(session, Unsubscribed)] == [{"b": 9}]
+
+
+def test_deliver_before_start_synced_delivers_what_a_crash_forgets() -> None:
+    rig = planted("deliver-before-start-synced")
+    session = subscribed(rig, **DURABLE)
+    rig.syncs = False
+    rig.arrive(5)
+    assert rig.taken(session, StartsAt) == [StartsAt("s", "b", 5)]
+    assert rig.delivered(session) == [5]
+    assert "cursors" not in rig.catalog
+
+
+def test_done_unsynced_releases_what_a_crash_may_need() -> None:
+    rig = planted("done-unsynced")
+    session = subscribed(rig, **DURABLE)
+    rig.arrive(1, 2, 3)
+    rig.syncs = False
+    rig.ack(session, {"b": 3})
+    rig.wait(1.0)
+    assert rig.asked(Done, "b")[-1].tick == 3
+
+
+def test_skip_gap_gives_up_instead_of_asking_again() -> None:
+    rig = planted("skip-gap")
+    session = subscribed(rig)
+    rig.arrive(1, 3)
+    rig.wait(5.0)
+    assert len(rig.asked(Nack)) == 1
+    assert rig.delivered(session) == [1, 3]
+
+
+def test_no_yield_keeps_the_subscription_but_not_what_it_needs() -> None:
+    rig = planted("no-yield")
+    session = subscribed(rig, **DURABLE)
+    rig.arrive(1)
+    rig.arrive(2)
+    rig.say("b", Claim("s", 4))
+    assert rig.asked(Yield, "b") == [Yield("s", 4)]
+    rig.arrive(3)
+    assert rig.delivered(session) == [1, 2, 3]
+    assert rig.done() == 3

@@ -1,0 +1,258 @@
+"""Events become ticks once, and are confirmed when they are on disk."""
+
+import pytest
+
+from anabranch.core import contract as say
+from anabranch.core.asks import SyncPlease
+from anabranch.core.options import Options
+from anabranch.core.records import BlankRecord, decode_record
+from anabranch.model.client_frames import Publish
+from anabranch.model.errors import RemoteError
+from anabranch.model.event import Control
+from anabranch.model.frames import Done
+from anabranch.model.limits import Limits
+from tests.event_parts import frame
+from tests.origin_parts import EDGES, Driver, body, ticks_of
+
+
+def test_event_is_confirmed_and_emitted_when_it_is_synced_and_not_before() -> None:
+    driver = Driver()
+    asks = driver.publish(body(1), body(2))
+    assert [type(ask) for ask in asks] == [say.Append, say.Append, SyncPlease]
+    asks = driver.sync()
+    assert ticks_of(asks) == [1, 2]
+    assert driver.confirmations() == [("p", 1, 2)]
+
+
+def test_what_is_published_during_a_sync_goes_into_one_next_batch() -> None:
+    driver = Driver()
+    driver.publish(body(1))
+    driver.publish(body(2))
+    driver.publish(body(3))
+    assert len(driver.syncs) == 1
+    assert driver.disk.synced == 0
+    asks = driver.sync()
+    assert ticks_of(asks) == [1]
+    assert driver.confirmations() == [("p", 1, 1)]
+    driver.sync()
+    assert driver.confirmations() == [("p", 1, 1), ("p", 1, 3)]
+    assert driver.syncs == []
+
+
+def test_ticket_of_an_old_sync_confirms_nothing() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1))
+    driver.publish(body(2))
+    assert driver.do(driver.origin.synced(driver.now, 1)) == []
+    assert driver.confirmations() == [("p", 1, 1)]
+
+
+def test_event_sent_again_is_confirmed_again_and_not_appended_again() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1), body(2))
+    driver.publish(body(1), body(2), session=2)
+    assert driver.confirmations(2) == [("p", 1, 2)]
+    assert driver.disk.last == 2
+
+
+def test_event_sent_again_before_the_sync_is_confirmed_to_both_sessions_after_it() -> None:
+    driver = Driver()
+    driver.publish(body(1))
+    driver.publish(body(1), session=2)
+    assert driver.confirmations(2) == []
+    driver.sync_all()
+    assert driver.confirmations(1) == driver.confirmations(2) == [("p", 1, 1)]
+    assert driver.disk.last == 1
+
+
+def test_confirmation_again_goes_only_up_to_what_is_synced() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1))
+    driver.publish(body(2))
+    driver.publish(body(1), body(2), session=2)
+    assert driver.confirmations(2) == [("p", 1, 1)]
+    driver.sync_all()
+    assert driver.confirmations(2) == [("p", 1, 1), ("p", 1, 2)]
+
+
+def test_session_that_left_is_told_nothing() -> None:
+    driver = Driver()
+    driver.publish(body(1))
+    driver.publish(body(1), session=2)
+    driver.do(driver.origin.client_left(driver.now, 1))
+    driver.sync_all()
+    assert driver.confirmations(1) == []
+    assert driver.confirmations(2) == [("p", 1, 1)]
+
+
+def test_gap_is_refused_with_the_expected_sequence_and_so_is_what_follows() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1), body(3), body(4))
+    (refusal,) = driver.refusals()
+    assert (refusal.publisher, refusal.incarnation, refusal.sequence) == ("p", 1, 3)
+    assert "sequence 2 is expected" in refusal.reason
+    assert driver.confirmations() == [("p", 1, 1)]
+    driver.publish_synced(body(2), body(3))
+    assert driver.confirmations()[-1] == ("p", 1, 3)
+
+
+def test_refusal_of_one_publisher_does_not_concern_another() -> None:
+    driver = Driver()
+    driver.publish_synced(body(2), body(1, "q"), body(3))
+    assert [refusal.sequence for refusal in driver.refusals()] == [2]
+    assert driver.confirmations() == [("q", 1, 1)]
+
+
+def test_higher_incarnation_begins_at_one_and_ends_the_lower() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1), body(2))
+    driver.publish_synced(body(3, incarnation=5))
+    assert "sequence 1 is expected" in driver.refusals()[-1].reason
+    driver.publish_synced(body(3))
+    assert driver.confirmations()[-1] == ("p", 1, 3)
+    driver.publish_synced(body(1, incarnation=5))
+    assert driver.confirmations()[-1] == ("p", 5, 1)
+    driver.publish_synced(body(4))
+    assert "incarnation 1 is over" in driver.refusals()[-1].reason
+
+
+def test_old_incarnation_is_confirmed_even_if_a_new_one_began_before_the_sync() -> None:
+    driver = Driver()
+    driver.publish(body(1))
+    driver.publish(body(1, incarnation=2), session=2)
+    driver.sync_all()
+    assert driver.confirmations(1) == [("p", 1, 1)]
+    assert driver.confirmations(2) == [("p", 2, 1)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"", b"\x94\x02", frame(payload=7), frame(attributes={"a": None}), body(0)],
+    ids=["nothing", "version", "payload", "attribute", "sequence"],
+)
+def test_bytes_that_are_no_event_raise_and_nothing_of_the_frame_is_taken(bad: bytes) -> None:
+    driver = Driver()
+    with pytest.raises(RemoteError):
+        driver.origin.client_frame(driver.now, 1, Publish([body(1), bad]))
+    driver.publish_synced(body(1))
+    assert driver.disk.last == 1
+    assert driver.refusals() == []
+
+
+def test_event_beyond_the_limits_raises() -> None:
+    driver = Driver(limits=Limits(payload_bytes_max=10))
+    with pytest.raises(RemoteError, match="payload"):
+        driver.origin.client_frame(driver.now, 1, Publish([body(1, payload=b"x" * 11)]))
+
+
+def test_full_disk_refuses_and_takes_again_when_there_is_room() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1))
+    driver.do(driver.origin.log_full(driver.now, True))
+    driver.publish(body(2))
+    assert driver.syncs == []
+    assert "the log is full" in driver.refusals()[0].reason
+    driver.publish(body(1), session=3)
+    assert driver.confirmations(3) == [("p", 1, 1)]
+    driver.do(driver.origin.log_full(driver.now, False))
+    driver.publish_synced(body(2))
+    assert driver.confirmations()[-1] == ("p", 1, 2)
+
+
+def test_log_with_as_many_ticks_as_allowed_refuses_until_some_are_released() -> None:
+    driver = Driver(Options(log_ticks_max=3))
+    driver.publish_synced(*(body(n) for n in range(1, 6)))
+    (refusal,) = driver.refusals()
+    assert refusal.sequence == 4
+    assert "3 ticks are not released" in refusal.reason
+    for edge in EDGES:
+        driver.carry(Done(2), edge)
+    driver.wait(1.0)
+    driver.sync_all()
+    driver.publish_synced(body(4), body(5))
+    assert driver.confirmations()[-1] == ("p", 1, 5)
+
+
+def test_events_are_refused_while_too_many_wait_for_the_disk() -> None:
+    driver = Driver(Options(unsynced_ticks_max=2))
+    driver.publish(body(1), body(2), body(3))
+    assert "the disk is behind" in driver.refusals()[0].reason
+    driver.sync_all()
+    driver.publish_synced(body(3))
+    assert driver.confirmations()[-1] == ("p", 1, 3)
+
+
+def test_events_are_refused_while_too_many_bytes_wait_for_the_disk() -> None:
+    driver = Driver(Options(unsynced_bytes_max=1_000))
+    driver.publish(body(1, payload=b"x" * 2_000), body(2))
+    assert [refusal.sequence for refusal in driver.refusals()] == [2]
+    driver.sync_all()
+    driver.publish_synced(body(2))
+    assert driver.confirmations()[-1] == ("p", 1, 2)
+
+
+def test_publisher_beyond_the_limit_is_refused_and_nobody_is_forgotten() -> None:
+    driver = Driver(Options(publishers_max=2))
+    driver.publish_synced(body(1, "p"), body(1, "q"), body(1, "r"), body(2, "p"))
+    assert [refusal.publisher for refusal in driver.refusals()] == ["r"]
+    assert "publishers are remembered" in driver.refusals()[0].reason
+    assert driver.confirmations() == [("p", 1, 2), ("q", 1, 1)]
+
+
+def test_transient_event_is_sent_once_and_only_its_id_is_logged() -> None:
+    driver = Driver()
+    transient = body(1, control=Control(persistence="transient"))
+    driver.publish(transient)
+    record = decode_record(driver.disk.records[0])
+    assert isinstance(record, BlankRecord)
+    assert record.id == driver.events[1]
+    asks = driver.sync()
+    assert ticks_of(asks) == [1]
+    assert driver.confirmations() == [("p", 1, 1)]
+    driver.crash()
+    driver.publish(transient)
+    assert driver.disk.last == 1
+    assert driver.confirmations() == [("p", 1, 1)]
+
+
+def test_publishers_are_known_after_a_restart() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1), body(2), body(1, "q", 4))
+    driver.crash()
+    driver.publish(body(2), body(1, "q", 4), body(1, "q", 3))
+    assert driver.confirmations() == [("p", 1, 2), ("q", 4, 1)]
+    assert [refusal.incarnation for refusal in driver.refusals()] == [3]
+    driver.publish_synced(body(3))
+    assert driver.confirmations()[-1] == ("p", 1, 3)
+
+
+def test_publishers_are_known_after_their_records_are_deleted() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1), body(2), body(1, "q", 4))
+    for edge in EDGES:
+        driver.carry(Done(3), edge)
+    driver.wait(1.0)
+    driver.sync_all()
+    assert driver.disk.records == []
+    driver.crash()
+    driver.publish_synced(body(1), body(2), body(1, "q", 4), body(2, "q", 4))
+    assert driver.confirmations() == [("p", 1, 2), ("q", 4, 1), ("q", 4, 2)]
+    assert driver.disk.last == 4
+
+
+def test_checkpoint_does_not_run_ahead_of_the_log() -> None:
+    # The put survives, the record that was appended before it does not.
+    driver = Driver()
+    driver.publish_synced(body(1))
+    for edge in EDGES:
+        driver.carry(Done(1), edge)
+    driver.publish(body(2))
+    driver.wait(1.0)
+    assert driver.disk.unsynced_puts
+    puts = len(driver.disk.unsynced_puts)
+    del driver.disk.records[1:]
+    driver.disk.sync(1, puts)
+    driver.crash()
+    driver.publish_synced(body(2))
+    assert driver.confirmations() == [("p", 1, 2)]
+    assert [event_id.sequence for event_id in driver.events.values()] == [1, 2]
