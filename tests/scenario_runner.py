@@ -89,7 +89,8 @@ class Stage(World):
 
     def event(self, arrival: Arrival, tick: int) -> dict[str, Value] | None:
         found = any(datum.tick == tick for datum in arrival.data)
-        return self.hosts[arrival.stream].log[tick - 1] if found else None  # type: ignore[return-value]
+        logged = self.hosts[arrival.stream].log[tick - 1]
+        return logged if found else None  # type: ignore[return-value]
 
     def hand_over(
         self, each: Subscribed, stream: str, tick: int, event: dict[str, Value] | None
