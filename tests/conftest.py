@@ -8,6 +8,7 @@ No profile has a deadline: how long an example takes says more about the machine
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 RELAXED = [HealthCheck.too_slow]
@@ -20,3 +21,11 @@ settings.register_profile(
     "soak", max_examples=1_000, deadline=None, print_blob=True, suppress_health_check=RELAXED
 )
 settings.load_profile(os.environ.get("ANABRANCH_HYPOTHESIS_PROFILE", "test"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="write what the scenarios of tests/scenario print into their files",
+    )

@@ -67,7 +67,8 @@ class Host:
         self.wanted = {}
         for mark in self.marks():
             vector = self.log[mark - 1]
-            world.do(self.name, self.router.marked(world.now, mark, vector))  # type: ignore[arg-type]
+            told = self.router.marked(world.now, mark, vector)  # type: ignore[arg-type]
+            world.do(self.name, told)
 
     def marks(self) -> list[int]:
         return [tick for tick, is_mark in enumerate(self.is_mark, 1) if is_mark]
@@ -100,7 +101,8 @@ class Host:
         if self.is_mark[tick - 1]:
             outcomes = self.router.publish(now, mark, [], [(tick, tick)], target=target)
         else:
-            event = Event(self.log[tick - 1], id=EventId(self.name, 1, tick))  # type: ignore[arg-type]
+            attributes = self.log[tick - 1]
+            event = Event(attributes, id=EventId(self.name, 1, tick))  # type: ignore[arg-type]
             data = [Datum(tick, tick, encode_event(event))]
             outcomes = self.router.publish(now, mark, data, head=tick, target=target)
         self.emit(outcomes)

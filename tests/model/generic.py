@@ -7,8 +7,8 @@ of its directions e,
     S̄(e)  those of them that have ended,
     Λ(e)  the conjunctions it matches events against before it sends them towards e.
 
-Both S and S̄ only grow. A subscription is *active* at e if it is in S(e) − S̄(e). The invariant S-Λ:
-Λ(e) covers every conjunction of every subscription that is active at e. Rules:
+Both S and S̄ only grow. A subscription is *active* at e if it is in S(e) − S̄(e). The invariant
+S-Λ: Λ(e) covers every conjunction of every subscription that is active at e. Rules:
 
 1. A *change* holds ΔS, ΔS̄, the conjunctions to add and to remove, and conditions on what its
    receiver knows of the direction it comes from. A receiver for which a condition fails ignores

@@ -11,8 +11,9 @@ of the model that it stands for. Rules:
 2. After each step, S(e) is the set of subscriptions whose version is at most V^b of their edge,
    S̄(e) those whose end is, and S(m) those whose version is at most V^m. The model has kept all
    three as sets, without looking at any version.
-3. After each step, Λ(e) of the router is that of the model; it covers S(e) − S̄(e) (S-Λ), tried with
-   every event; and each conjunction in it belongs to one of those subscriptions (Theorem 3.3).
+3. After each step, Λ(e) of the router is that of the model; it covers S(e) − S̄(e) (S-Λ), tried
+   with every event; and each conjunction in it belongs to one of those subscriptions (Theorem
+   3.3).
 4. Wherever V^b is at least V^m for all edges of a direction, the model's broker is sufficient for
    S(m) there. A router makes an event silent only if that is so and nothing in Λ(e) matches.
    Silence carries the mark of its tick.

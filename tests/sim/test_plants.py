@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.sim.plants import PLANTS, SEEDS_MAX
+from anabranch.sim.plants import FOUND_BY_HISTORIES, PLANTS, SEEDS_MAX
 from anabranch.sim.runner import Order, run_seed
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "anabranch"
@@ -30,10 +30,16 @@ def test_at_least_ten_bugs_are_planted_and_each_is_within_reach() -> None:
     assert all(plant.seed < SEEDS_MAX for plant in PLANTS.values())
 
 
+@pytest.mark.parametrize("name", FOUND_BY_HISTORIES)
+def test_bugs_that_the_swarm_finds_too_seldom_are_found_elsewhere(name: str) -> None:
+    finder = SOURCE.parent.parent / FOUND_BY_HISTORIES[name]
+    assert name in finder.read_text(encoding="utf-8")
+
+
 def test_every_condition_in_the_code_is_in_the_list() -> None:
     used = set()
     for path in SOURCE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         used |= set(re.findall(r'"([a-z-]+)" (?:not )?in (?:[\w.]*\.)?plants', text))
         used |= set(re.findall(r'"([a-z-]+)" (?:not )?in \(\n\s+[\w.]*plants', text))
-    assert used == set(PLANTS)
+    assert used == {*PLANTS, *FOUND_BY_HISTORIES}

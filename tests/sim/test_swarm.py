@@ -45,7 +45,7 @@ def test_a_few_seeds_keep_every_promise(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(18))
+@pytest.mark.parametrize("chunk", range(45))
 def test_fresh_seeds_keep_every_promise(chunk: int) -> None:
     first = first_fresh_seed() + chunk * _CHUNK
     for seed in range(first, first + _CHUNK):

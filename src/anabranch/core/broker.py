@@ -121,6 +121,9 @@ class Broker:
 
     def _frame(self, now: float, stimulus: say.FrameReceived) -> None:
         peer, frame = stimulus.peer, stimulus.frame
+        if isinstance(frame, Ping) and not self._links.is_greeted(peer):
+            # It shows that somebody is there, but not who: the greeting is still waited for.
+            return
         if not self._links.heard(now, peer) or isinstance(frame, Ping):
             return
         if isinstance(frame, Hello):
@@ -172,6 +175,8 @@ class Broker:
         if self.edge is None or self.origin is None or not self.is_ready:
             return
         if isinstance(stimulus.frame, Publish):
+            if not self.edge.is_connected(stimulus.session):
+                return
             asks = self.origin.client_frame(now, stimulus.session, stimulus.frame)
             self._do(self.origin, asks)
         else:
@@ -229,6 +234,9 @@ class Broker:
         router, origin, edge = self.router, self.origin, self.edge
         if isinstance(wish, CarryTo):
             self._do(None, router.carry(now, wish.target, wish.content))
+            return
+        if isinstance(wish, Delivery) and origin is None:
+            effects.append(say.Note("warning", f"from {wish.source!r}: this broker is no edge"))
             return
         assert origin is not None
         assert edge is not None

@@ -79,9 +79,13 @@ class InterestWatch:
 
     def look_for_leftovers(self) -> None:
         """Where everything behind a direction is known to the last version, nothing else may be
-        wanted there: every conjunction is one of a living subscription (Theorem 3.3)."""
+        wanted there: every conjunction is one of a living subscription (Theorem 3.3).
+
+        Coarse conjunctions are nobody's, so networks that coarsen are left out."""
         for name, host in self._world.hosts.items():
             if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+                continue
+            if host.config.options.coarsen:
                 continue
             for view in host.broker.router.presences():
                 for direction, conjunctions in view.wanted.items():

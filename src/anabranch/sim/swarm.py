@@ -74,7 +74,7 @@ def draw(
         seed=seed,
         routing=routing,
         network=network,
-        options=_draw_options(rng, plants),
+        options=_draw_options(rng, seed, plants),
         faults=_draw_faults(rng, size) if faults else FaultMix(),
         publishers=rng.randint(1, 3),
         subscribers=rng.randint(2, 6) if size < 12 else rng.randint(3, 9),
@@ -132,7 +132,7 @@ def _grow(rng: Random, inner: int, edges: int, width: int, brokers_max: int) -> 
     return Network(sites, joins)
 
 
-def _draw_options(rng: Random, plants: frozenset[str]) -> Options:
+def _draw_options(rng: Random, seed: int, plants: frozenset[str]) -> Options:
     return Options(
         heartbeat_s=0.4,
         dead_after_s=rng.choice((1.2, 2.0)),
@@ -148,6 +148,8 @@ def _draw_options(rng: Random, plants: frozenset[str]) -> Options:
         interest_after_s=rng.choice((0.0, 0.01, 0.05)),
         silence_after_s=rng.choice((0.0, 0.02, 0.1)),
         lag_after_s=rng.choice((0.5, 1.0)),
+        coarsen=seed % 10 == 9,
+        coarsen_above=2,
         covering=rng.random() < 0.9,
         digests=rng.random() < 0.9,
         sufficiency_cache=rng.random() < 0.9,

@@ -123,7 +123,6 @@ def test_answer_with_nothing_yet_is_waited_for() -> None:
         Answer(0, 11, 50, 100, [datum(51)]),
         Answer(0, 11, 50, 100, [datum(10)]),
         Answer(0, 11, 50, 100, [], [Hole(49, 51, "retention")]),
-        Answer(0, 11, 50, 100, [type(datum(12))(12, 0, b"nonsense")]),
     ],
 )
 def test_answer_that_cannot_be_breaks_the_protocol_and_changes_nothing(bad: Answer) -> None:
@@ -134,6 +133,15 @@ def test_answer_that_cannot_be_breaks_the_protocol_and_changes_nothing(bad: Answ
         rig.say("b", Answer(replay.request, bad.first, bad.through, 100, bad.data, bad.withheld))
     rig.say("b", Answer(replay.request, 11, 100, 100, [datum(20)]))
     assert rig.delivered(session) == [20]
+
+
+def test_event_of_an_answer_that_cannot_be_read_is_withheld() -> None:
+    rig = Rig()
+    session = behind(rig)
+    replay = rig.asked(Replay, "b")[0]
+    bad = type(datum(12))(12, 0, b"nonsense")
+    rig.say("b", Answer(replay.request, 11, 100, 100, [bad, datum(20)]))
+    assert rig.taken(session, Withheld) == [Withheld("s", "b", [Hole(12, 12, "unreadable")])]
 
 
 def test_answer_of_another_kind_breaks_the_protocol() -> None:

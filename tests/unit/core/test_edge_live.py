@@ -169,15 +169,22 @@ def test_withheld_ticks_are_told_between_the_data_around_them() -> None:
     ]
 
 
-def test_event_that_cannot_be_read_breaks_the_protocol_and_changes_nothing() -> None:
+def test_event_that_cannot_be_read_is_withheld_and_the_rest_goes_on() -> None:
     rig = Rig()
     session = live(rig)
-    bad = datum(2)
-    bad = type(bad)(2, 0, b"nonsense")
-    with pytest.raises(RemoteError):
-        rig.arrive(bad)
-    rig.arrive(2)
-    assert rig.delivered(session) == [2]
+    rig.arrive(type(datum(2))(2, 0, b"nonsense"))
+    assert rig.taken(session, Withheld) == [Withheld("s", "b", [Hole(2, 2, "unreadable")])]
+    rig.arrive(3)
+    assert rig.delivered(session) == [3]
+
+
+def test_many_events_that_cannot_be_read_do_not_upset_what_is_kept() -> None:
+    rig = Rig(options=Options(replay_bytes_max=100))
+    session = live(rig)
+    for tick in range(2, 20):
+        rig.arrive(type(datum(2))(tick, 0, b"nonsense" * 4))
+    rig.arrive(20)
+    assert rig.delivered(session) == [20]
 
 
 def test_event_that_turns_out_unreadable_later_is_withheld() -> None:

@@ -31,10 +31,11 @@ from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.standing import Standing
 from anabranch.core.edge.state import AttachStored, State
 from anabranch.core.edge.subscriptions import Attach, Place, Subscription
-from anabranch.model.client_frames import Refused
+from anabranch.model.client_frames import FINAL, Refused
 from anabranch.model.errors import FilterError, LocalError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Answer, Find, Found, Held, Hold, Hole, NotKept, Replay
+from anabranch.model.values import INT_MAX
 
 _ROUNDS = 2
 
@@ -216,6 +217,10 @@ class Attaching:
     def _commit(self, now: float, attach: Attach) -> None:
         """Everything is granted: make the subscription, and remember it if it is durable."""
         state = self._state
+        if attach.number > INT_MAX:
+            reason = f"{FINAL}the number {attach.number} is beyond all that can be told"
+            self._refuse(now, attach, reason)
+            return
         subscription = state.subscriptions.get(attach.key)
         if subscription is None:
             try:

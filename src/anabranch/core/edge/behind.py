@@ -18,7 +18,7 @@ line keeps its last runs. Rules:
 from itertools import pairwise
 
 from anabranch.core.edge.delivery import PROGRESS_TICKS, Delivery
-from anabranch.core.edge.reading import is_beyond_limits, read, read_all
+from anabranch.core.edge.reading import is_beyond_limits, read
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
 from anabranch.core.line import Run, hole_runs
@@ -128,7 +128,6 @@ class Behind:
         if answer.first != asked.first or not ordered or not within:
             raise RemoteError(f"the answer of {place.stream.name!r} to a replay has ticks amiss")
         runs = [Run(datum.tick, datum.tick, NOTHING, datum) for datum in answer.data]
-        read_all(runs, self._state.limits)
         if answer.withheld:
             runs += hole_runs(answer.withheld, NOTHING)
             runs.sort(key=lambda run: run.first)

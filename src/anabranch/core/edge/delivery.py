@@ -165,9 +165,14 @@ class Delivery:
     # -- starts ---------------------------------------------------------------------------------
 
     def _start(self, now: float, stream: Stream, tick: int, version: Version) -> None:
+        earliest = stream.earliest
+        if not self._starts_blindly and (earliest is None or earliest > version):
+            return
+        stream.earliest = None
         for key, subscription in list(stream.waiting.items()):
             wanted = subscription.version
             if wanted is None or (wanted > version and not self._starts_blindly):
+                stream.expect(wanted)
                 continue
             del stream.waiting[key]
             early = "start-one-early" in self._state.plants and tick > 1
@@ -217,6 +222,9 @@ class Delivery:
                 subscription.version = version
                 known.append(subscription)
         for stream in self._state.streams.values():
+            for subscription in known:
+                if subscription.key in stream.waiting:
+                    stream.expect(subscription.version)
             self.start_resting(now, stream)
         return known
 

@@ -31,7 +31,6 @@ from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import Delivery
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.ownership import Ownership
-from anabranch.core.edge.reading import read_all
 from anabranch.core.edge.standing import Standing
 from anabranch.core.edge.state import (
     AttachStored,
@@ -128,6 +127,13 @@ class Edge:
         """Subscription → its filter, for whoever checks."""
         return {key: each.filter for key, each in self._state.subscriptions.items()}
 
+    def is_connected(self, session: int) -> bool:
+        """Whether there is such a session; `RemoteError` if it has not said who it is."""
+        known = self._state.sessions.get(session)
+        if known is not None and not known.client:
+            raise RemoteError("a session begins with Connect, not with Publish")
+        return known is not None
+
     def client_came(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
         """A client has connected; it will say who it is."""
         self._state.begin()
@@ -223,8 +229,6 @@ class Edge:
             raise RemoteError(f"there is no stream {arrival.stream!r} in this network")
         runs = runs_of(arrival)
         line = stream.line
-        if stream.live or stream.waiting:
-            read_all([run for run in runs if run.last > line.position], state.limits)
         dropped = line.dropped
         ready = line.take(runs, arrival.head, arrival.version)
         if line.dropped > dropped:

@@ -7,8 +7,8 @@ like silence:
 1. *Time*: it is older than its limit, from when its origin made the tick to the edge's clock now.
 2. *Hops*: the edge's site is farther from the origin's site than the limit.
 
-An event that cannot be read is the fault of whoever sent it; if that shows only later, when there
-is nobody left to blame, its tick is withheld as `unreadable`.
+An event that cannot be read is the fault of its origin, not of the neighbour that passed it on, and
+asking again would bring the same: its tick is withheld as `unreadable`.
 """
 
 from anabranch.core.line import Run
@@ -20,21 +20,14 @@ from anabranch.model.limits import Limits
 _NS_PER_S = 1e9
 
 
-def read_all(runs: list[Run], limits: Limits) -> None:
-    """Read all events of what arrived; `RemoteError` if that cannot be done."""
-    for run in runs:
-        if run.datum is not None and run.event is None:
-            envelope = decode_envelope(run.datum.body, limits)
-            run.event = Event.of_checked_parts(envelope.header, envelope.attributes(), b"")
-
-
 def read(run: Run, limits: Limits) -> Event | None:
     """The event of a run, without its payload; None for one that turns out to be unreadable."""
-    if run.event is None:
+    if run.event is None and run.datum is not None and not run.reason:
         try:
-            read_all([run], limits)
+            envelope = decode_envelope(run.datum.body, limits)
+            run.event = Event.of_checked_parts(envelope.header, envelope.attributes(), b"")
         except RemoteError:
-            run.datum = None
+            # The datum stays: whoever keeps the run has counted its bytes.
             run.reason = "unreadable"
     return run.event
 

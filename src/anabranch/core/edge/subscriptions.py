@@ -180,6 +180,7 @@ class Stream:
         "done_again_at",
         "done_pause",
         "done_told",
+        "earliest",
         "hops",
         "line",
         "live",
@@ -196,6 +197,8 @@ class Stream:
         self.hops = hops
         #: Key → subscriptions that have not started here.
         self.waiting: dict[str, Subscription] = {}
+        #: None of those is contained in a lower version than this; None if all lack their own.
+        self.earliest: Version | None = None
         self.live: dict[Hashable, Place] = {}
         #: Those that are behind and have a session.
         self.behind: dict[str, Place] = {}
@@ -209,6 +212,11 @@ class Stream:
         self.done_told = -1
         self.done_again_at = 0.0
         self.done_pause = 0
+
+    def expect(self, version: Version | None) -> None:
+        """One that waits is contained in this version; None if it is not known yet in which."""
+        if version is not None and (self.earliest is None or version < self.earliest):
+            self.earliest = version
 
     def floor(self) -> Version:
         """Silence of this version or a later one is good for every live subscription."""

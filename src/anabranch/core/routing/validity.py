@@ -7,8 +7,14 @@ be is a `RemoteError`, and nothing has changed yet.
 
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Knowledge
+from anabranch.model.frames import ITEMS_MAX, Knowledge
 from anabranch.model.network import Network
+
+#: Beyond any tick a stream will have. What follows from a tick (the next one, the one that is asked
+#: for) must fit into a frame too, or the neighbour that gets it would cut an innocent link.
+TICK_MAX = 1 << 61
+#: Ticks and ranges of one frame. What is dropped becomes silence, which joins silence that waits.
+_PARTS_MAX = ITEMS_MAX // 2
 
 
 def check_knowledge(overlay: Overlay, peer: str, frame: Knowledge) -> None:
@@ -28,6 +34,20 @@ def check_knowledge(overlay: Overlay, peer: str, frame: Knowledge) -> None:
     _check_ticks(peer, frame)
 
 
+def check_upstream(overlay: Overlay, peer: str, stream: str) -> None:
+    """Whether anything about ticks of this stream can come from that broker."""
+    network = overlay.network
+    sites = [site for site in network.sites_of(overlay.name) if site != stream]
+    if not any(peer in network.members(network.next_site(site, stream)) for site in sites):
+        raise RemoteError(f"{peer!r} is not where ticks of {stream!r} come from")
+
+
+def check_tick(peer: str, tick: int) -> None:
+    """Whether there can be such a tick."""
+    if tick > TICK_MAX:
+        raise RemoteError(f"{peer!r} tells of tick {tick}, which no stream will have")
+
+
 def _check_target(network: Network, peer: str, frame: Knowledge) -> None:
     site, target = frame.site, frame.target
     back = network.next_site(site, frame.stream)
@@ -38,6 +58,11 @@ def _check_target(network: Network, peer: str, frame: Knowledge) -> None:
 def _check_ticks(peer: str, frame: Knowledge) -> None:
     """Ranges are ranges, and no tick is older than the mark whose vector it has."""
     mark = frame.mark
+    if len(frame.data) + len(frame.silent) > _PARTS_MAX:
+        raise RemoteError(f"{peer!r} sends more than {_PARTS_MAX} ticks and ranges in one frame")
+    ends = [datum.tick for datum in frame.data] + [last for _, last in frame.silent]
+    for tick in (mark, frame.head, *ends, *(hole.last for hole in frame.withheld)):
+        check_tick(peer, tick)
     for datum in frame.data:
         if datum.tick < mark:
             raise RemoteError(f"{peer!r} puts tick {datum.tick} after mark {mark}")

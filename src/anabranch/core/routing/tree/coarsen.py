@@ -27,7 +27,7 @@ Prior art: Zhao 2006, §3.5 (which leaves the policy open); imperfect merging, M
 from typing import NamedTuple
 
 from anabranch.core.routing.tree.clock import Clock
-from anabranch.core.routing.tree.conjuncts import pack
+from anabranch.core.routing.tree.conjuncts import ended, wanted
 from anabranch.core.routing.tree.hulls import GroupKey, groups_of, hull_of
 from anabranch.core.routing.tree.interest import Directions
 from anabranch.core.routing.tree.presence import Presence
@@ -85,13 +85,12 @@ class Merging:
         if peer not in self._around.overlay.members(frame.source):
             raise RemoteError(f"{peer!r} speaks for site {frame.source!r}, where it is not")
         self._around.check_own(frame.known)
-        self._around.check_own(frame.seen)
         version = self.clock.propagated
         if version > frame.known.get(self.leaf, NOTHING):
             self._around.send_interest(peer, self._state(version))
 
     def _state(self, version: Version) -> InterestState:
-        roots = pack(self.clock.roots())
+        roots = wanted(self.clock.roots(), self._around.limits)
         return InterestState(self._presence.site, self.leaf, {self.leaf: version}, roots)
 
     def _propagate(self) -> None:
@@ -104,8 +103,8 @@ class Merging:
                 self._presence.site,
                 self.leaf,
                 {self.leaf: step.version},
-                pack(step.plus),
-                pack(step.minus),
+                wanted(step.plus, self._around.limits),
+                ended(step.minus, self._around.limits),
                 {self.leaf: step.before},
             )
         self._around.send_interest(self._around.name, frame)

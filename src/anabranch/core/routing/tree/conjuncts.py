@@ -3,6 +3,9 @@
 A conjunction travels as the text of a filter and its place in that filter's normal form, because
 text is the one notation that every broker reads alike. Whoever receives it parses the text and has
 the same conjunction at the same place. Conjunctions of one filter travel together.
+
+What is too much for one frame is told as wanting everything (`wanted`): that lets more pass than
+must, and no link breaks over it. Likewise nothing is told to have ended then (`ended`).
 """
 
 from collections.abc import Iterable
@@ -10,9 +13,14 @@ from typing import NamedTuple
 
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Conjuncts
+from anabranch.model.frames import ITEMS_MAX, Conjuncts
 from anabranch.model.limits import Limits
 from anabranch.model.normal.conjunction import Conjunction
+
+_EVERYTHING = Conjuncts("TRUE", (0,))
+#: At most, in a frame.
+_CHARACTER_BYTES = 4
+_PLACE_BYTES = 9
 
 
 class Conjunct(NamedTuple):
@@ -35,6 +43,30 @@ def conjuncts_of(filter: Filter) -> list[Conjunct]:
     """All conjunctions of a filter."""
     text = str(filter)
     return [Conjunct(text, place, filter) for place in range(len(filter.conjunctions))]
+
+
+def wanted(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
+    """What is wanted, or has begun to be, as a frame has it."""
+    packed = pack(conjuncts)
+    return packed if _fits(packed, limits) else [_EVERYTHING]
+
+
+def ended(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
+    """What is wanted no more, as a frame has it."""
+    packed = pack(conjuncts)
+    return packed if _fits(packed, limits) else []
+
+
+def _fits(packed: list[Conjuncts], limits: Limits) -> bool:
+    """Whether a frame has room for these, and for as many others beside them."""
+    if len(packed) > ITEMS_MAX:
+        return False
+    size = sum(_text_bytes(item.text) + _PLACE_BYTES * len(item.places) for item in packed)
+    return 3 * size <= limits.frame_bytes_max
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else _CHARACTER_BYTES * len(text)
 
 
 def pack(conjuncts: Iterable[Conjunct]) -> list[Conjuncts]:

@@ -11,6 +11,7 @@ enough (`sufficiency`), and sent on as they are if it does not. Rules:
 3. Ticks for one edge (an answer to a nack) go only towards it, at once, and are filtered like all.
 4. A hand-over to the own presence in the next site costs no link; it is filtered only if the
    answer is at hand.
+5. An event that cannot be read goes everywhere: edges tell their clients that it is withheld.
 
 State: silence that waits, at most `RANGES_MAX` ranges per direction and stream. If it is lost,
 edges ask for the ticks.
@@ -27,6 +28,7 @@ from anabranch.core.routing.tree.sufficiency import Sufficiency
 from anabranch.core.routing.tree.surroundings import Surroundings
 from anabranch.core.routing.tree.topology import Outlook
 from anabranch.model.encoding import decode_envelope
+from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Datum, Knowledge
 from anabranch.model.values import Attributes
 
@@ -98,11 +100,17 @@ class Forwarding:
         self._around.counters.matches += len(data)
         if not interest:
             return [frozenset()] * len(data)
-        attributes = [decode_envelope(datum.body, limits).attributes() for datum in data]
-        answers = [interest.destinations(each) for each in attributes]
-        if self.observer is not None:
-            for each, wanted in zip(attributes, answers, strict=True):
-                self.observer(now, each, wanted, directions)
+        answers: list[Directions] = []
+        for datum in data:
+            try:
+                attributes = decode_envelope(datum.body, limits).attributes()
+            except RemoteError:
+                # Its origin's fault, and for edges to tell: whoever passed it on could not know.
+                answers.append(frozenset(directions))
+                continue
+            answers.append(interest.destinations(attributes))
+            if self.observer is not None:
+                self.observer(now, attributes, answers[-1], directions)
         return answers
 
     def _forward(

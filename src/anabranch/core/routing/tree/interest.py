@@ -16,6 +16,8 @@ and that nothing wanted by another direction covers. Rules:
    removed, or something added was covered or known already. Then the receiver may apply it only
    where it knows what is known here.
 
+5. A change that is beyond the limits of DAG or index raises `LocalError` and changes nothing.
+
 With `covering` off, nothing covers anything, but equal conjunctions still are one node.
 
 State: volatile; learned again from the neighbours.
@@ -30,6 +32,7 @@ from typing import NamedTuple
 from anabranch.core.routing.tree.conjuncts import Conjunct
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.matching.index import MatchIndex
+from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
 from anabranch.model.values import Attributes
 
@@ -103,17 +106,19 @@ class Interest:
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
     ) -> dict[str, RootChange]:
         """A direction wants some conjunctions more and some less."""
-        added = [self._join(source, conjunct) for conjunct in plus]
-        removed = [self._node_of(conjunct) for conjunct in minus]
-        for node in removed:
-            self._leave(source, node)
+        gone = list(minus)
+        added = self._join_all(source, plus)
+        for conjunct in gone:
+            node = self._node_of(conjunct)
+            if node is not None:
+                self._leave(source, node)
         self._minimise(source, added)
-        return self._settle(source, added, is_pure=not removed)
+        return self._settle(source, added, is_pure=not gone)
 
     def replace(self, source: str, conjuncts: Iterable[Conjunct]) -> dict[str, RootChange]:
         """A direction wants these conjunctions and no others."""
         before = [node for node, wishes in self._wishes.items() if source in wishes]
-        added = [self._join(source, conjunct) for conjunct in conjuncts]
+        added = self._join_all(source, conjuncts)
         kept = dict.fromkeys(added)
         removed = [node for node in before if node not in kept]
         for node in removed:
@@ -123,19 +128,39 @@ class Interest:
         fresh = [node for node in added if node not in known]
         return self._settle(source, fresh, is_pure=not removed)
 
+    def _join_all(self, source: str, conjuncts: Iterable[Conjunct]) -> list[DagNode]:
+        """All of them or, beyond the limits, none."""
+        added: list[DagNode] = []
+        fresh: list[DagNode] = []
+        try:
+            for conjunct in conjuncts:
+                wishes = len(self._sources)
+                added.append(self._join(source, conjunct))
+                if len(self._sources) > wishes:
+                    fresh.append(added[-1])
+        except LocalError:
+            for node in fresh:
+                self._leave(source, node)
+            raise
+        return added
+
     def _join(self, source: str, conjunct: Conjunct) -> DagNode:
         if self._dag is None or self._index is None:
             self._dag = ConjunctionDag(self._limits)
             self._index = MatchIndex(limits=self._limits)
         self._next_id += 1
         node = self._dag.add(self._next_id, conjunct.conjunction)
-        wishes = self._wishes.setdefault(node, {})
-        if source in wishes:
+        if source in self._wishes.get(node, ()):
             self._dag.remove(self._next_id)
             return node
-        wishes[source] = _Wish(self._next_id, conjunct)
+        try:
+            filter, place = conjunct.filter, conjunct.place
+            self._index.add(self._next_id, filter, place=place, destination=source)
+        except LocalError:
+            self._dag.remove(self._next_id)
+            raise
+        self._wishes.setdefault(node, {})[source] = _Wish(self._next_id, conjunct)
         self._sources[self._next_id] = source
-        self._index.add(self._next_id, conjunct.filter, place=conjunct.place, destination=source)
         self._touch(source, node)
         return node
 
@@ -153,13 +178,16 @@ class Interest:
             del self._wishes[node]
         self._dag.remove(wish.id)
 
-    def _node_of(self, conjunct: Conjunct) -> DagNode:
-        """The node of a conjunction, which may be a passing one."""
+    def _node_of(self, conjunct: Conjunct) -> DagNode | None:
+        """The node of a conjunction, which may be a passing one; None if it cannot be known."""
         if self._dag is None:
             self._dag = ConjunctionDag(self._limits)
             self._index = MatchIndex(limits=self._limits)
         self._next_id += 1
-        self._dag.add(self._next_id, conjunct.conjunction)
+        try:
+            self._dag.add(self._next_id, conjunct.conjunction)
+        except LocalError:
+            return None
         return self._dag.remove(self._next_id)
 
     def _minimise(self, source: str, added: Iterable[DagNode]) -> None:

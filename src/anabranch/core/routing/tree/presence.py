@@ -15,7 +15,8 @@ that edge's direction. Rules:
    of its versions is older than what is known. What it brought is told like a change.
 4. What neither applies nor is old shows a lag: see `repair`.
 5. A question is answered if there is news for the asker.
-6. What is repeated word by word within a moment causes nothing a second time.
+6. Interest beyond our own limits is not learned, with a note: ticks are then sent on unfiltered.
+7. What is repeated word by word within a moment causes nothing a second time.
 
 Why rule 2 needs no more than equality: where versions are equal, the roots are. So the receiver has
 what was told from here, or what somebody else with the same roots told it.
@@ -29,15 +30,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from anabranch.core.contract import Note
 from anabranch.core.routing.tree.clock import Clock
-from anabranch.core.routing.tree.conjuncts import Conjunct, pack, unpack
+from anabranch.core.routing.tree.conjuncts import Conjunct, ended, unpack, wanted
 from anabranch.core.routing.tree.forwarding import Forwarding
 from anabranch.core.routing.tree.interest import Interest, RootChange
 from anabranch.core.routing.tree.repair import Lag
 from anabranch.core.routing.tree.sufficiency import Sufficiency
 from anabranch.core.routing.tree.surroundings import InterestFrame, Surroundings
 from anabranch.core.routing.tree.topology import Outlook
-from anabranch.model.errors import RemoteError
+from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import AskInterest, InterestChange, InterestState
 from anabranch.model.version import NOTHING, Version
 
@@ -72,7 +74,7 @@ class Presence:
         self.revision = 0
         #: Direction → how often it was asked.
         self._turns: dict[str, int] = {}
-        #: Who asked or was repeated to → what, and when; see rule 6.
+        #: Who asked or was repeated to → what, and when; see rule 7.
         self._repeated: dict[str, tuple[object, float]] = {}
 
     # -- what is known ----------------------------------------------------------------------------
@@ -137,7 +139,8 @@ class Presence:
         self._around.send_interest(broker, question)
 
     def _send_state(self, broker: str, direction: str, onward: bool) -> None:
-        vector, roots = self.vector_for(direction), pack(self._roots_for(direction))
+        vector = self.vector_for(direction)
+        roots = wanted(self._roots_for(direction), self._around.limits)
         state = InterestState(direction, self.site, vector, roots, False, onward)
         self._around.send_interest(broker, state)
 
@@ -150,7 +153,8 @@ class Presence:
     ) -> None:
         broker = self._around.overlay.agreed(direction)
         if broker is not None:
-            parts = pack(change.plus), pack(change.minus), constraint
+            limits = self._around.limits
+            parts = wanted(change.plus, limits), ended(change.minus, limits), constraint
             frame = InterestChange(direction, self.site, advance, *parts)
             self._around.send_interest(broker, frame)
 
@@ -193,7 +197,11 @@ class Presence:
         plus, minus = unpack(frame.plus, limits), unpack(frame.minus, limits)
         self._around.counters.changes_applied += 1
         before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
-        changes = self.interest.change(source, plus, minus)
+        try:
+            changes = self.interest.change(source, plus, minus)
+        except LocalError as error:
+            self._cannot_know(source, error)
+            return
         self._advance(source, frame.advance)
         if not frame.from_peer:
             self._tell_peers(frame)
@@ -239,10 +247,14 @@ class Presence:
         self._around.counters.states_applied += 1
         before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
         constraint = {edge: known.get(edge, NOTHING) for edge in behind}
-        if "state-keeps-old" in self._around.plants:
-            changes = self.interest.change(source, conjuncts, ())
-        else:
-            changes = self.interest.replace(source, conjuncts)
+        try:
+            if "state-keeps-old" in self._around.plants:
+                changes = self.interest.change(source, conjuncts, ())
+            else:
+                changes = self.interest.replace(source, conjuncts)
+        except LocalError as error:
+            self._cannot_know(source, error)
+            return
         self._advance(source, advance)
         if frame.from_peer:
             return
@@ -251,6 +263,12 @@ class Presence:
             self._offer_onward(source)
         else:
             self._pass_on(advance, changes, constraint, before)
+
+    def _cannot_know(self, source: str, error: LocalError) -> None:
+        """Interest is beyond our limits: go on as if it had not come, and let everything pass."""
+        self._around.counters.changes_refused += 1
+        text = f"the interest of {source!r} at {self.site!r} is too much to know: {error}"
+        self._around.out.append(Note("warning", text))
 
     def _offer_onward(self, source: str) -> None:
         for direction in self.outlook.listening:
@@ -270,8 +288,12 @@ class Presence:
             self._around.counters.answers_sent += 1
             self._send_state(peer, direction, onward=False)
 
+    def link_down(self) -> None:
+        """Whatever was said over a link may be lost with it, so a repetition is no repetition."""
+        self._repeated.clear()
+
     def _is_repeated(self, now: float, who: str, what: object) -> bool:
-        """Rule 6. The moment is shorter than any pause between questions that are meant."""
+        """Rule 7. The moment is shorter than any pause between questions that are meant."""
         before, at = self._repeated.get(who, (None, now))
         if before == what and now < at + _MOMENT * self._around.options.lag_after_s:
             return True
@@ -298,7 +320,9 @@ class Presence:
             )
         if isinstance(frame, AskInterest):
             is_there = peer in members(source)
-            vectors, allowed = (frame.known, frame.seen), self.outlook.before[source]
+            # What the asker has seen it has from others: it may be wrong, and no fault of its own.
+            self._check_names(peer, frame.seen, self.outlook.before[source])
+            vectors, allowed = (frame.known,), self.outlook.before[source]
         elif isinstance(frame, InterestState):
             is_there = peer in members(self.site if frame.from_peer else source)
             vectors, allowed = (frame.vector,), self.outlook.behind[source]
@@ -310,12 +334,12 @@ class Presence:
         if not is_there:
             raise RemoteError(f"{peer!r} speaks for site {source!r}, where it is not")
         for vector in vectors:
-            self._check_vector(peer, vector, allowed)
+            self._check_names(peer, vector, allowed)
+            self._around.check_own(vector)
 
-    def _check_vector(
+    def _check_names(
         self, peer: str, vector: Mapping[str, Version], allowed: tuple[str, ...]
     ) -> None:
         for edge in vector:
             if edge not in allowed:
                 raise RemoteError(f"{peer!r} tells site {self.site!r} of interest of {edge!r}")
-        self._around.check_own(vector)

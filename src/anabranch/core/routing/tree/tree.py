@@ -21,7 +21,7 @@ virtual start time, mark = digest of V^m.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.core.contract import Send
+from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
 from anabranch.core.routing.overlay import Overlay
@@ -33,7 +33,7 @@ from anabranch.core.routing.tree.repair import Repetition
 from anabranch.core.routing.tree.surroundings import Surroundings
 from anabranch.core.routing.tree.topology import Topology
 from anabranch.core.routing.tree.vectors import OwnSteps
-from anabranch.core.routing.validity import check_knowledge
+from anabranch.core.routing.validity import check_knowledge, check_tick, check_upstream
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (
@@ -158,6 +158,8 @@ class TreeRouter:
         self._asked.clear()
         if "digest-survives-link" not in self._options.plants:
             self._around.marks.forget_link(peer)
+        for presence in self._presences.values():
+            presence.link_down()
         return []
 
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
@@ -348,10 +350,17 @@ class TreeRouter:
     def _mark_is(self, now: float, peer: str, frame: MarkIs) -> None:
         if frame.stream not in self._overlay.edges or frame.stream == self._name or not frame.mark:
             raise RemoteError(f"{peer!r} tells of mark {frame.mark} of {frame.stream!r}")
+        check_upstream(self._overlay, peer, frame.stream)
+        check_tick(peer, frame.mark)
         for edge in frame.vector:
             if edge not in self._overlay.edges:
                 raise RemoteError(f"{peer!r} tells of a vector with {edge!r}, which is no edge")
-        self._around.check_own(frame.vector)
+        try:
+            self._around.check_own(frame.vector)
+        except RemoteError as error:
+            # Whoever passed it on could not know. The mark stays unknown, which is safe.
+            self._around.out.append(Note("warning", f"from {peer!r}: {error}"))
+            return
         self._learn_mark(now, frame.stream, frame.mark, frame.vector)
 
     def _learn_mark(self, now: float, stream: str, mark: int, vector: dict[str, Version]) -> None:

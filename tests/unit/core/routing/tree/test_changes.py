@@ -6,9 +6,9 @@ The relay is m1 in site n1 of the star: p, s1 and s2 around it, m2 and m3 as its
 import msgspec
 import pytest
 
-from anabranch.core.contract import Send
+from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Outcome
+from anabranch.core.routing.contract import Arrival, Outcome
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import (
@@ -16,6 +16,7 @@ from anabranch.model.frames import (
     Conjuncts,
     InterestChange,
     InterestState,
+    Knowledge,
     LinkFrame,
     MarkIs,
     Ping,
@@ -297,9 +298,13 @@ def test_frame_that_cannot_be_is_refused_and_changes_nothing(peer: str, frame: L
     assert relay.wait(5) == []
 
 
-def test_version_of_the_own_interest_that_was_never_given_is_refused() -> None:
+def test_version_of_the_own_interest_that_was_never_given_is_not_believed() -> None:
     router = TreeRouter("s1", star(), Options(), DEFAULT_LIMITS, 5)
     router.link_up(0, "m1")
     router.frame(0, "m1", MarkIs("p", 3, {"s1": at(99, life=4)}))
-    with pytest.raises(RemoteError, match="still to come"):
-        router.frame(0, "m1", MarkIs("p", 4, {"s1": at(1, life=5)}))
+    (note,) = router.frame(0, "m1", MarkIs("p", 4, {"s1": at(1, life=5)}))
+    assert isinstance(note, Note)
+    assert "still to come" in note.text
+    outcomes = router.frame(0, "m1", Knowledge("p", "s1", "", 4, [], [(4, 4)]))
+    (arrival,) = [each for each in outcomes if isinstance(each, Arrival)]
+    assert arrival.version == at(99, life=4)

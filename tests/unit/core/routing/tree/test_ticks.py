@@ -7,7 +7,6 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.encoding import encode_event
-from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (
@@ -207,11 +206,10 @@ def test_planted_bug_filters_without_knowing_enough() -> None:
     assert sent["s1"][-1] == Knowledge("p", "s1", "", 1, [], [(2, 2)])
 
 
-def test_event_that_cannot_be_read_is_refused() -> None:
-    relay = Relay()
-    with pytest.raises(RemoteError):
-        relay.take(ticks(Datum(2, 1, b"garbage"), mark=0))
-    assert relay.router.time_passed(9) == []
+def test_event_that_cannot_be_read_is_sent_on_as_if_everybody_wanted_it() -> None:
+    garbage = Datum(2, 1, b"garbage")
+    sent = Relay().take(ticks(garbage, mark=0))
+    assert sent["s1"][-1] == Knowledge("p", "s1", "", 0, [garbage])
 
 
 class Edge:

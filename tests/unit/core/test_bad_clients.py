@@ -1,0 +1,221 @@
+"""What no client should say, said to real brokers: they survive, and serve the others as before."""
+
+import pytest
+
+from anabranch.core import contract as say
+from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.subscriptions import Stream
+from anabranch.model.client_frames import (
+    Ack,
+    AnyClientFrame,
+    Confirmed,
+    Deliver,
+    Publish,
+    PublishRefused,
+    Refused,
+    StartsAt,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Carry, Claim, Find, Found
+from anabranch.model.limits import Limits
+from anabranch.model.values import INT_MAX
+from anabranch.model.version import Version
+from anabranch.wire.codec import decode_client, encode_client
+from tests.bench_parts import BILLION, LAST, Bench, body, carry
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Publish([b"garbage"]),
+        Publish([body("p", 1), b""]),
+        Publish([body("p", 0)]),
+        Confirmed("p", 1, 1),
+        Deliver("s", "b", [], 1),
+        Subscribed(1, "s", 1, {}),
+        Ack("s", {"b": LAST}),
+        Ack("s", {"nobody": 1}),
+    ],
+    ids=lambda f: type(f).__name__,
+)
+def test_client_frame_that_cannot_be_costs_the_session_and_nothing_is_taken(
+    frame: AnyClientFrame,
+) -> None:
+    bench = Bench()
+    session = bench.client("b", "bad")
+    bench.says("b", session, Subscribe(1, "s", "price > 0", "durable", number=1))
+    bench.run(1.0)
+    ticks = len(bench.logs["b"])
+    bench.says("b", session, frame)
+    assert ("b", session) in bench.cut_clients
+    assert len(bench.logs["b"]) == ticks
+    assert bench.served()
+
+
+@pytest.mark.parametrize(
+    "frame", [Publish([body("p", 1)]), Subscribe(1, "s", "TRUE", "reliable"), Ack("s", {})]
+)
+def test_session_that_does_not_say_who_it_is_is_cut(frame: AnyClientFrame) -> None:
+    bench = Bench()
+    bench.give("b", say.ClientCame(77))
+    bench.says("b", 77, frame)
+    assert ("b", 77) in bench.cut_clients
+    assert bench.served()
+
+
+def test_events_of_a_session_that_is_over_are_void() -> None:
+    bench = Bench()
+    ticks = len(bench.logs["b"])
+    bench.says("b", 78, Publish([body("p", 1)]))
+    assert len(bench.logs["b"]) == ticks
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Subscribe(1, "s", "price >", "reliable"),
+        Subscribe(1, "s", "", "reliable"),
+        Subscribe(1, "", "TRUE", "reliable"),
+        Subscribe(1, "a\0b", "TRUE", "durable"),
+        Subscribe(1, "s", "TRUE", "best-effort", "beginning"),
+        Subscribe(1, "s", "TRUE", "reliable", "resume"),
+        Subscribe(1, "s", "TRUE", "reliable", "tick", ticks={"nobody": 1}),
+        Subscribe(1, "s", "TRUE", "reliable", "tick", ticks={"b": LAST}),
+        Subscribe(1, "s", "TRUE", "reliable", "tick", ticks={"b": BILLION}),
+        Unsubscribe(1, "s"),
+    ],
+)
+def test_request_that_cannot_be_granted_is_refused_and_the_session_goes_on(
+    frame: AnyClientFrame,
+) -> None:
+    bench = Bench()
+    session = bench.client("b", "asks")
+    bench.says("b", session, frame)
+    bench.run(1.0)
+    assert [refused.request for refused in bench.heard("b", session, Refused)] == [1]
+    bench.says("b", session, Subscribe(2, "good", "TRUE", "reliable"))
+    assert [each.request for each in bench.heard("b", session, Subscribed)] == [2]
+    assert bench.served()
+
+
+def test_window_of_nothing_is_no_frame() -> None:
+    data = encode_client(Subscribe(1, "s", "TRUE", "reliable", window=0))
+    with pytest.raises(RemoteError):
+        decode_client(data)
+
+
+def test_gap_in_a_publishers_sequences_is_refused() -> None:
+    bench = Bench()
+    session = bench.client("b", "feed")
+    bench.says("b", session, Publish([body("p", INT_MAX), body("q", 1)]))
+    bench.run(1.0)
+    assert [each.publisher for each in bench.heard("b", session, PublishRefused)] == ["p"]
+    assert [each.publisher for each in bench.heard("b", session, Confirmed)] == ["q"]
+
+
+def test_names_used_again_stand_for_one_subscription() -> None:
+    bench = Bench()
+    one, two = bench.client("a", "one"), bench.client("a", "two")
+    bench.says("a", one, Subscribe(1, "s", "price > 0", "durable", number=1))
+    bench.run(1.0)
+    bench.says("a", one, Subscribe(2, "s", "price > 0", "durable", number=1))
+    bench.says("a", one, Subscribe(3, "s", "price > 5", "durable", number=2))
+    bench.says("a", two, Subscribe(4, "s", "price > 0", "durable", number=9))
+    assert [each.request for each in bench.heard("a", one, Subscribed)] == [1, 2]
+    assert [each.request for each in bench.heard("a", one, Refused)] == [3]
+    assert [each.request for each in bench.heard("a", two, Refused)] == [4]
+    assert bench.served()
+
+
+def test_ownership_number_that_cannot_grow_does_not_cost_the_broker_its_links() -> None:
+    bench = Bench()
+    bench.liar("c")
+    session = bench.client("a", "greedy")
+    bench.says("a", session, Subscribe(1, "s", "price > 0", "durable", number=INT_MAX))
+    bench.run(1.0)
+    assert bench.heard("a", session, Subscribed)
+    for request in (2, 3):
+        bench.liar("c")
+        session = bench.client("a", "greedy")
+        bench.says("a", session, Subscribe(request, "s", "", "durable", "resume"))
+        finds = [f.content for _, f in bench.told["c"] if isinstance(f, Carry)]
+        for find in finds:
+            if isinstance(find, Find):
+                bench.lie("c", carry(Found(find.request, "s", 0, "", {}), target="a"))
+        bench.run(3.0)
+    assert bench.honest_cuts() == []
+    assert bench.heard("a", session, Refused)
+    assert bench.served()
+
+
+def test_claim_with_a_huge_number_ends_only_what_it_names() -> None:
+    bench = Bench()
+    bench.liar("c")
+    session = bench.client("a", "owner")
+    for name in ("mine", "other"):
+        bench.says("a", session, Subscribe(1, name, "price > 0", "durable", number=1))
+    bench.run(1.0)
+    bench.lie("c", carry(Claim("mine", INT_MAX), target="a"))
+    bench.run(1.0)
+    edge = bench.brokers["a"].edge
+    assert edge is not None
+    assert edge.durable() == ["other"]
+    bench.says("a", session, Subscribe(2, "mine", "price > 0", "durable", number=2))
+    bench.run(1.0)
+    assert bench.served()
+
+
+def test_many_subscriptions_of_one_session_are_served_and_bounded() -> None:
+    bench = Bench(limits=Limits(session_subscriptions_max=1_000))
+    session = bench.client("a", "hoarder")
+    for n in range(1_200):
+        bench.says("a", session, Subscribe(n, f"s{n}", f"price > {n % 50}", "reliable"))
+    assert len(bench.heard("a", session, Subscribed)) == 1_000
+    assert len(bench.heard("a", session, Refused)) == 200
+    bench.run(1.0)
+    assert bench.heard("a", session, StartsAt)
+    assert bench.served()
+    bench.give("a", say.ClientLeft(session))
+    edge = bench.brokers["a"].edge
+    assert edge is not None
+    assert edge.filters() == {}
+
+
+def test_ten_thousand_subscriptions_at_once_cost_each_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+    start = Delivery._start
+
+    def counted(self: Delivery, now: float, stream: Stream, tick: int, version: Version) -> None:
+        if stream.earliest is not None and stream.earliest <= version:
+            looked_at.append(len(stream.waiting))
+        start(self, now, stream, tick, version)
+
+    monkeypatch.setattr(Delivery, "_start", counted)
+    bench = Bench()
+    session = bench.client("a", "hoarder")
+    for n in range(10_000):
+        bench.says("a", session, Subscribe(n, f"s{n}", f"price > {n % 50}", "reliable"))
+    bench.run(1.0)
+    assert len(bench.heard("a", session, Subscribed)) == 10_000
+    assert len(bench.heard("a", session, StartsAt)) >= 20_000
+    assert sum(looked_at) < 100_000
+    assert bench.served()
+
+
+def test_more_interest_than_a_frame_holds_lets_everything_pass_and_breaks_no_link() -> None:
+    bench = Bench(limits=Limits(frame_bytes_max=4_096))
+    session = bench.client("a", "hoarder")
+    for n in range(300):
+        bench.says("a", session, Subscribe(n, f"s{n}", f"price = {1_000 + n}", "reliable"))
+    bench.run(3.0)
+    publisher = bench.client("b", "feed")
+    bench.says("b", publisher, Publish([body("p", 1, 1_299)]))
+    bench.run(1.0)
+    delivered = [f for f in bench.heard("a", session, Deliver) if f.data]
+    assert [frame.subscription for frame in delivered] == ["s299"]
+    assert bench.served()
