@@ -278,16 +278,23 @@ def _result(job: Job, state: State) -> dict[str, object]:
 
 
 def _measured(job: Job, chunks: list[Chunk]) -> list[dict[str, object]]:
-    """What the chunks printed; of jobs that add up, only the sums."""
+    """What the chunks printed; of jobs that add up, all of them together."""
     printed = [json.loads(chunk.measured) for chunk in chunks if chunk.passed and chunk.measured]
     if not job.adds_up:
         return printed
-    sums: dict[str, float] = {}
+    columns: dict[str, list[float]] = {}
     for document in printed:
         for name, value in document.items():
             if isinstance(value, int | float):
-                sums[name] = round(sums.get(name, 0) + value, 1)
-    return [dict(sums)]
+                columns.setdefault(name, []).append(value)
+    return [{name: _together(name, values) for name, values in columns.items()}]
+
+
+def _together(name: str, values: list[float]) -> float:
+    """Rates have a mean, maxima a maximum, and everything else a sum."""
+    if "_per_" in name:
+        return round(sum(values) / len(values), 2)
+    return max(values) if name.endswith("_max") else round(sum(values), 1)
 
 
 def as_markdown(table: list[Job], state: State, date: str) -> str:

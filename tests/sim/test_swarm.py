@@ -22,6 +22,7 @@ FAILED_ONCE = {
     184: "the same, with starts that never came",
     198: "the same, in a pair of brokers with partitions",
     1121: "a window of four, a backlog and slow links: thirty seconds were not enough",
+    1936: "an old vector that nobody keeps any more was taken for a missing one",
     33: "an unsubscription that was on its way was taken for a leftover",
 }
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json
 from anabranch.core.broker import RoutingName
-from anabranch.sim.plants import PLANTS
+from anabranch.sim.plants import PLANTS, SEEDS_MAX
 from anabranch.sim.runner import Order, Timed, plan_of, run_seeds
 from anabranch.sim.shrink import shrink
 from anabranch.sim.story import story_of
@@ -45,7 +45,9 @@ def sim(
     *,
     routing: Annotated[RoutingName, typer.Option(help="Which way to route.")] = "tree",
     seed: Annotated[int | None, typer.Option(min=0, help="One seed.")] = None,
-    seeds: Annotated[str, typer.Option(help="Several: FIRST..LAST.")] = "0..99",
+    seeds: Annotated[
+        str, typer.Option(help="Several: FIRST..LAST; 0..99, or 0..199 with a plant, if not given.")
+    ] = "",
     shape: Annotated[Shape, typer.Option(help="The shape of the networks.")] = "any",
     brokers: Annotated[int | None, typer.Option(min=1, max=200, help="At most so many.")] = None,
     faults: Annotated[bool, typer.Option(help="Let things go wrong.")] = True,
@@ -57,7 +59,8 @@ def sim(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate whole networks with faults, and check every promise."""
-    chosen = [seed] if seed is not None else _range_of(seeds)
+    default = f"0..{SEEDS_MAX - 1}" if plant else "0..99"
+    chosen = [seed] if seed is not None else _range_of(seeds or default)
     for name in plant or []:
         if name not in PLANTS:
             raise CommandError(f"there is no planted bug {name!r}; there are {', '.join(PLANTS)}")

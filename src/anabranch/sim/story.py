@@ -1,30 +1,78 @@
-"""The story of an anomaly: what happened around it, in words.
+"""The story of an anomaly: what happened to the tick and the subscription in question.
 
-A simulation is run again with somebody listening, which changes nothing. Kept are the last lines
-before the end that mention the subscription, stream or tick in question.
+A simulation is run again with somebody listening, which changes nothing. Kept are
+
+- every frame that knows something of the tick: data, silence, holes, questions and answers,
+- what client and broker said to each other about the subscription around it,
+- starts of brokers and links that came and went, for orientation.
 """
 
 from collections import deque
 
 from anabranch.check.checker import Anomaly
+from anabranch.core import contract as say
+from anabranch.model import client_frames as client
+from anabranch.model import frames as link
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan
 
-_LINES_MAX = 60
-_LINE_CHARACTERS = 220
+_LINES_MAX = 80
+_LINE_CHARACTERS = 200
+_CONTEXT = (say.Started, say.LinkUp, say.LinkDown, say.CutLink, say.CutClient)
 
 
 class _Listener:
     """Writes down what may matter."""
 
     def __init__(self, anomaly: Anomaly) -> None:
-        self._words = [word for word in (anomaly.subscription, anomaly.stream) if word]
+        self._subscription = anomaly.subscription.partition("#")[0]
+        self._stream = anomaly.stream
+        self._tick = anomaly.tick
         self.lines: deque[str] = deque(maxlen=_LINES_MAX)
+        self._passed = False
 
     def __call__(self, now: float, broker: str, what: object) -> None:
-        text = repr(what)
-        if any(word in text for word in self._words):
-            self.lines.append(f"{now:9.4f} {broker:8} {text[:_LINE_CHARACTERS]}")
+        if self._matters(broker, what):
+            self.lines.append(f"{now:9.4f} {broker:8} {repr(what)[:_LINE_CHARACTERS]}")
+
+    def _matters(self, broker: str, what: object) -> bool:
+        if isinstance(what, say.Append):
+            return broker == self._stream and what.tick == self._tick
+        if isinstance(what, say.Send | say.FrameReceived):
+            return self._link_frame_matters(what.frame)
+        if isinstance(what, say.SendClient | say.ClientFrameReceived):
+            return self._client_frame_matters(what.frame)
+        return isinstance(what, _CONTEXT) and not self._passed
+
+    def _link_frame_matters(self, frame: link.LinkFrame) -> bool:
+        if isinstance(frame, link.Knowledge) and frame.stream == self._stream:
+            return self._is_among(frame.data, frame.silent, frame.withheld)
+        if isinstance(frame, link.Carry) and self._stream in {frame.source, frame.target}:
+            content = frame.content
+            if isinstance(content, link.Nack):
+                return any(first <= self._tick <= last for first, last in content.ranges)
+            if isinstance(content, link.Answer):
+                return content.first <= self._tick <= content.through
+        return False
+
+    def _client_frame_matters(self, frame: client.AnyClientFrame) -> bool:
+        if getattr(frame, "subscription", None) != self._subscription:
+            return False
+        if isinstance(frame, client.Deliver) and frame.stream == self._stream:
+            near = any(datum.tick == self._tick for datum in frame.data)
+            crossed = frame.through >= self._tick and not self._passed
+            self._passed = self._passed or crossed
+            return near or crossed
+        return not isinstance(frame, client.Deliver | client.Ack)
+
+    def _is_among(
+        self, data: list[link.Datum], silent: list[tuple[int, int]], withheld: list[link.Hole]
+    ) -> bool:
+        return (
+            any(datum.tick == self._tick for datum in data)
+            or any(first <= self._tick <= last for first, last in silent)
+            or any(hole.first <= self._tick <= hole.last for hole in withheld)
+        )
 
 
 def story_of(plan: Plan, anomaly: Anomaly) -> list[str]:

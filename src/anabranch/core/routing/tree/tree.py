@@ -124,8 +124,11 @@ class TreeRouter:
 
     @property
     def missing_vectors(self) -> list[tuple[str, int]]:
-        """Vectors that were asked for and not told yet, as (stream, mark)."""
-        return list(self._asked)
+        """The newest vectors that were asked for and not told yet, as (stream, mark).
+
+        Old ones may stay unknown: whoever is asked does not keep them for ever."""
+        newest = self._around.marks.newest
+        return [(stream, mark) for stream, mark in self._asked if mark > newest(stream)]
 
     def presences(self) -> list[PresenceView]:
         """What every presence knows."""
