@@ -152,7 +152,7 @@ def _tell(order: Order, results: list[Timed], shrunk: bool) -> None:
     anomaly = failing.anomalies[0]
     plan = plan_of(order, failing.seed)
     if shrunk:
-        plan = shrink(plan, anomaly.name)
+        plan, anomaly = shrink(plan, anomaly)
     out = console()
     out.print(f"seed {failing.seed}: {anomaly.name}: {anomaly.text}")
     for line in story_of(plan, anomaly):
@@ -160,4 +160,8 @@ def _tell(order: Order, results: list[Timed], shrunk: bool) -> None:
     plants = "".join(f" --plant {name}" for name in order.plants)
     out.print(f"repeat: anabranch sim --routing {order.routing} --seed {failing.seed}{plants}")
     if shrunk:
-        out.print(f"shrunk to: {plan.faults}, {plan.publishers} publishers, {plan.fault_s:.1f} s")
+        out.print(
+            f"shrunk to: {plan.publishers} publishers at {plan.rate:.1f}/s, {plan.subscribers}"
+            f" subscribers, churn {plan.churn:.1f}/s, restless {plan.restless:.1f}/s,"
+            f" {plan.fault_s:.1f} s with {plan.faults}"
+        )

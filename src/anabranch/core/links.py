@@ -17,6 +17,9 @@ from anabranch.core.options import Options
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 
+#: How the reason begins for which a link is cut although its neighbour broke no rule.
+SILENT = "nothing heard from"
+
 
 class _Link:
     """A connection to one neighbour."""
@@ -102,7 +105,7 @@ class Links:
         effects: Effects = []
         for peer, link in self._links.items():
             if now - link.heard_at >= self._options.dead_after_s:
-                effects.append(CutLink(peer, f"nothing heard from {peer!r}"))
+                effects.append(CutLink(peer, f"{SILENT} {peer!r}"))
             elif link.greeted and now - link.sent_at >= self._options.heartbeat_s:
                 effects.append(Send(peer, Ping()))
                 link.sent_at = now

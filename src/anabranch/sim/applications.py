@@ -143,7 +143,6 @@ class Publisher(Application):
         self.rate = rate
         self.incarnation = 1
         self.session = Session(name, incarnation=1, options=self.options)
-        self._confirmed = 0
         world.after(world.rng.expovariate(rate), self._publish)
 
     def _publish(self) -> None:

@@ -8,22 +8,24 @@ from collections.abc import Iterator
 
 import msgspec
 
+from anabranch.check.checker import Anomaly
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import FaultMix, Plan
 
 
-def shrink(plan: Plan, kind: str) -> Plan:
-    """The simplest plan found that still has an anomaly of this kind."""
+def shrink(plan: Plan, anomaly: Anomaly) -> tuple[Plan, Anomaly]:
+    """The simplest plan found that still has an anomaly of this kind, and that anomaly."""
     progress = True
     while progress:
         progress = False
         for simpler in _simpler(plan):
-            verdict = Simulation(simpler).run()
-            if any(anomaly.name == kind for anomaly in verdict.anomalies):
-                plan = simpler
+            found = Simulation(simpler).run().anomalies
+            same = next((each for each in found if each.name == anomaly.name), None)
+            if same is not None:
+                plan, anomaly = simpler, same
                 progress = True
                 break
-    return plan
+    return plan, anomaly
 
 
 def _simpler(plan: Plan) -> Iterator[Plan]:

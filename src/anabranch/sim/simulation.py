@@ -171,7 +171,13 @@ class Simulation:
         for edge in self.plan.network.edges:
             self.history += _logged(edge, world.hosts[edge].disk.ever_synced)
         self.history.append(told.Finished(world.now, self.plan.network.edges))
-        anomalies = [*self._watch.anomalies, *self._repetitions(), *check(self.history)]
+        breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
+        anomalies = [
+            *self._watch.anomalies,
+            *breaches,
+            *self._repetitions(),
+            *check(self.history),
+        ]
         kinds = [type(record) for record in self.history]
         digest = zlib.crc32(repr(self.history).encode(), world.digest)
         return Verdict(

@@ -35,7 +35,8 @@ class Counters:
         self.lost_frames = 0
         self.repeats = 0
         self.torn_bytes = 0
-        self.protocol_errors = 0
+        #: Why brokers cut links, but for silence: honest neighbours give no reason.
+        self.breaches: list[str] = []
 
 
 class Wire:

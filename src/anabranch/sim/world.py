@@ -18,6 +18,7 @@ from random import Random
 
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.core.links import SILENT
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.frames import Hello, LinkFrame
 from anabranch.sim.things import NEVER, Client, Connection, Counters, Host, Weather, Wire
@@ -176,7 +177,8 @@ class World:
         elif isinstance(effect, say.Forget):
             host.disk.forget(effect.tick)
         elif isinstance(effect, say.CutLink):
-            self.count.protocol_errors += "nothing heard" not in effect.reason
+            if not effect.reason.startswith(SILENT):
+                self.count.breaches.append(f"{name} cut {effect.peer}: {effect.reason}")
             wire = self.wire(name, effect.peer)
             self.after(0.0, self.cut, wire, wire.number)
         elif isinstance(effect, say.CutClient):

@@ -6,13 +6,13 @@ import pytest
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Outcome
+from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AskMark, Datum, Hole, Knowledge, LinkFrame
 from anabranch.model.network import Network
-from anabranch.model.version import NOTHING
+from anabranch.model.version import NOTHING, Version
 from tests.routing_turmoil import SHAPES, two_levels
 
 TICK = Datum(1, 5, b"event")
@@ -94,3 +94,9 @@ def test_frame_that_cannot_be_is_refused(frame: LinkFrame) -> None:
     router = FloodRouter("k1", two_levels(), Options())
     with pytest.raises(RemoteError):
         router.frame(0, "m1", frame)
+
+
+def test_a_stream_that_has_no_mark_is_asked_to_begin_with_one() -> None:
+    router = FloodRouter("e1", Network({"e1": ["e1"]}), Options())
+    assert router.marked(0.0, 0, {}) == [VectorAdvance({"e1": Version(1, 1)})]
+    assert router.marked(0.0, 1, {"e1": Version(1, 1)}) == []

@@ -7,6 +7,7 @@ from anabranch.core.routing.contract import Delivery
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Carry, Done
+from anabranch.model.network import Network
 from tests.routing_turmoil import mixed, two_levels
 
 SITE = "n1"
@@ -117,3 +118,14 @@ def test_message_without_a_way_is_dropped_with_a_note() -> None:
 def test_message_of_or_for_an_unknown_broker_is_refused(frame: Carry) -> None:
     with pytest.raises(RemoteError, match="unknown"):
         overlay("m1", "p").carried("p", frame)
+
+
+def test_three_brokers_get_about_a_third_of_the_keys_each() -> None:
+    network = Network(
+        {"e1": ["e1"], "mid": ["m1", "m2", "m3"], "e2": ["e2"]}, [("e1", "mid"), ("mid", "e2")]
+    )
+    overlay = Overlay("e1", network)
+    for broker in ("m1", "m2", "m3"):
+        overlay.link_up(broker)
+    chosen = [overlay.choose("mid", f"p{number}") for number in range(900)]
+    assert all(chosen.count(broker) > 250 for broker in ("m1", "m2", "m3"))
