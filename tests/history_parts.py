@@ -12,9 +12,19 @@ HEALED, FINISHED = 100.0, 200.0
 END: list[saw.Record] = [saw.Healed(HEALED), saw.Finished(FINISHED, ("o",))]
 
 
-def published(sequence: int, *, time: float | None = None, optional: bool = False) -> saw.Published:
+def published(
+    sequence: int,
+    *,
+    time: float | None = None,
+    optional: bool = False,
+    transient: bool = False,
+    time_limit_s: float | None = None,
+    reach: tuple[str, ...] | None = None,
+    destinations: tuple[str, ...] = (),
+) -> saw.Published:
     at = float(sequence) if time is None else time
-    return saw.Published(at, "p", 1, sequence, {"a": sequence}, "o", optional)
+    kind = (optional, transient, time_limit_s, reach, destinations)
+    return saw.Published(at, "p", 1, sequence, {"a": sequence}, "o", *kind)
 
 
 def confirmed(sequence: int) -> saw.Confirmed:
@@ -37,8 +47,13 @@ def subscribed(
     quality: saw.Quality = "reliable",
     time: float = 0.0,
     latest_start: Mapping[str, int] | None = None,
+    start: str = "now",
+    start_time: float = 0.0,
+    edge: str = "",
+    client: str = "",
 ) -> saw.Subscribed:
-    return saw.Subscribed(time, "s", plain, quality, latest_start=latest_start or {})
+    starts = (start, edge, latest_start or {}, start_time, client)
+    return saw.Subscribed(time, "s", plain, quality, *starts)
 
 
 def started(tick: int) -> saw.Started:
@@ -49,9 +64,18 @@ def delivered(tick: int, sequence: int | None = None, stream: str = "o") -> saw.
     return saw.Delivered(95.0, "s", stream, tick, "p", 1, tick if sequence is None else sequence)
 
 
-def withheld(first: int, last: int) -> saw.WithheldTold:
-    return saw.WithheldTold(95.0, "s", "o", first, last, "retention")
+def withheld(first: int, last: int, reason: str = "retention") -> saw.WithheldTold:
+    return saw.WithheldTold(95.0, "s", "o", first, last, reason)
 
 
 def ended(tick: int) -> saw.Ended:
     return saw.Ended(96.0, "s", "o", tick)
+
+
+#: Published well after everything is healed and the subscription is made.
+LATE: list[saw.Record] = [
+    *stream_of(1),
+    published(2, time=150.0),
+    logged(2),
+    saw.Confirmed(151.0, "p", 1, 2),
+]

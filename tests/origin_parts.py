@@ -9,11 +9,13 @@ import random
 from collections.abc import Iterable, Sequence
 
 from anabranch.core import contract as say
-from anabranch.core.asks import Ask, CarryTo, Emit, Marked, SyncPlease
+from anabranch.core.asks import Ask, CarryTo, Marked, SyncPlease
 from anabranch.core.contract import Recovered
+from anabranch.core.ledger import first_needed
 from anabranch.core.options import Options
 from anabranch.core.origin import ForOrigin, Origin
 from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, decode_record
+from anabranch.core.routing.contract import Emission
 from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.event import Control, Event, EventId
@@ -94,7 +96,9 @@ class Disk:
 
     def recovered(self) -> Recovered:
         catalog = {table: dict(entries) for table, entries in self.catalog.items()}
-        return Recovered(catalog, self.first_tick, tuple(self.records))
+        needed = max(first_needed(catalog), self.first_tick)
+        records = tuple(self.records[needed - self.first_tick :])
+        return Recovered(catalog, self.first_tick, records, needed)
 
 
 class Driver:
@@ -126,7 +130,7 @@ class Driver:
         """A new life, from what is on disk."""
         self.syncs: list[tuple[int, int, int]] = []
         self.reads: list[say.Read] = []
-        self.emits: list[Emit] = []
+        self.emits: list[Emission] = []
         self.told_marks: list[int] = []
         self.sent: list[tuple[int, AnyClientFrame]] = []
         self.carried: list[tuple[str, AnyCarried]] = []
@@ -230,7 +234,7 @@ class Driver:
                 self.reads.append(ask)
             elif isinstance(ask, say.Forget):
                 self._check_forget(ask.tick)
-            elif isinstance(ask, Emit):
+            elif isinstance(ask, Emission):
                 self._check_emit(ask)
             elif isinstance(ask, Marked):
                 self._check_marked(ask)
@@ -273,7 +277,7 @@ class Driver:
                 assert found, "a confirmed event is lost"
                 assert found[0] <= self.disk.synced, "confirmed before it is synced"
 
-    def _check_emit(self, emit: Emit) -> None:
+    def _check_emit(self, emit: Emission) -> None:
         self.emits.append(emit)
         ticks = [datum.tick for datum in emit.data]
         ticks += [last for _, last in emit.silent] + [hole.last for hole in emit.withheld]
@@ -312,12 +316,12 @@ class Driver:
 
 
 def data_of(asks: Iterable[Ask]) -> list[Datum]:
-    return [datum for ask in asks if isinstance(ask, Emit) for datum in ask.data]
+    return [datum for ask in asks if isinstance(ask, Emission) for datum in ask.data]
 
 
 def ticks_of(asks: Iterable[Ask]) -> list[int]:
     return [datum.tick for datum in data_of(asks)]
 
 
-def emits_in(asks: Iterable[Ask]) -> list[Emit]:
-    return [ask for ask in asks if isinstance(ask, Emit)]
+def emits_in(asks: Iterable[Ask]) -> list[Emission]:
+    return [ask for ask in asks if isinstance(ask, Emission)]

@@ -13,7 +13,7 @@ import msgspec
 
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Delivery, Outcome, VectorAdvance
+from anabranch.core.routing.contract import Arrival, Delivery, Emission, Outcome, VectorAdvance
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
@@ -88,7 +88,9 @@ class Host:
         self.is_mark.append(True)
         tick = len(self.log)
         self.emit(self.router.marked(self.world.now, tick, vector))
-        self.emit(self.router.publish(self.world.now, tick, [], [(tick, tick)], head=tick))
+        self.emit(
+            self.router.publish(self.world.now, Emission(tick, [], [(tick, tick)], head=tick))
+        )
 
     def publish(self, attributes: dict[str, int]) -> None:
         self.log.append(attributes)
@@ -99,17 +101,17 @@ class Host:
     def resend(self, tick: int, target: str) -> None:
         mark, now = self.mark_of(tick), self.world.now
         if self.is_mark[tick - 1]:
-            outcomes = self.router.publish(now, mark, [], [(tick, tick)], target=target)
+            outcomes = self.router.publish(now, Emission(mark, [], [(tick, tick)], target=target))
         else:
             attributes = self.log[tick - 1]
             event = Event(attributes, id=EventId(self.name, 1, tick))  # type: ignore[arg-type]
             data = [Datum(tick, tick, encode_event(event))]
-            outcomes = self.router.publish(now, mark, data, head=tick, target=target)
+            outcomes = self.router.publish(now, Emission(mark, data, head=tick, target=target))
         self.emit(outcomes)
 
     def tell_head(self) -> None:
         head = len(self.log)
-        self.emit(self.router.publish(self.world.now, self.mark_of(head), [], head=head))
+        self.emit(self.router.publish(self.world.now, Emission(self.mark_of(head), head=head)))
 
     def emit(self, outcomes: list[Outcome]) -> None:
         self.world.do(self.name, outcomes)

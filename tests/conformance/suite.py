@@ -16,7 +16,7 @@ from anabranch.check.checker import Anomaly
 from anabranch.core.broker import ROUTERS, RouterMaker
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Outcome, Router, VectorAdvance
+from anabranch.core.routing.contract import Arrival, Emission, Outcome, Router, VectorAdvance
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter
@@ -24,8 +24,9 @@ from anabranch.model.frames import AskMark, Datum, Knowledge, LinkFrame, MarkIs
 from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
+from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.simulation import Simulation, Verdict
-from anabranch.sim.swarm import FaultMix, Plan, Shape, draw
+from anabranch.sim.swarm import Plan, Shape, draw
 from tests.conformance.unruly import UnrulyRouter
 from tests.conformance.witness import Ledger, witnessed
 
@@ -157,7 +158,9 @@ class Row:
                 self._tick = self._mark = tick = self._tick + 1
                 origin = self.routers["p"]
                 self.do("p", origin.marked(self.now, tick, outcome.vector))
-                self.do("p", origin.publish(self.now, tick, [], [(tick, tick)], head=tick))
+                self.do(
+                    "p", origin.publish(self.now, Emission(tick, [], [(tick, tick)], head=tick))
+                )
 
     def wait(self, seconds: float) -> None:
         """Let time pass, in small steps."""
@@ -180,7 +183,7 @@ class Row:
             self._tick = tick = self._tick + 1
             event = Event({"a": tick}, id=EventId("someone", 1, tick))
             data = [Datum(tick, 1, encode_event(event))]
-            self.do("p", self.routers["p"].publish(self.now, self._mark, data, head=tick))
+            self.do("p", self.routers["p"].publish(self.now, Emission(self._mark, data, head=tick)))
             self.wait(0.5)
 
     def data(self) -> list[int]:

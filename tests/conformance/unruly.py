@@ -3,8 +3,8 @@
 It is as unlike `tree` as the contract allows. The origin filters for every edge by itself, by what
 it has heard of that edge's interest, and sends to each of them over two paths where there are two.
 Interest spreads by gossip: now and then every broker tells its neighbours all it knows. There are
-no marks. Everything that leaves (ticks, interest, carried messages, even what goes to the own edge)
-is delayed by chance, so it overtakes; some of it is lost, some comes twice.
+no marks but a first one. Everything that leaves (ticks, interest, carried messages, even what goes
+to the own edge) is delayed by chance, so it overtakes; some of it is lost, some comes twice.
 
 It never lies: silence for an edge is made of the newest interest known, and says its version. The
 version travels in a `MarkIs` right before the ticks it belongs to, on the same link.
@@ -20,7 +20,7 @@ from random import Random
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import Arrival, Outcome
+from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
@@ -30,7 +30,6 @@ from anabranch.model.frames import (
     Carry,
     Conjuncts,
     Datum,
-    Hole,
     InterestState,
     Knowledge,
     LinkFrame,
@@ -159,21 +158,10 @@ class UnrulyRouter:
 
     # -- ticks ------------------------------------------------------------------------------------
 
-    def publish(  # noqa: PLR0917 - as the contract has it
-        self,
-        now: float,
-        mark: int,
-        data: Sequence[Datum],
-        silent: Sequence[tuple[int, int]] = (),
-        withheld: Sequence[Hole] = (),
-        head: int = 0,
-        time_ns: int = 0,
-        target: str = "",
-    ) -> list[Outcome]:
-        del mark
-        for edge in [target] if target else self.network.edges:
-            version, passed, quiet = self.filtered(edge, data, silent)
-            parts = passed, quiet, list(withheld), head, time_ns
+    def publish(self, now: float, emission: Emission) -> list[Outcome]:
+        for edge in [emission.target] if emission.target else self.network.edges:
+            version, passed, quiet = self.filtered(edge, emission.data, emission.silent)
+            parts = passed, quiet, emission.withheld, emission.head, emission.time_ns
             frame = Knowledge(self.name, self.name, edge, 0, *parts)
             self._forward(now, frame, {edge: version}, paths=2)
         return []
@@ -217,8 +205,9 @@ class UnrulyRouter:
         return self.random.sample(usable, min(paths, len(usable)))
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        del now, mark, vector
-        return []
+        del now, mark
+        # A stream without a tick could not tell that it exists.
+        return [] if vector else [VectorAdvance({self.name: Version(1, 1)})]
 
     # -- everybody --------------------------------------------------------------------------------
 

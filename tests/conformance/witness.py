@@ -13,7 +13,14 @@ from anabranch.core.broker import RouterMaker
 from anabranch.core.contract import CutLink, Note, Put, Send
 from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import Arrival, Delivery, Outcome, Router, VectorAdvance
+from anabranch.core.routing.contract import (
+    Arrival,
+    Delivery,
+    Emission,
+    Outcome,
+    Router,
+    VectorAdvance,
+)
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AnyCarried, Carry, Datum, Hole, LinkFrame
@@ -213,22 +220,11 @@ class Witness:
             self._ledger.breach(3, self._name, f"versions for {list(versions)}, not {list(added)}")
         return versions, self._seen(outcomes)
 
-    def publish(  # noqa: PLR0917 - as the contract has it
-        self,
-        now: float,
-        mark: int,
-        data: Sequence[Datum],
-        silent: Sequence[tuple[int, int]] = (),
-        withheld: Sequence[Hole] = (),
-        head: int = 0,
-        time_ns: int = 0,
-        target: str = "",
-    ) -> list[Outcome]:
+    def publish(self, now: float, emission: Emission) -> list[Outcome]:
         stream = self._ledger.stream(self._name)
-        stream.note(data, silent, withheld)
-        stream.head = max(stream.head, head)
-        parts = data, silent, withheld, head, time_ns, target
-        return self._seen(self.inner.publish(now, mark, *parts))
+        stream.note(emission.data, emission.silent, emission.withheld)
+        stream.head = max(stream.head, emission.head)
+        return self._seen(self.inner.publish(now, emission))
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
         return self._seen(self.inner.marked(now, mark, vector))

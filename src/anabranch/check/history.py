@@ -6,13 +6,15 @@ network writes it: the simulator, or processes that trace. It says nothing about
 1. Times are in seconds of one clock that sees everything.
 2. An event is named by (publisher, incarnation, sequence). What an application publishes once has
    one name.
-3. `Logged` is there for every tick with an event that was ever durable at its origin. Where it
-   stands in the history does not matter.
+3. `Logged` is there for every tick with an event that was ever durable at its origin, also if the
+   log kept only the name of the event. Where it stands in the history does not matter.
 4. A subscription here is an *episode*: one uninterrupted promise. A reliable subscription that was
    cut and made again is another episode and has another name. So is a durable one whose client lost
    its memory: it may see events again. A durable one that reconnects or roams goes on.
 5. A filter is a tuple of conjunctions, any of which suffices; a conjunction is a tuple of
    (attribute, operator, value), all of which must hold. `((),)` matches everything.
+6. A tick that was ever forgotten was told so: whenever a log decides to lack its beginning, there
+   is a `Forgotten` before anybody hears of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +44,16 @@ class Published(Record, frozen=True):
     attributes: Mapping[str, Value]
     #: The origin it was published at.
     broker: str
-    #: Need not be delivered, because it is transient, or limited in time or hops.
+    #: Need not be delivered, for a reason that the history does not tell.
     optional: bool = False
+    #: May be withheld as `transient`, since its log does not keep it.
+    transient: bool = False
+    #: May be delivered only for so long after its tick was made; None: for ever.
+    time_limit_s: float | None = None
+    #: The only edges at which it may be delivered; None: at all.
+    reach: tuple[str, ...] | None = None
+    #: The only clients to whom it may be delivered; empty: all.
+    destinations: tuple[str, ...] = ()
 
 
 class Confirmed(Record, frozen=True):
@@ -71,13 +81,19 @@ class Logged(Record, frozen=True):
     publisher: str
     incarnation: int
     sequence: int
+    #: When the tick was made; None if clocks cannot be trusted.
+    time: float | None = None
 
 
 class Forgotten(Record, frozen=True):
-    """Under lossy retention: a log may lack everything up to this tick from now on."""
+    """A log may lack everything up to this tick from now on."""
 
     stream: str
     tick: int
+    #: `lossy`: it may lack what somebody needs. `released`: nobody needs it. `deleted`: one of the
+    #: two was said before, and from now on no crash brings the ticks back.
+    why: Literal["lossy", "released", "deleted"] = "lossy"
+    time: float = 0.0
 
 
 class Subscribed(Record, frozen=True):
@@ -94,6 +110,25 @@ class Subscribed(Record, frozen=True):
     #: Stream → it must not start later than at this tick, where the start that was asked for or
     #: the earlier episode that is resumed says so.
     latest_start: Mapping[str, int] = {}
+    #: For a start at a time.
+    start_time: float = 0.0
+    #: Whose it is, where events may have destinations.
+    client: str = ""
+
+
+class Refused(Record, frozen=True):
+    """An application was told that it does not get the subscription."""
+
+    time: float
+    subscription: str
+
+
+class Moved(Record, frozen=True):
+    """A durable subscription was taken to another edge."""
+
+    time: float
+    subscription: str
+    edge: str
 
 
 class Started(Record, frozen=True):
@@ -115,6 +150,8 @@ class Delivered(Record, frozen=True):
     publisher: str
     incarnation: int
     sequence: int
+    #: When its edge sent it; 0.0 if nobody knows.
+    sent: float = 0.0
 
 
 class WithheldTold(Record, frozen=True):
@@ -157,6 +194,8 @@ class Finished(Record, frozen=True):
     time: float
     #: The streams of the network, on which every living subscription must have started.
     streams: tuple[str, ...] = ()
+    #: Everybody was told by then that there is nothing more to come.
+    settled: float | None = None
 
 
 #: For reading a history that was written down.
@@ -167,6 +206,8 @@ AnyRecord = (
     | Logged
     | Forgotten
     | Subscribed
+    | Refused
+    | Moved
     | Started
     | Delivered
     | WithheldTold

@@ -14,6 +14,8 @@ from rich.table import Table
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json
 from anabranch.core.broker import RoutingName
+from anabranch.model.errors import LocalError
+from anabranch.sim.fault_mix import ANY, asked_mix
 from anabranch.sim.plants import PLANTS, SEEDS_MAX
 from anabranch.sim.runner import Order, Timed, plan_of, run_seeds
 from anabranch.sim.shrink import shrink
@@ -50,7 +52,10 @@ def sim(
     ] = "",
     shape: Annotated[Shape, typer.Option(help="The shape of the networks.")] = "any",
     brokers: Annotated[int | None, typer.Option(min=1, max=200, help="At most so many.")] = None,
-    faults: Annotated[bool, typer.Option(help="Let things go wrong.")] = True,
+    faults: Annotated[
+        str,
+        typer.Option(help="What goes wrong: any, none, or kinds such as kill=0.5,partition."),
+    ] = ANY,
     plant: Annotated[
         list[str] | None, typer.Option(help="Switch a planted bug on; stops when it is found.")
     ] = None,
@@ -64,6 +69,10 @@ def sim(
     for name in plant or []:
         if name not in PLANTS:
             raise CommandError(f"there is no planted bug {name!r}; there are {', '.join(PLANTS)}")
+    try:
+        asked_mix(faults)
+    except LocalError as error:
+        raise CommandError(str(error)) from error
     order = Order(routing, shape, brokers, faults, tuple(plant or ()))
     results = _run(order, chosen, processes)
     summary = summarise(results)
@@ -157,8 +166,7 @@ def _tell(order: Order, results: list[Timed], shrunk: bool) -> None:
     out.print(f"seed {failing.seed}: {anomaly.name}: {anomaly.text}")
     for line in story_of(plan, anomaly):
         out.print("  " + line, soft_wrap=True)
-    plants = "".join(f" --plant {name}" for name in order.plants)
-    out.print(f"repeat: anabranch sim --routing {order.routing} --seed {failing.seed}{plants}")
+    out.print(f"repeat: {order.command(failing.seed)}", soft_wrap=True)
     if shrunk:
         out.print(
             f"shrunk to: {plan.publishers} publishers at {plan.rate:.1f}/s, {plan.subscribers}"

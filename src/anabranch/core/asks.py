@@ -1,7 +1,7 @@
 """What origin and edge ask of the broker around them, beside effects.
 
 Origin and edge know neither router nor each other. They return these values among their effects,
-and the broker turns them into calls.
+and the broker turns them into calls. An `Emission` is for the router as it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anabranch.core.contract import Effect
+from anabranch.core.routing.contract import Emission
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, Datum, Hole
+from anabranch.model.frames import AnyCarried
 from anabranch.model.version import Version
 
 
@@ -28,19 +29,6 @@ class ChangeInterest(msgspec.Struct, frozen=True, gc=False):
     removed: Sequence[str] = ()
 
 
-class Emit(msgspec.Struct, frozen=True, gc=False):
-    """Ticks of the own stream for the network, or (with a target) for one edge."""
-
-    #: The newest mark at or before all of these ticks.
-    mark: int
-    data: Sequence[Datum] = ()
-    silent: Sequence[tuple[int, int]] = ()
-    withheld: Sequence[Hole] = ()
-    head: int = 0
-    time_ns: int = 0
-    target: str = ""
-
-
 class Marked(msgspec.Struct, frozen=True, gc=False):
     """The own stream has this mark now."""
 
@@ -56,4 +44,4 @@ class SyncPlease(msgspec.Struct, frozen=True, gc=False):
     ticket: int
 
 
-Ask = Effect | CarryTo | ChangeInterest | Emit | Marked | SyncPlease
+Ask = Effect | CarryTo | ChangeInterest | Emission | Marked | SyncPlease

@@ -21,13 +21,20 @@ from typing import Literal
 import msgspec
 
 from anabranch.core import contract as say
-from anabranch.core.asks import Ask, CarryTo, ChangeInterest, Emit, Marked, SyncPlease
+from anabranch.core.asks import Ask, CarryTo, ChangeInterest, Marked, SyncPlease
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.links import Links
 from anabranch.core.options import Options
 from anabranch.core.origin import Origin
-from anabranch.core.routing.contract import Arrival, Delivery, Outcome, Router, VectorAdvance
+from anabranch.core.routing.contract import (
+    Arrival,
+    Delivery,
+    Emission,
+    Outcome,
+    Router,
+    VectorAdvance,
+)
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.client_frames import Publish
@@ -244,9 +251,8 @@ class Broker:
             self._do(edge, edge.arrival(now, wish))
         elif isinstance(wish, Delivery):
             self._deliver(now, wish, effects)
-        elif isinstance(wish, Emit):
-            rest = (wish.data, wish.silent, wish.withheld, wish.head, wish.time_ns, wish.target)
-            self._do(None, router.publish(now, wish.mark, *rest))
+        elif isinstance(wish, Emission):
+            self._do(None, router.publish(now, wish))
         elif isinstance(wish, ChangeInterest):
             versions, outcomes = router.interest(now, wish.added, wish.removed)
             self._do(edge, edge.versions(now, versions))

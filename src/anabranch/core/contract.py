@@ -197,5 +197,7 @@ class Recovered(msgspec.Struct, frozen=True):
     catalog: dict[str, dict[str, bytes]] = {}
     #: The oldest tick in the log.
     first_tick: int = 1
-    #: All records from `first_tick` on.
+    #: All records from `records_first` on; at least those that `ledger.first_needed` asks for.
     records: tuple[bytes, ...] = ()
+    #: 0: the same as `first_tick`.
+    records_first: int = 0

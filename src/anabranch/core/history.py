@@ -8,11 +8,14 @@ memory where that reaches back far enough, and otherwise when the log has been r
 1. Nothing beyond what is synced is told; asking for it is no error.
 2. What the log does not have any more is withheld (a nack) or refused (a replay).
 3. One nack brings at most `nack_ticks_max` ticks and `replay_bytes_max` bytes, and the same tick
-   not again for a while (see `resending`). The rest is left to the next nack.
+   not again for a while (see `resending`). The rest is left to the next nack. So is what is in
+   memory, if earlier ticks have to be read: sent before them it could fill a link, or the edge,
+   and they would be dropped, time and again.
 4. At most `reads_max` reads are under way, and one per edge and replay. What would need another one
    is left unanswered: whoever needs an answer asks again.
 5. "From a time on" is found by bisection, first in memory, then by reading single records, since
-   times never decrease with the tick. A time that has not come yet means the next tick.
+   times never decrease with the tick. A time that has not come yet means the next tick. If ticks
+   of that time may have been forgotten, it is refused.
 
 State: the reads under way, and what was resent lately. Safe to lose.
 """
@@ -21,7 +24,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from anabranch.core.asks import Ask, CarryTo, Emit
+from anabranch.core.asks import Ask, CarryTo
 from anabranch.core.contract import LogRead, Read
 from anabranch.core.marks import Marks
 from anabranch.core.options import Options
@@ -29,6 +32,7 @@ from anabranch.core.ranges import RangeSet
 from anabranch.core.records import decode_record
 from anabranch.core.replaying import EXAMINED_MAX, Wanted, answer
 from anabranch.core.resending import Resends
+from anabranch.core.routing.contract import Emission
 from anabranch.core.tail import Entry, Tail, emits_of, entry_of, fitting, size_of
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Answer, Hole, NotKept
@@ -86,7 +90,8 @@ class History:
         asks: list[Ask] = []
         # Every range costs one tick at least, so further ones could not be served anyway.
         for first, last in self._by_place(self._resends.due(now, edge, ranges[:ticks_left])):
-            if ticks_left <= 0 or bytes_left <= 0:
+            must_wait = first >= tail.first and any(isinstance(ask, Read) for ask in asks)
+            if ticks_left <= 0 or bytes_left <= 0 or must_wait:
                 break
             if last < tail.oldest:
                 asks.append(self._hole(edge, first, last, time_ns))
@@ -118,11 +123,13 @@ class History:
                 if start <= end:
                     yield start, end
 
-    def _hole(self, edge: str, first: int, last: int, time_ns: int) -> Emit:
+    def _hole(self, edge: str, first: int, last: int, time_ns: int) -> Emission:
         hole = Hole(first, last, "retention")
-        return Emit(self._marks.at(last), (), (), [hole], self._tail.synced, time_ns, edge)
+        return Emission(self._marks.at(last), [], [], [hole], self._tail.synced, time_ns, edge)
 
-    def _emits(self, edge: str, first: int, entries: Sequence[Entry], time_ns: int) -> list[Emit]:
+    def _emits(
+        self, edge: str, first: int, entries: Sequence[Entry], time_ns: int
+    ) -> list[Emission]:
         head = self._tail.synced
         return emits_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
 
@@ -140,8 +147,15 @@ class History:
             return self._from_tick(wanted, tail.oldest)
         found = tail.first_at(wanted.time_ns)
         if found > tail.first or tail.first == tail.oldest:
-            return self._from_tick(wanted, min(found, tail.synced + 1))
+            return self._from_time(wanted, min(found, tail.synced + 1))
         return self._search(wanted, tail.oldest, tail.first)
+
+    def _from_time(self, wanted: Wanted, first: int) -> list[Ask]:
+        """From the first tick of a time that is still there."""
+        tail = self._tail
+        if first <= tail.oldest and wanted.time_ns <= tail.forgotten_ns:
+            return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
+        return self._from_tick(wanted, first)
 
     def _from_tick(self, wanted: Wanted, first: int) -> list[Ask]:
         tail = self._tail
@@ -161,7 +175,7 @@ class History:
     def _search(self, wanted: Wanted, low: int, high: int) -> list[Ask]:
         low = max(low, self._tail.oldest)
         if low >= high:
-            return self._from_tick(wanted, low)
+            return self._from_time(wanted, low)
         middle = (low + high) // 2
         return [*self._read(_Search(wanted, low, high), middle, middle)]
 

@@ -6,22 +6,28 @@ any other is refused with a reason, and so is what follows it in its incarnation
 
 1. A confirmation goes to every session that sent something of what it confirms, when that is
    synced. It counts in sequences of one publisher and incarnation, and is cumulative.
-2. A log is full when it has `log_ticks_max` ticks that are not released, or when the disk says so.
-   Then events are refused. With lossy retention the oldest eighth is forgotten instead; a full disk
-   refuses nevertheless, until it says that deleting has helped.
+2. A log is full when it has `log_ticks_max` ticks or `log_bytes_max` bytes that are not released,
+   or when the disk says so. Then events are refused. With lossy retention the oldest eighth is
+   forgotten instead; a full disk refuses nevertheless, until it says that deleting has helped.
 3. Too many events that wait for the disk are refused as well; they are in memory.
 4. Of a transient event the log gets the id only.
+5. A refusal says whether it is final. Events beyond this broker's limits are refused for ever,
+   since a client that was cut for them would only come back with them; what is no event at all
+   breaks the protocol.
 
 State: who waits for a confirmation. Safe to lose.
 """
+
+from msgspec.structs import replace
 
 from anabranch.core.asks import Ask
 from anabranch.core.commit import Batch
 from anabranch.core.contract import SendClient
 from anabranch.core.ledger import Ledger
 from anabranch.core.options import Options
-from anabranch.core.publishers import Key, Waiting
+from anabranch.core.publishers import Key, Refusal, Waiting
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
+from anabranch.core.tail import STORED_LIMITS
 from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
@@ -32,24 +38,26 @@ from anabranch.model.limits import Limits
 class Intake:
     """The way into one log. See the rules at the top of this module."""
 
-    __slots__ = ("_ledger", "_limits", "_options", "_waiting", "is_full")
+    __slots__ = ("_ledger", "_limits", "_options", "_waiting", "_widest", "is_full")
 
     def __init__(self, ledger: Ledger, options: Options, limits: Limits) -> None:
         self._ledger = ledger
         self._options = options
         self._limits = limits
+        #: Names go into answers, which have bounds of their own.
+        self._widest = replace(STORED_LIMITS, name_bytes_max=limits.name_bytes_max)
         self._waiting = Waiting()
         #: The disk has no room.
         self.is_full = False
 
     def publish(self, now: float, session: int, frame: Publish) -> list[Ask]:
         """A client publishes events."""
-        envelopes = [self._checked(body) for body in frame.bodies]
+        checked = [self._checked(body) for body in frame.bodies]
         publishers = self._ledger.publishers
         asks: list[Ask] = []
         known: dict[Key, None] = {}
         refused: dict[Key, PublishRefused] = {}
-        for envelope in envelopes:
+        for envelope, excess in checked:
             event_id = envelope.id
             key = (event_id.publisher, event_id.incarnation)
             if key in refused:
@@ -59,47 +67,55 @@ class Intake:
                 if event_id.sequence > publishers.safe(key):
                     self._waiting.add(session, key)
                 continue
-            reason = self._refusal(envelope, asks)
-            if reason:
-                refused[key] = PublishRefused(*key, event_id.sequence, reason)
+            refusal = excess or self._refusal(envelope, asks)
+            if refusal is not None:
+                refused[key] = PublishRefused(*key, event_id.sequence, *refusal)
             else:
                 self._take(now, session, envelope, asks)
         for key in known:
             safe = publishers.safe(key)
             if safe:
                 asks.append(SendClient(session, Confirmed(*key, safe)))
-        asks += [SendClient(session, refusal) for refusal in refused.values()]
+        asks += [SendClient(session, frame) for frame in refused.values()]
         return asks
 
-    def _checked(self, body: bytes) -> Envelope:
-        envelope = decode_envelope(body, self._limits)
-        envelope.attributes()
+    def _checked(self, body: bytes) -> tuple[Envelope, Refusal | None]:
+        """An event, and whether it is beyond the limits."""
+        excess = None
+        try:
+            envelope = decode_envelope(body, self._limits)
+            envelope.attributes()
+        except RemoteError as error:
+            # Raises again if it is no event for anybody.
+            envelope = decode_envelope(body, self._widest)
+            envelope.attributes()
+            excess = Refusal(str(error)[:1000], is_final=True)
         if envelope.id.sequence < 1:
             raise RemoteError(f"event {envelope.id} has sequence 0; the first one has 1")
-        return envelope
+        return envelope, excess
 
-    def _refusal(self, envelope: Envelope, asks: list[Ask]) -> str:
-        """Why this event cannot be taken; "" if it can. There may be room to be made for it."""
+    def _refusal(self, envelope: Envelope, asks: list[Ask]) -> Refusal | None:
+        """Why this event cannot be taken; None if it can. There may be room to be made for it."""
         publishers = self._ledger.publishers
-        reason = "" if publishers.knows(envelope.id) else publishers.refusal(envelope.id)
-        if reason:
-            return reason
+        refusal = None if publishers.knows(envelope.id) else publishers.refusal(envelope.id)
+        if refusal is not None:
+            return refusal
         if self.is_full:
-            return "the log is full: the disk has no room; send again later"
+            return Refusal("the log is full: the disk has no room; send again later")
         tail, options = self._ledger.tail, self._options
         if (
             tail.last - tail.synced >= options.unsynced_ticks_max
             or tail.unsynced_bytes > options.unsynced_bytes_max
         ):
-            return "the disk is behind: too many events wait for it; send again later"
-        if tail.log_ticks >= options.log_ticks_max and options.retention == "lossy":
+            return Refusal("the disk is behind: too many events wait for it; send again later")
+        full = self._ledger.why_full()
+        if full and options.retention == "lossy":
             asks += self._ledger.make_room()
-        if tail.log_ticks >= options.log_ticks_max:
-            return (
-                f"the log is full: {tail.log_ticks} ticks are not released by all edges;"
-                " send again later"
-            )
-        return ""
+            full = self._ledger.why_full()
+        if full:
+            reason = f"the log is full: {full} are not released by all edges; send again later"
+            return Refusal(reason)
+        return None
 
     def _take(self, now: float, session: int, envelope: Envelope, asks: list[Ask]) -> None:
         ledger = self._ledger

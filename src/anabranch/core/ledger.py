@@ -10,7 +10,9 @@ which mark the first remaining ticks carry, and what each edge is done with. Rul
 3. Records are deleted only when the beginning is synced. So the log starts at the beginning or
    before it; ticks before it are treated as deleted even if they are still there.
 4. What is decided to be deleted is gone at once, for everybody who asks.
-5. Restoring reads every record once; only the newest stay in memory.
+5. Restoring reads every record after the newest checkpoint (`checkpoint`) once; only the newest
+   stay in memory.
+6. What is too old or too much goes by `chapters`; only lossy retention forgets for that.
 """
 
 import msgspec
@@ -18,6 +20,14 @@ import msgspec
 from anabranch.core import publishers as publishers_table
 from anabranch.core import release as release_table
 from anabranch.core.asks import Ask
+from anabranch.core.chapters import Chapters
+from anabranch.core.checkpoint import (
+    Catalog,
+    Checkpoint,
+    StoredMarks,
+    checkpoint_put,
+    stored_checkpoint,
+)
 from anabranch.core.commit import Commit
 from anabranch.core.contract import Append, Note, Put, Recovered
 from anabranch.core.marks import Marks
@@ -61,18 +71,45 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Beginning)
 
 
+def first_needed(catalog: Catalog) -> int:
+    """The first tick whose record a start has to read, by what the catalog says."""
+    return max(_beginning(catalog).forgotten, stored_checkpoint(catalog).tick) + 1
+
+
+def _beginning(catalog: Catalog) -> Beginning:
+    stored = catalog.get(TABLE, {}).get(KEY)
+    return Beginning() if stored is None else _decoder.decode(stored)
+
+
 class Ledger:
     """The memory of one origin. See the rules at the top of this module."""
 
-    __slots__ = ("beginning", "clock_ns", "commit", "marks", "publishers", "release", "tail")
+    __slots__ = (
+        "_now",
+        "_options",
+        "_stored_marks",
+        "beginning",
+        "chapters",
+        "checkpoint",
+        "clock_ns",
+        "commit",
+        "marks",
+        "publishers",
+        "release",
+        "tail",
+    )
 
     def __init__(
         self, recovered: Recovered, network: Network, options: Options, now: float
     ) -> None:
+        self._options = options
+        #: The clock of this life, as it was told last.
+        self._now = now
+        self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max)
         catalog = recovered.catalog
-        stored = catalog.get(TABLE, {}).get(KEY)
-        beginning = Beginning() if stored is None else _decoder.decode(stored)
-        self.beginning = beginning
+        self.beginning = beginning = _beginning(catalog)
+        self.checkpoint = checkpoint = stored_checkpoint(catalog)
+        self._stored_marks = StoredMarks(catalog)
         self.publishers = Publishers(
             catalog.get(publishers_table.TABLE, {}), options.publishers_max
         )
@@ -80,25 +117,39 @@ class Ledger:
             network.edges, catalog.get(release_table.TABLE, {}), beginning.forgotten
         )
         keeps_vectors = "vector-not-persisted" not in options.plants
-        self.marks = Marks(beginning.mark, beginning.vector) if keeps_vectors else Marks(0, {})
+        self.marks = self._read_marks(catalog) if keeps_vectors else Marks(0, {})
         self.tail = self._read(recovered, options, keeps_vectors)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
         self.commit = Commit()
+        known_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
         #: Invariant: never decreases, and no tick is later.
-        self.clock_ns = max(int(now * 1e9), self.tail.last_time_ns, beginning.time_ns)
+        self.clock_ns = max(int(now * 1e9), known_ns)
+
+    def _read_marks(self, catalog: Catalog) -> Marks:
+        beginning = self.beginning
+        marks = Marks(beginning.mark, beginning.vector)
+        last = self.checkpoint.tick
+        for tick, vector in self._stored_marks.read(catalog, marks.newest, last):
+            marks.add(tick, vector)
+        return marks
 
     def _read(self, recovered: Recovered, options: Options, keeps_vectors: bool) -> Tail:
+        """Read what the catalog does not tell: the records after the checkpoint."""
         oldest = self.beginning.forgotten + 1
-        skipped = oldest - recovered.first_tick
-        if not 0 <= skipped <= len(recovered.records):
+        first = max(self.beginning.forgotten, self.checkpoint.tick) + 1
+        begins = recovered.records_first or recovered.first_tick
+        skipped = first - begins
+        ends = begins + len(recovered.records) - 1
+        if recovered.first_tick > oldest or not 0 <= skipped <= len(recovered.records):
             raise LocalError(
-                f"the log has ticks {recovered.first_tick} to"
-                f" {recovered.first_tick + len(recovered.records) - 1}, but the catalog says that"
-                f" it begins with {oldest}; they do not belong together, restore both"
+                f"the log has ticks {recovered.first_tick} to {ends}, but the catalog says that"
+                f" it begins with {oldest} and has {first - 1}; they do not belong together,"
+                " restore both"
             )
-        records = recovered.records[skipped:]
-        tail = Tail(oldest, max(oldest, oldest + len(records) - options.recent_ticks_max))
-        for tick, data in enumerate(records, oldest):
+        self.chapters.restore(self.checkpoint.chapters, self._now)
+        self.chapters.forget(self.beginning.forgotten)
+        tail = Tail(oldest, max(first, ends + 1 - options.recent_ticks_max))
+        for tick, data in enumerate(recovered.records[skipped:], first):
             record = decode_record(data)
             if isinstance(record, EventRecord):
                 self.publishers.recover(decode_envelope(record.body, STORED_LIMITS).id)
@@ -106,6 +157,7 @@ class Ledger:
                 self.publishers.recover(record.id)
             elif keeps_vectors and isinstance(record, MarkRecord):
                 self.marks.add(tick, record.vector)
+            self.chapters.add(tick, len(data), min(record.time_ns / 1e9, self._now))
             if tick >= tail.first:
                 tail.append(entry_of(tick, record))
         tail.sync(tail.last)
@@ -115,6 +167,7 @@ class Ledger:
 
     def time_ns(self, now: float) -> int:
         """The time of a tick that is made now."""
+        self._now = now
         self.clock_ns = max(self.clock_ns, int(now * 1e9))
         return self.clock_ns
 
@@ -130,7 +183,9 @@ class Ledger:
         tick = self.tail.last
         self.commit.gathering.tick = tick
         self.commit.gathering.is_dirty = True
-        return Append(tick, encode_record(record))
+        data = encode_record(record)
+        self.chapters.add(tick, len(data), self._now)
+        return Append(tick, data)
 
     def forget(self, tick: int) -> list[Ask]:
         """The log begins after this tick, or after the newest one that is synced, from now on.
@@ -144,16 +199,56 @@ class Ledger:
         asks: list[Ask] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
         asks.append(Put(TABLE, KEY, _encoder.encode(self.beginning)))
         self.tail.forget(tick)
+        self.tail.forgotten_ns = self.clock_ns
         self.marks.forget(tick)
+        self.chapters.forget(tick)
         self.commit.gathering.is_dirty = True
         self.commit.gathering.forget = tick
         return asks
 
+    def save(self) -> list[Ask]:
+        """A checkpoint of what is synced, if there is enough of it since the last one."""
+        synced = self.tail.synced
+        known = max(self.checkpoint.tick, self.beginning.forgotten)
+        if synced - known < self._options.checkpoint_ticks:
+            return []
+        self.checkpoint = Checkpoint(synced, self.clock_ns, self.chapters.up_to(synced))
+        self.commit.gathering.is_dirty = True
+        asks: list[Ask] = [*self._stored_marks.puts(self.marks, synced)]
+        if "checkpoint-lacks-publishers" not in self._options.plants:
+            asks += self.publishers.checkpoint()
+        return [*asks, checkpoint_put(self.checkpoint)]
+
+    def why_full(self) -> str:
+        """Why the log can take no further event, as far as it is not for the disk; "" if it can."""
+        tail, options = self.tail, self._options
+        if tail.log_ticks >= options.log_ticks_max:
+            return f"{tail.log_ticks} ticks"
+        if self.chapters.size >= options.log_bytes_max:
+            return f"{self.chapters.size} bytes"
+        return ""
+
     def make_room(self) -> list[Ask]:
         """Forget the oldest ticks although somebody may need them."""
+        part = self.tail.oldest - 1 + max(self.tail.log_ticks // _LOSSY_PART, 1)
+        bytes_max = self._options.log_bytes_max
+        if self.chapters.size >= bytes_max:
+            part = max(self.chapters.beyond(bytes_max - bytes_max // _LOSSY_PART - 1), part)
+        return self._give_up(part, "the log is full")
+
+    def forget_old(self, now: float) -> list[Ask]:
+        """Forget ticks that are older than the limit although somebody may need them."""
+        tick = self.chapters.too_old(now, self.tail.synced)
+        return self._give_up(tick, f"they are older than {self._options.log_age_s_max} s")
+
+    def old_at(self) -> float | None:
+        """When `forget_old` will have something to forget."""
+        return self.chapters.old_at(self.tail.synced)
+
+    def _give_up(self, tick: int, why: str) -> list[Ask]:
         oldest = self.tail.oldest
-        asks = self.forget(oldest - 1 + max(self.tail.log_ticks // _LOSSY_PART, 1))
+        asks = self.forget(tick)
         if asks:
             what = f"ticks {oldest}–{self.tail.oldest - 1} are given up"
-            asks.append(Note("warning", f"{what}: the log is full, and its retention is lossy"))
+            asks.append(Note("warning", f"{what}: {why}, and its retention is lossy"))
         return asks

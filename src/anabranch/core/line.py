@@ -8,7 +8,7 @@ a gap waits. Rules:
 1. A run is passed on once, when everything before it has been. Ticks at or below the position are
    repetitions and are dropped. Of two runs for one tick the first to come counts.
 2. A line that knows nothing yet is placed by the first knowledge that comes: just before its first
-   tick, or at the head if it says only how far the stream goes.
+   tick, or at the head if it says only how far the stream goes (but see rule 6).
 3. A gap is what is not known up to the *head*, the newest tick known to exist. Whoever needs the
    ticks asks for them (`wanted`): a bounded number at a time, none of them twice before a pause,
    which doubles up to eight times while nothing comes. If nobody needs them, the line jumps over.
@@ -16,6 +16,12 @@ a gap waits. Rules:
    line is that of its last tick; all later ticks have it or a higher one.
 5. What waits beyond a gap is bounded. When there is more, the farthest is dropped: it will be
    missing, and asked for again.
+6. A head is a claim, not a tick. It makes a line ask; it never makes it skip what anybody who is
+   live and not best-effort needs. Where nobody does, or before it is placed, a line follows a head
+   for at most `HEAD_LEAP_MAX` ticks. For a farther one the origin is asked for that very tick
+   (`doubted`), and the line moves when it has come. A head far below the one believed takes its
+   place: so a wild head is forgotten when a true one comes, at the price of asking twice where
+   heads overtake each other.
 
 The last runs that were passed on are kept for a while (`Recent`), for those who are a little
 behind.
@@ -28,8 +34,8 @@ from collections.abc import Sequence
 
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Event
 from anabranch.model.frames import Datum, Hole
 from anabranch.model.version import NOTHING, Version
 
@@ -37,6 +43,8 @@ from anabranch.model.version import NOTHING, Version
 WANTED_RANGES_MAX = 256
 #: Runs that are kept after they were passed on.
 RECENT_RUNS_MAX = 512
+#: A head may be this far beyond a line that nobody needs, and is believed.
+HEAD_LEAP_MAX = 65_536
 #: The pause between requests grows to two to this power of the first one.
 DOUBLINGS_MAX = 3
 
@@ -44,7 +52,7 @@ DOUBLINGS_MAX = 3
 class Run:
     """Some neighbouring ticks that are alike: an event, silence, or withheld."""
 
-    __slots__ = ("datum", "event", "first", "last", "reason", "version")
+    __slots__ = ("datum", "envelope", "first", "last", "reason", "version")
 
     def __init__(
         self, first: int, last: int, version: Version, datum: Datum | None = None, reason: str = ""
@@ -55,7 +63,7 @@ class Run:
         #: None for silence and for what is withheld.
         self.datum = datum
         #: The datum's event, once somebody has read it.
-        self.event: Event | None = None
+        self.envelope: Envelope | None = None
         #: Why it is withheld; "" otherwise.
         self.reason = reason
 
@@ -193,6 +201,11 @@ class Line:
         """Whether a tick is known to exist before which something is missing."""
         return self.head > self.position
 
+    @property
+    def is_head_doubtful(self) -> bool:
+        """Whether there is nothing but a head, too far away, to move on to."""
+        return not self._pending and self.head - self.position > HEAD_LEAP_MAX
+
     # -- knowledge ------------------------------------------------------------------------------
 
     def take(self, runs: list[Run], head: int, version: Version) -> list[Run]:
@@ -219,7 +232,8 @@ class Line:
         return ready
 
     def jump(self) -> list[Run]:
-        """Give up the first gap; returns what is in order then."""
+        """Give up the first gap; returns what is in order then. Not for a doubtful head."""
+        assert not self.is_head_doubtful
         ready: list[Run] = []
         self.recent.clear()
         if self._pending:
@@ -233,7 +247,7 @@ class Line:
         return ready
 
     def _place(self, runs: list[Run], head: int) -> None:
-        if runs or head:
+        if runs or 0 < head <= HEAD_LEAP_MAX:
             self.is_placed = True
             self.position = runs[0].first - 1 if runs else head
             self.head = self.position
@@ -280,6 +294,9 @@ class Line:
             if head >= self.head:
                 self.head_version = max(self.head_version, version)
                 self.head = head
+            elif self.head - head > HEAD_LEAP_MAX:
+                self.head_version = version
+                self.head = max(head, self.position)
         reach = self._known.last() if self._known else self.position
         self.head = max(self.head, reach)
 
@@ -314,6 +331,12 @@ class Line:
                 self._asked.add(first, last)
         self.look_at = self._again_at
         return ranges
+
+    def doubted(self, now: float, again_s: float) -> list[tuple[int, int]]:
+        """The head's own tick, to ask for; and when to look again."""
+        self.look_at = now + again_s * 2 ** min(self.attempts, DOUBLINGS_MAX)
+        self.attempts += 1
+        return [(self.head, self.head)]
 
     def _unasked(self, ticks_max: int) -> list[tuple[int, int]]:
         ranges: list[tuple[int, int]] = []

@@ -1,11 +1,14 @@
 """How a broker behaves where a network may choose: intervals, windows, retention.
 
-`Options()` suits a local network; the simulator draws others. Times are in seconds.
+`Options()` suits a local network; the simulator draws others. Times are in seconds. Options that
+contradict each other are a `LocalError` when they are made.
 """
 
 from typing import Literal
 
 import msgspec
+
+from anabranch.model.errors import LocalError
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,14 +23,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # -- origin
     #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
     retention: Literal["refuse", "lossy"] = "refuse"
-    #: Ticks a log may hold before retention speaks.
+    #: Ticks, and bytes of their records, that a log may hold before retention speaks.
     log_ticks_max: int = 100_000_000
+    log_bytes_max: int = 1 << 40
+    #: With lossy retention, ticks older than this are forgotten; None: age does not matter.
+    log_age_s_max: float | None = None
     #: Ticks, and bytes of their events, kept in memory for gaps and replays.
     recent_ticks_max: int = 4_096
     recent_bytes_max: int = 64 * 1024 * 1024
     #: Ticks, and bytes of their events, that may wait for the disk before events are refused.
     unsynced_ticks_max: int = 16_384
     unsynced_bytes_max: int = 64 * 1024 * 1024
+    #: Synced ticks after which the catalog takes over what records told, for a quick start.
+    checkpoint_ticks: int = 8_192
     #: Publishers remembered. None is ever forgotten, so a new one beyond these is refused.
     publishers_max: int = 1_000_000
     #: Reads of the log at a time; what would need another one is left undone, and asked for again.
@@ -73,3 +81,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Names of planted bugs, for proving that the checker can fail.
     plants: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        age_s_max = self.log_age_s_max
+        if age_s_max is None:
+            return
+        if not age_s_max > 0:
+            raise LocalError(f"log_age_s_max is {age_s_max}; it must be positive, or None")
+        if self.retention != "lossy":
+            raise LocalError(
+                f"log_age_s_max is {age_s_max}, but retention is {self.retention!r}: ticks that"
+                " grow old would be forgotten although somebody may need them; set retention to"
+                " 'lossy', or log_age_s_max to None"
+            )

@@ -15,9 +15,11 @@ knows what edges are done with; here they meet the network and the clock. Rules:
 1. Nothing leaves before it is synced: no confirmation, no tick, no mark, no head.
 2. A new mark is the maximum of the newest one and of what the router says, so vectors never
    decrease. New versions are gathered for `mark_after_s`.
-3. A full log still takes `MARKS_RESERVE` marks, so that subscriptions start; a full disk does not.
+3. A full log still takes `MARKS_RESERVE` marks of `MARKS_RESERVE_BYTES`, so that subscriptions
+   start; a full disk does not.
 4. Ticks are deleted up to what all edges are done with, at most once per `done_every_s`, and only
-   when the catalog has what their records told.
+   when the catalog has what their records told. With lossy retention, ticks older than
+   `log_age_s_max` go as well, done or not; whoever asks for them is told that they are withheld.
 5. A stream that is idle, and not empty, tells its head every `head_every_s`. The first thing it
    tells after a start is its marks, and then its head; whoever lacks ticks then asks.
 6. No tick after a head was made before the time that the head tells (but after a crash the clock
@@ -33,7 +35,7 @@ Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 
 from collections.abc import Mapping
 
-from anabranch.core.asks import Ask, CarryTo, Emit, Marked
+from anabranch.core.asks import Ask, CarryTo, Marked
 from anabranch.core.contract import Forget, LogRead, Note, Recovered
 from anabranch.core.history import History
 from anabranch.core.intake import Intake
@@ -41,6 +43,7 @@ from anabranch.core.ledger import Ledger
 from anabranch.core.options import Options
 from anabranch.core.records import MarkRecord
 from anabranch.core.replaying import understood
+from anabranch.core.routing.contract import Emission
 from anabranch.core.tail import Quiet, emits_of
 from anabranch.model.client_frames import Publish
 from anabranch.model.errors import RemoteError
@@ -50,6 +53,7 @@ from anabranch.model.network import Network
 from anabranch.model.version import Version, raise_to
 
 MARKS_RESERVE = 1_024
+MARKS_RESERVE_BYTES = 1_048_576
 #: Holds that wait for one sync.
 HOLDS_MAX = 1_024
 
@@ -98,6 +102,11 @@ class Origin:
         return self._tail.oldest
 
     @property
+    def log_bytes(self) -> int:
+        """The bytes of all records in the log."""
+        return self._ledger.chapters.size
+
+    @property
     def vector(self) -> Mapping[str, Version]:
         """What the newest synced tick carries."""
         return self._marks.vector(self._marks.at(self._tail.synced))
@@ -140,6 +149,7 @@ class Origin:
             self._tail.sync(batch.tick)
             asks += self._emit(now, batch.tick)
             asks += self._intake.synced(batch)
+            asks += self._ledger.save()
             self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
         if batch.forget:
             asks.append(Forget(batch.forget))
@@ -179,10 +189,10 @@ class Origin:
         self._head_at = now + self._options.head_every_s
         return asks
 
-    def _head(self, now: float) -> Emit:
+    def _head(self, now: float) -> Emission:
         self._head_at = now + self._options.head_every_s
         head, time_ns = self._tail.synced, self._ledger.head_time_ns(now)
-        return Emit(self._marks.at(head), head=head, time_ns=time_ns)
+        return Emission(self._marks.at(head), head=head, time_ns=time_ns)
 
     def carried(self, now: float, source: str, content: ForOrigin) -> list[Ask]:
         """An edge wants something. `RemoteError` if that cannot be."""
@@ -206,7 +216,9 @@ class Origin:
     def _done(self, now: float, edge: str, done: Done) -> list[Ask]:
         if done.tick > self._emitted:
             raise RemoteError(
-                f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}"
+                f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}: it is"
+                " wrong, or this log lost ticks that others have seen, and new ones in their place"
+                " will not reach them; restore the log, or give this broker a new name"
             )
         self._ledger.release.done(edge, done.tick, done.request)
         self._release_later(now)
@@ -246,7 +258,7 @@ class Origin:
         """When `time_passed` is wanted."""
         if not self._is_started:
             return None
-        deadlines = (self._head_at, self._mark_at, self._release_at)
+        deadlines = (self._head_at, self._mark_at, self._release_at, self._ledger.old_at())
         return min((each for each in deadlines if each is not None), default=None)
 
     def time_passed(self, now: float) -> list[Ask]:
@@ -257,6 +269,9 @@ class Origin:
         if self._release_at is not None and self._release_at <= now:
             self._release_at = None
             asks += self._ledger.forget(self._released())
+        old_at = self._ledger.old_at()
+        if old_at is not None and old_at <= now:
+            asks += self._ledger.forget_old(now)
         if self._head_at is not None and self._head_at <= now:
             asks.append(self._head(now))
             if self._intake.is_full and self._options.retention == "lossy":
@@ -266,7 +281,9 @@ class Origin:
     def _mark(self, now: float) -> list[Ask]:
         """Append a mark, or try again later if there is no room for one."""
         ticks_max = self._options.log_ticks_max + MARKS_RESERVE
-        if self._intake.is_full or self._tail.log_ticks >= ticks_max:
+        bytes_max = self._options.log_bytes_max + MARKS_RESERVE_BYTES
+        is_full = self._tail.log_ticks >= ticks_max or self._ledger.chapters.size >= bytes_max
+        if self._intake.is_full or is_full:
             self._mark_at = now + self._options.head_every_s
             return []
         self._mark_at = None

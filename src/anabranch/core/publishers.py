@@ -14,6 +14,8 @@ took. Rules:
    before it; a put that ran ahead would turn the lost event into a known one.
 5. Nobody is forgotten, because whoever is forgotten might repeat an event. Where there are
    `publishers_max`, a new publisher is refused.
+6. A refusal is *final* if sending the event again could never help: its incarnation is over, or
+   there is no place for its publisher. A gap is not: what is missing may be on its way.
 
 State: found again in the records of the log, and for records that are deleted in the catalog
 (table `publishers`), where `checkpoint` puts it before they are. Who waits for confirmation is safe
@@ -21,6 +23,7 @@ to lose: sessions end with the process.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +39,14 @@ TABLE = "publishers"
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Place)
+
+
+class Refusal(NamedTuple):
+    """Why an event is not taken."""
+
+    reason: str
+    #: Whether it never will be.
+    is_final: bool = False
 
 
 class _Publisher:
@@ -84,27 +95,29 @@ class Publishers:
             and event_id.sequence <= publisher.taken
         )
 
-    def refusal(self, event_id: EventId) -> str:
-        """Why this event, which is not known, cannot be taken; "" if it can."""
+    def refusal(self, event_id: EventId) -> Refusal | None:
+        """Why this event, which is not known, cannot be taken; None if it can."""
         publisher = self._known.get(event_id.publisher)
         if publisher is None:
             expected = 1
             if len(self._known) >= self._publishers_max:
-                return (
+                return Refusal(
                     f"{self._publishers_max} publishers are remembered here, and no more can be;"
-                    " publish at another broker"
+                    " publish at another broker",
+                    is_final=True,
                 )
         elif event_id.incarnation < publisher.incarnation:
-            return (
+            return Refusal(
                 f"incarnation {event_id.incarnation} is over, {publisher.incarnation} has begun;"
-                " open a higher one"
+                " open a higher one",
+                is_final=True,
             )
         else:
             newer = event_id.incarnation > publisher.incarnation
             expected = 1 if newer else publisher.taken + 1
         if event_id.sequence != expected:
-            return f"sequence {expected} is expected, send it before {event_id.sequence}"
-        return ""
+            return Refusal(f"sequence {expected} is expected, send it before {event_id.sequence}")
+        return None
 
     def take(self, event_id: EventId) -> None:
         """This event is appended."""

@@ -19,9 +19,9 @@ from operator import attrgetter
 
 import msgspec
 
-from anabranch.core.asks import Emit
 from anabranch.core.marks import Marks
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
+from anabranch.core.routing.contract import Emission
 from anabranch.model.frames import Datum, Hole
 from anabranch.model.limits import Limits
 
@@ -80,11 +80,21 @@ def fitting(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
 class Tail:
     """The newest ticks of one log. See the rules at the top of this module."""
 
-    __slots__ = ("_bytes", "_entries", "first", "oldest", "synced", "unsynced_bytes")
+    __slots__ = (
+        "_bytes",
+        "_entries",
+        "first",
+        "forgotten_ns",
+        "oldest",
+        "synced",
+        "unsynced_bytes",
+    )
 
     def __init__(self, oldest: int, first: int) -> None:
         #: The oldest tick of the log, or the next one if the log is empty.
         self.oldest = oldest
+        #: No tick that was forgotten was made after this.
+        self.forgotten_ns = 0
         #: The oldest tick in memory, or the next one if there is none.
         self.first = first
         #: The newest tick that is on disk.
@@ -172,7 +182,7 @@ def emits_of(
     head: int,
     time_ns: int,
     target: str = "",
-) -> list[Emit]:
+) -> list[Emission]:
     """These ticks as knowledge, each part under one mark and of bounded size."""
     emits = []
     for mark, start, end in marks.spans(first, first + len(entries) - 1):
@@ -180,7 +190,7 @@ def emits_of(
             stop = min(end, start + EMIT_TICKS_MAX - 1)
             part = fitting(entries[start - first : stop - first + 1], EMIT_BYTES_MAX)
             data, silent, withheld = _sorted_out(start, part)
-            emits.append(Emit(mark, data, silent, withheld, head, time_ns, target))
+            emits.append(Emission(mark, data, silent, withheld, head, time_ns, target))
             start += len(part)
     return emits
 

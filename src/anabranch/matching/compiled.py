@@ -295,7 +295,7 @@ class CompiledEngine:
     def reach(self, event: Plain | Envelope, hits: NDArray[np.bool_], open_bits: Words) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
         self.reserve_output()
-        state = np.array([len(hits) - int(hits.sum()), 0], np.int64)
+        state = np.array([len(hits) - np.count_nonzero(hits), 0], np.int64)
 
         def ask(size: int, entries_max: int, name_bytes_max: int) -> int:
             answer: int = reach(

@@ -22,6 +22,8 @@ class Groups:
         self._names: list[Hashable] = [None]
         self._members: list[int] = [0]
         self._free: list[int] = []
+        #: What `unhit` answers until a destination comes or goes.
+        self._unhit: tuple[NDArray[np.bool_], NDArray[np.int64]] | None = None
 
     def join(self, destination: Hashable) -> int:
         """The number of a destination with one subscription more; None is nowhere."""
@@ -35,6 +37,7 @@ class Groups:
                 self._members.append(0)
             self._names[number] = destination
             self._numbers[destination] = number
+            self._unhit = None
         self._members[number] += 1
         return number
 
@@ -47,6 +50,7 @@ class Groups:
             del self._numbers[self._names[number]]
             self._names[number] = None
             self._free.append(number)
+            self._unhit = None
 
     def members(self) -> list[tuple[Hashable, int, int]]:
         """(destination, number, subscriptions) of each destination in use."""
@@ -60,14 +64,18 @@ class Groups:
         self._names[number] = destination
         self._members[number] = members
         self._numbers[destination] = number
+        self._unhit = None
 
     def unhit(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """(what is hit: unused numbers only, how many are not hit per number modulo 64)."""
-        hits = np.array([members == 0 for members in self._members], np.bool_)
-        return hits, np.bincount(np.nonzero(~hits)[0] % 64, minlength=64).astype(np.int64)
+        if self._unhit is None:
+            hits = np.array([members == 0 for members in self._members], np.bool_)
+            open_bits = np.bincount(np.nonzero(~hits)[0] % 64, minlength=64)
+            self._unhit = hits, open_bits.astype(np.int64)
+        return self._unhit[0].copy(), self._unhit[1].copy()
 
     def names(self, hits: NDArray[np.bool_]) -> set[Hashable]:
         """The destinations that are in use and hit."""
         return {
-            self._names[number] for number in np.nonzero(hits)[0].tolist() if self._members[number]
+            self._names[number] for number in hits.nonzero()[0].tolist() if self._members[number]
         }

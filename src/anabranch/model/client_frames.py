@@ -23,8 +23,6 @@ from anabranch.model.frames import (
 )
 from anabranch.model.header import Count
 
-#: A refusal whose reason begins so holds for ever; any other may be gone the next time.
-FINAL = "final: "
 Quality = Literal["best-effort", "reliable", "durable"]
 
 
@@ -54,12 +52,15 @@ class Confirmed(ClientFrame, frozen=True, tag=3):
 
 
 class PublishRefused(ClientFrame, frozen=True, tag=4):
-    """This event and what followed it in this incarnation was not taken; it may be sent again."""
+    """This event and what followed it in this incarnation was not taken; it may be sent again,
+    unless that is final."""
 
     publisher: Name
     incarnation: Count
     sequence: Count
     reason: Reason
+    #: Whether it would be refused for ever.
+    is_final: bool = False
 
 
 class Subscribe(ClientFrame, frozen=True, tag=5):

@@ -5,7 +5,7 @@ come back, move to another broker, forget everything. What they are told goes in
 After `calm` they only stay connected.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from anabranch.check import history as told
@@ -21,8 +21,9 @@ from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
+from anabranch.model.header import EventId
 from anabranch.sim.things import Connection
-from anabranch.sim.workload import draw_event
+from anabranch.sim.workload import draw_control, draw_event
 from anabranch.sim.world import World
 
 _NEVER = float("inf")
@@ -138,9 +139,15 @@ class Publisher(Application):
         plants: frozenset[str],
         *,
         rate: float,
+        limited: float = 0.0,
+        clients: Sequence[str] = (),
     ) -> None:
         super().__init__(world, name, home, history, plants)
         self.rate = rate
+        #: Chance that an event is transient, limited in time or hops, or addressed,
+        self.limited = limited
+        #: to some of these.
+        self.clients = clients
         self.incarnation = 1
         self.session = Session(name, incarnation=1, options=self.options)
         world.after(world.rng.expovariate(rate), self._publish)
@@ -151,21 +158,40 @@ class Publisher(Application):
         world = self.world
         if self.session.has_room():
             count = 1 if world.rng.random() < 0.8 else world.rng.randint(2, 6)
-            events = [Event(draw_event(world.rng)) for _ in range(count)]
+            events = [self._draw_event() for _ in range(count)]
             ids, effects = self.session.publish(world.now, *events)
             for event, event_id in zip(events, ids, strict=True):
-                self.history.append(
-                    told.Published(
-                        world.now,
-                        self.name,
-                        event_id.incarnation,
-                        event_id.sequence,
-                        dict(event.attributes),
-                        self.home,
-                    )
-                )
+                self._record(event, event_id)
             self.perform(effects)
         world.after(world.rng.expovariate(self.rate), self._publish)
+
+    def _draw_event(self) -> Event:
+        attributes = draw_event(self.world.rng)
+        if self.limited and self.world.more.random() < self.limited:
+            return Event(attributes, control=draw_control(self.world.more, self.clients))
+        return Event(attributes)
+
+    def _record(self, event: Event, event_id: EventId) -> None:
+        control = event.control
+        reach = None
+        if control.hop_limit is not None:
+            network = self.world.hosts[self.home].config.network
+            near = (e for e in network.edges if network.distance(self.home, e) <= control.hop_limit)
+            reach = tuple(near)
+        self.history.append(
+            told.Published(
+                self.world.now,
+                self.name,
+                event_id.incarnation,
+                event_id.sequence,
+                dict(event.attributes),
+                self.home,
+                transient=control.persistence == "transient",
+                time_limit_s=None if control.time_limit_ns is None else control.time_limit_ns / 1e9,
+                reach=reach,
+                destinations=control.destinations,
+            )
+        )
 
     def hear(self, effect: object) -> None:
         """A confirmation, or a refusal."""
@@ -176,7 +202,7 @@ class Publisher(Application):
         elif isinstance(effect, TellPublishRefused) and effect.final:
             self._begin_anew(self.home)
 
-    def is_settled(self) -> bool:
+    def is_settled(self, _heads: dict[str, int]) -> bool:
         """Whether everything is confirmed."""
         return not self.session.unconfirmed()
 

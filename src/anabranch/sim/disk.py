@@ -8,6 +8,7 @@ puts, independently. After a sync comes a seal, as the log format demands.
 from random import Random
 
 from anabranch.core.contract import Recovered
+from anabranch.core.ledger import first_needed
 from anabranch.store.segment import HEADER_BYTES, encode_entry, encode_seal, scan, segment_header
 
 _SEGMENT_RECORDS = 64
@@ -154,7 +155,13 @@ class Disk:
             records += found.records
         self._last_tick = self._synced_tick = expected - 1
         catalog = {table: dict(rows) for table, rows in self._catalog.items()}
-        return Recovered(catalog, self._segments[0].first_tick, tuple(records))
+        first_tick = self._segments[0].first_tick
+        needed = min(max(first_needed(catalog), first_tick), expected)
+        return Recovered(catalog, first_tick, tuple(records[needed - first_tick :]), needed)
+
+    def synced_tick(self) -> int:
+        """The newest tick that is on disk for sure."""
+        return self._synced_tick
 
     def head(self) -> int:
         """The newest tick."""

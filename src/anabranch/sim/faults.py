@@ -8,9 +8,13 @@ from collections.abc import Callable
 from random import Random
 
 from anabranch.model.network import Network
-from anabranch.sim.swarm import FaultMix
-from anabranch.sim.things import Wire
+from anabranch.sim.fault_mix import FaultMix
+from anabranch.sim.things import Queue, Wire
 from anabranch.sim.world import World
+
+#: What may wait where queues are bounded.
+_LINK_BYTES_MAX = 2_000
+_CLIENT_BYTES_MAX = 600
 
 
 class Faults:
@@ -22,6 +26,7 @@ class Faults:
         self._mix = mix
         self._healed = False
         self._blocks: list[tuple[Wire, int]] = []
+        self._narrow: list[Queue] = []
         self.counts: dict[str, int] = {}
         #: While a fault is going on, and a little longer.
         self.until_s = 0.0
@@ -31,6 +36,10 @@ class Faults:
         self._world.weather.repeat = self._mix.repeat
         self._world.weather.jitter_s = self._mix.jitter_s
         self._world.weather.sync_s = self._mix.sync_s
+        if self._mix.clog:
+            self._world.weather.link_bytes_max = _LINK_BYTES_MAX
+        if self._mix.slow_client:
+            self._world.weather.client_bytes_max = _CLIENT_BYTES_MAX
         kinds: list[tuple[str, float, Callable[[Random], float]]] = [
             ("kill", self._mix.kill, self._kill),
             ("kill-site", self._mix.kill_site, self._kill_site),
@@ -39,6 +48,8 @@ class Faults:
             ("cut", self._mix.cut, self._cut),
             ("clock-jump", self._mix.clock_jump, self._clock_jump),
             ("slow", self._mix.slow, self._slow),
+            ("clog", self._mix.clog, self._clog),
+            ("slow-client", self._mix.slow_client, self._slow_client),
         ]
         for name, rate, strike in kinds:
             if rate > 0:
@@ -54,6 +65,8 @@ class Faults:
         for wire, direction in self._blocks:
             world.open(wire, direction)
         self._blocks.clear()
+        for queue in self._narrow:
+            queue.rate = 0
         for name, host in world.hosts.items():
             host.slow_s = 0.0
             world.start(name)
@@ -147,6 +160,29 @@ class Faults:
 
     def _hurry(self, name: str) -> None:
         self._world.hosts[name].slow_s = 0.0
+
+    def _clog(self, rng: Random) -> float:
+        """A link that carries little; what waits on it grows."""
+        wires = list(self._world.wires.values())
+        if not wires:
+            return 0.0
+        return self._narrow_down(rng, rng.choice(wires).queues[rng.randrange(2)])
+
+    def _slow_client(self, rng: Random) -> float:
+        """A client that reads slowly."""
+        hosts = self._world.hosts.values()
+        found = [each for host in hosts for each in host.sessions.values() if each.is_open]
+        return self._narrow_down(rng, rng.choice(found).queue) if found else 0.0
+
+    def _narrow_down(self, rng: Random, queue: Queue) -> float:
+        queue.rate = rng.choice((500, 2_000, 6_000))
+        self._narrow.append(queue)
+        lasts_s = 1.0 + rng.random() * 2
+        self._world.after(lasts_s, self._widen, queue)
+        return lasts_s
+
+    def _widen(self, queue: Queue) -> None:
+        queue.rate = 0
 
 
 def _crosses(wire: Wire, inside: set[str]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from anabranch.core.broker import RoutingName
+from anabranch.sim.fault_mix import ANY
 from anabranch.sim.simulation import Simulation, Verdict
 from anabranch.sim.swarm import Plan, Shape, draw
 
@@ -22,8 +23,20 @@ class Order(msgspec.Struct, frozen=True):
     routing: RoutingName = "tree"
     shape: Shape = "any"
     brokers: int | None = None
-    faults: bool = True
+    #: As in `fault_mix`.
+    faults: str = ANY
     plants: tuple[str, ...] = ()
+
+    def command(self, seed: int) -> str:
+        """What to type to have one of its seeds again."""
+        words = ["anabranch sim", f"--routing {self.routing}", f"--seed {seed}"]
+        if self.shape != "any":
+            words.append(f"--shape {self.shape}")
+        if self.brokers is not None:
+            words.append(f"--brokers {self.brokers}")
+        if self.faults != ANY:
+            words.append(f"--faults {self.faults}")
+        return " ".join([*words, *(f"--plant {name}" for name in self.plants)])
 
 
 class Timed(msgspec.Struct, frozen=True):

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import msgspec
 
 from anabranch.check.checker import Anomaly
+from anabranch.core.options import Options
+from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.simulation import Simulation
-from anabranch.sim.swarm import FaultMix, Plan
+from anabranch.sim.swarm import Plan
 
 
 def shrink(plan: Plan, anomaly: Anomaly) -> tuple[Plan, Anomaly]:
@@ -34,6 +36,17 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         if field.name not in {"jitter_s", "sync_s"} and getattr(plan.faults, field.name) > 0:
             faults = msgspec.structs.replace(plan.faults, **{field.name: 0.0})
             yield msgspec.structs.replace(plan, faults=faults)
+    for name in ("explicit_starts", "limited_events"):
+        if getattr(plan, name) > 0:
+            yield msgspec.structs.replace(plan, **{name: 0.0})
+    if plan.options.log_ticks_max != Options().log_ticks_max:
+        roomy = Options()
+        bounds: dict[str, str | int] = {
+            "retention": roomy.retention,
+            "log_ticks_max": roomy.log_ticks_max,
+        }
+        options = msgspec.structs.replace(plan.options, **bounds)
+        yield msgspec.structs.replace(plan, options=options)
     if plan.restless > 0:
         yield msgspec.structs.replace(plan, restless=0.0)
     for name in ("publishers", "subscribers"):

@@ -9,25 +9,31 @@ subscription must let all its events through (the S-Λ invariant).
 import zlib
 from collections.abc import Callable
 from random import Random
+from typing import Literal
 
 import msgspec
 
 from anabranch.check import history as told
 from anabranch.check.checker import Anomaly, check
 from anabranch.core.broker import BrokerConfig, RouterMaker
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.ledger import Beginning
+from anabranch.core.records import EventRecord, MarkRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
 from anabranch.sim.subscribers import Subscriber
 from anabranch.sim.swarm import Plan
-from anabranch.sim.things import Weather
+from anabranch.sim.things import CLOCK_BEGIN_S, Weather
 from anabranch.sim.world import World
 
 _WARM_UP_S = 0.5
 #: How long after healing publishers go on.
 _MORE_S = 1.5
+#: Logs that may hold as many ticks never get full here.
+_ROOMY_TICKS = 100_000
+
+_beginnings = msgspec.msgpack.Decoder(Beginning)
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -63,6 +69,11 @@ class Simulation:
             for name in plan.network.brokers
         ]
         self.world = World(configs, self.rng, Weather())
+        self.world.more = Random(plan.seed ^ 0xFACE)
+        self.world.on_forgetting = self._forgetting
+        #: Stream → what is deleted.
+        self._deleted: dict[str, int] = {}
+        self._settled: float | None = None
         self.faults = Faults(self.world, plan.network, plan.faults)
         self.history: list[told.Record] = []
         self.applications: list[Application] = []
@@ -105,11 +116,30 @@ class Simulation:
         for number in range(self.plan.publishers):
             home = self.rng.choice(edges)
             name = f"pub{number}"
-            publisher = Publisher(self.world, name, home, self.history, plants, rate=self.plan.rate)
+            publisher = Publisher(
+                self.world,
+                name,
+                home,
+                self.history,
+                plants,
+                rate=self.plan.rate,
+                limited=self.plan.limited_events,
+                clients=[f"sub{number}" for number in range(self.plan.subscribers)],
+            )
             self.applications.append(publisher)
+        options = self.plan.options
+        is_tight = options.retention == "refuse" and options.log_ticks_max < _ROOMY_TICKS
         for number in range(self.plan.subscribers):
             home = self.rng.choice(edges)
-            subscriber = Subscriber(self.world, f"sub{number}", home, self.history, plants)
+            subscriber = Subscriber(
+                self.world,
+                f"sub{number}",
+                home,
+                self.history,
+                plants,
+                explicit=self.plan.explicit_starts,
+                leaves_nothing=is_tight,
+            )
             self.applications.append(subscriber)
             for _ in range(self.rng.randint(1, 4)):
                 subscriber.subscribe(self.rng)
@@ -140,6 +170,21 @@ class Simulation:
         self._watch.look()
         self.world.after(0.4, self._look)
 
+    def _forgetting(self, stream: str, what: bytes | int) -> None:
+        """A log has deleted up to a tick, or decided to."""
+        now = self.world.now
+        if isinstance(what, int):
+            self._deleted[stream] = what
+            self.history.append(told.Forgotten(stream, what, "deleted", now))
+            return
+        options = self.plan.options
+        ticks = self._head(stream) - self._deleted.get(stream, 0)
+        is_over = ticks >= options.log_ticks_max or options.log_age_s_max is not None
+        is_lossy = options.retention == "lossy" and is_over
+        tick = _beginnings.decode(what).forgotten
+        why: Literal["lossy", "released"] = "lossy" if is_lossy else "released"
+        self.history.append(told.Forgotten(stream, tick, why, now))
+
     # -- the end --------------------------------------------------------------------------------
 
     def _settle(self) -> None:
@@ -149,16 +194,17 @@ class Simulation:
         while world.now < end_s:
             world.run_until(min(end_s, world.now + 0.5))
             if self._is_settled():
+                self._settled = world.now
                 break
 
     def _is_settled(self) -> bool:
         heads = {edge: self._head(edge) for edge in self.plan.network.edges}
-        for application in self.applications:
-            if isinstance(application, Publisher) and not application.is_settled():
-                return False
-            if isinstance(application, Subscriber) and not application.is_settled(heads):
-                return False
-        return True
+        settled = [
+            application.is_settled(heads)
+            for application in self.applications
+            if isinstance(application, Publisher | Subscriber)
+        ]
+        return all(settled)
 
     def _head(self, edge: str) -> int:
         return self.world.hosts[edge].disk.head()
@@ -169,8 +215,9 @@ class Simulation:
         self._watch.look_for_owners()
         self._watch.look_for_vectors()
         for edge in self.plan.network.edges:
-            self.history += _logged(edge, world.hosts[edge].disk.ever_synced)
-        self.history.append(told.Finished(world.now, self.plan.network.edges))
+            records = world.hosts[edge].disk.ever_synced
+            self.history += _logged(edge, records, self.plan.faults.clock_jump == 0)
+        self.history.append(told.Finished(world.now, self.plan.network.edges, self._settled))
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
         anomalies = [
             *self._watch.anomalies,
@@ -207,13 +254,16 @@ class Simulation:
         ]
 
 
-def _logged(stream: str, records: dict[int, bytes]) -> list[told.Record]:
+def _logged(stream: str, records: dict[int, bytes], has_times: bool) -> list[told.Record]:
     """The events of a log."""
     found: list[told.Record] = []
     for tick, data in records.items():
         record = decode_record(data)
-        if isinstance(record, EventRecord):
-            event_id = decode_envelope(record.body).id
+        if not isinstance(record, MarkRecord):
+            event_id = (
+                decode_envelope(record.body).id if isinstance(record, EventRecord) else record.id
+            )
             publisher = (event_id.publisher, event_id.incarnation, event_id.sequence)
-            found.append(told.Logged(stream, tick, *publisher))
+            time = record.time_ns / 1e9 - CLOCK_BEGIN_S if has_times else None
+            found.append(told.Logged(stream, tick, *publisher, time))
     return found

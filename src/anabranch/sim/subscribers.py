@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from random import Random
 
+import msgspec
+
 from anabranch.check import history as told
 from anabranch.core.session.effects import (
     DeliverToApplication,
@@ -19,11 +21,13 @@ from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application
-from anabranch.sim.things import Connection
+from anabranch.sim.things import CLOCK_BEGIN_S, Connection
 from anabranch.sim.workload import PlainFilter, draw_filter, filter_text
 from anabranch.sim.world import World
 
 _ANYWHERE: Mapping[str, int] = {}
+#: Further than any stream goes here.
+_FAR = 1_000_000
 
 
 class _Subscription:
@@ -55,8 +59,16 @@ class Subscriber(Application):
         home: str,
         history: list[told.Record],
         plants: frozenset[str],
+        *,
+        explicit: float = 0.0,
+        leaves_nothing: bool = False,
     ) -> None:
         super().__init__(world, name, home, history, plants)
+        #: Chance that a subscription starts at a tick or a time.
+        self._explicit = explicit
+        #: Whether it never forgets a subscription of which nobody knows whether it stands. (Such a
+        #: one keeps a log from being released, and a small log then stays full.)
+        self._leaves_nothing = leaves_nothing
         self._subscriptions: dict[str, _Subscription] = {}
         self._count = 0
         #: (subscription, stream) → the last tick that came over this connection.
@@ -95,26 +107,53 @@ class Subscriber(Application):
         start: StartKind = "now"
         if quality != "best-effort" and rng.random() < 0.1:
             start = "beginning"
+        ticks: dict[str, int] = {}
+        from_time = 0.0
+        if self._explicit and quality != "best-effort":
+            more = self.world.more
+            if more.random() < self._explicit:
+                start = more.choice(("tick", "time"))
+                ticks = self._draw_ticks(more) if start == "tick" else {}
+                from_time = max(0.0, self.world.now + more.choice((-4.0, -1.0, -0.3, 0.3)))
         mine = self._subscriptions[name] = _Subscription(plain, quality, name)
         mine.manual = rng.random() < 0.4
-        self._record_asked(name, start)
+        self._record_asked(name, start, {s: t + 1 for s, t in ticks.items()}, from_time)
         effects = self.session.subscribe(
             self.world.now,
             name,
             filter_text(plain),
             quality=quality,
             start=start,
+            start_ticks=ticks,
+            start_time_ns=int((CLOCK_BEGIN_S + from_time) * 1e9) if start == "time" else 0,
             window=rng.choice((4, 32, 256)),
             manual_ack=mine.manual,
         )
         self.perform(effects)
 
+    def _draw_ticks(self, more: Random) -> dict[str, int]:
+        """After which ticks to start: of the log, long gone perhaps, or far beyond it."""
+        streams = self.world.hosts[self.home].config.network.edges
+        ticks: dict[str, int] = {}
+        for stream in more.sample(streams, more.randint(1, len(streams))):
+            newest = self.world.hosts[stream].disk.synced_tick()
+            kind = more.random()
+            if kind < 0.7:
+                ticks[stream] = more.randint(max(0, newest - 8), newest)
+            else:
+                ticks[stream] = more.randint(0, newest) if kind < 0.95 else newest + _FAR
+        return ticks
+
     def _record_asked(
-        self, name: str, start: str, latest_start: Mapping[str, int] = _ANYWHERE
+        self,
+        name: str,
+        start: str,
+        latest_start: Mapping[str, int] = _ANYWHERE,
+        start_time: float = 0.0,
     ) -> None:
         mine = self._subscriptions[name]
-        what = (mine.episode, mine.plain, mine.quality, start, self.home, latest_start)
-        self.history.append(told.Subscribed(self.world.now, *what))
+        what = (mine.episode, mine.plain, mine.quality, start, self.home, latest_start, start_time)
+        self.history.append(told.Subscribed(self.world.now, *what, client=self.name))
 
     def churn(self, rng: Random) -> None:
         """Subscribe or unsubscribe."""
@@ -148,6 +187,8 @@ class Subscriber(Application):
         for name, mine in list(self._subscriptions.items()):
             if mine.quality != "durable":
                 self._over(name)
+            else:
+                self.history.append(told.Moved(self.world.now, mine.episode, edge))
         self.connect_in(0.05)
 
     def forget(self, edge: str) -> None:
@@ -155,6 +196,9 @@ class Subscriber(Application):
         old = self.session
         self.leave()
         if any(old.is_ending(standing.name) for standing in old.standings()):
+            return
+        every = self._subscriptions.values()
+        if self._leaves_nothing and any(e.quality == "durable" and not e.stands for e in every):
             return
         self.home = edge
         self.session = Session(self.name, options=self.options)
@@ -165,10 +209,7 @@ class Subscriber(Application):
                 continue
             if not mine.manual:
                 mine.acked |= old.progress(name)
-            self.history.append(told.Cut(self.world.now, mine.episode))
-            mine.memories += 1
-            mine.episode = f"{name}#{mine.memories}"
-            self._record_asked(name, "resume", {s: t + 1 for s, t in mine.acked.items()})
+            self._begin_episode(name, {s: t + 1 for s, t in mine.acked.items()})
             text = filter_text(mine.plain)
             now = self.world.now
             effects = self.session.subscribe(
@@ -176,6 +217,22 @@ class Subscriber(Application):
             )
             self.perform(effects)
         self.connect_in(0.05)
+
+    def _begin_episode(self, name: str, latest_start: Mapping[str, int]) -> None:
+        mine = self._subscriptions[name]
+        self.history.append(told.Cut(self.world.now, mine.episode))
+        mine.memories += 1
+        mine.episode = f"{name}#{mine.memories}"
+        self._record_asked(name, "resume", latest_start)
+
+    def _give_up(self, standing: Standing) -> None:
+        """The start that was asked for is not there any more, but some broker may have it with
+        that start all the same: come back to it, wherever it is, and end it."""
+        if not self.session.knows(standing.name) and standing.name in self._subscriptions:
+            self._begin_episode(standing.name, {})
+            resumed = msgspec.structs.replace(standing, start="resume", start_ticks={})
+            self.perform(self.session.take_over(self.world.now, resumed))
+            self.perform(self.session.unsubscribe(self.world.now, standing.name))
 
     def _ack(self, session: Session, name: str) -> None:
         """Acknowledge what was given so far."""
@@ -205,6 +262,7 @@ class Subscriber(Application):
                     event_id.publisher,
                     event_id.incarnation,
                     event_id.sequence,
+                    0.0 if self.connection is None else self.connection.sent_at,
                 )
             )
             if self._subscriptions[effect.subscription].manual and self.world.rng.random() < 0.5:
@@ -228,8 +286,14 @@ class Subscriber(Application):
                 self.history.append(told.Ended(now, episode, stream, tick))
             self._over(effect.subscription)
         elif isinstance(effect, TellCut | TellRefused) and effect.subscription:
+            if isinstance(effect, TellRefused) and (
+                effect.standing is None or effect.standing.start != "resume"
+            ):
+                self.history.append(told.Refused(now, self._episode(effect.subscription)))
             if effect.standing is None:
                 self._over(effect.subscription)
+            elif isinstance(effect, TellRefused) and effect.standing.start != "resume":
+                self._later(self._give_up, effect.standing)
             else:
                 self._later(self._take_over, effect.standing)
 
@@ -244,15 +308,15 @@ class Subscriber(Application):
         self.history.append(told.Cut(self.world.now, mine.episode))
 
     def is_settled(self, heads: dict[str, int]) -> bool:
-        """Whether every subscription has got as far as the streams go."""
-        for name, mine in list(self._subscriptions.items()):
-            if mine.manual and self.session.knows(name):
-                self._ack(self.session, name)
-            if mine.quality == "best-effort":
-                continue
-            if not self.session.knows(name):
-                return False
-            progress = self.session.progress(name)
-            if any(progress.get(stream, 0) < head for stream, head in heads.items()):
-                return False
-        return True
+        """Whether every subscription has got as far as the streams go; acknowledges on the way."""
+        settled = [self._is_done(name, mine, heads) for name, mine in self._subscriptions.items()]
+        return all(settled)
+
+    def _is_done(self, name: str, mine: _Subscription, heads: dict[str, int]) -> bool:
+        if mine.manual and self.session.knows(name):
+            self._ack(self.session, name)
+        if mine.quality == "best-effort":
+            return True
+        progress = self.session.progress(name)
+        is_known = self.session.knows(name)
+        return is_known and all(progress.get(stream, 0) >= head for stream, head in heads.items())

@@ -2,6 +2,9 @@
 
 `draw(seed)` gives a `Plan`; a plan and its seed are a whole simulation. Most networks are small,
 since small ones find most mistakes quickly; some have forty brokers.
+
+A second source of chance draws what was added later, so that a seed without any of that is still
+the simulation it was.
 """
 
 from random import Random
@@ -12,27 +15,12 @@ import msgspec
 from anabranch.core.broker import RoutingName
 from anabranch.core.options import Options
 from anabranch.model.network import Network
+from anabranch.sim.fault_mix import ANY, FaultMix, asked_mix, draw_mix
 
 Shape = Literal["any", "single", "pair", "star", "line", "redundant", "large"]
+#: Makes the second source of chance another one than the first.
+_MORE = 0xD1CE
 SHAPES: tuple[Shape, ...] = ("any", "single", "pair", "star", "line", "redundant", "large")
-
-
-class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
-    """How often what happens, per simulated second over the whole network; 0: never."""
-
-    kill: float = 0.0
-    #: All but one broker of a site at once.
-    kill_site: float = 0.0
-    partition: float = 0.0
-    one_way: float = 0.0
-    cut: float = 0.0
-    clock_jump: float = 0.0
-    slow: float = 0.0
-    #: Chance that a frame comes twice.
-    repeat: float = 0.0
-    jitter_s: float = 0.003
-    #: How long a sync takes, about.
-    sync_s: float = 0.004
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +43,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     fault_s: float
     #: Seconds after everything is healed in which all must be well.
     settle_s: float
+    #: Chance that a subscription starts at a tick or a time, perhaps one that is not kept.
+    explicit_starts: float = 0.0
+    #: Chance that an event is transient, or limited in time or hops.
+    limited_events: float = 0.0
 
 
 def draw(
@@ -63,19 +55,22 @@ def draw(
     *,
     shape: Shape = "any",
     brokers: int | None = None,
-    faults: bool = True,
+    faults: str = ANY,
     plants: frozenset[str] = frozenset(),
 ) -> Plan:
-    """The plan of a seed."""
-    rng = Random(seed)
+    """The plan of a seed; `faults` as in `fault_mix`."""
+    rng, more = Random(seed), Random(seed ^ _MORE)
     network = _draw_network(rng, shape, brokers)
     size = len(network.brokers)
+    options = _draw_options(rng, seed, plants)
+    drawn = draw_mix(rng, more, size)
+    asked = asked_mix(faults)
     return Plan(
         seed=seed,
         routing=routing,
         network=network,
-        options=_draw_options(rng, seed, plants),
-        faults=_draw_faults(rng, size) if faults else FaultMix(),
+        options=_draw_checkpoints(seed, _draw_retention(more, options)),
+        faults=drawn if asked is None else asked,
         publishers=rng.randint(1, 3),
         subscribers=rng.randint(2, 6) if size < 12 else rng.randint(3, 9),
         rate=rng.choice((5.0, 12.0, 26.0)),
@@ -83,6 +78,8 @@ def draw(
         restless=rng.choice((0.0, 0.3, 1.0)),
         fault_s=rng.uniform(5.0, 11.0),
         settle_s=30.0,
+        explicit_starts=more.choice((0.0, 0.0, 0.3)),
+        limited_events=more.choice((0.0, 0.0, 0.25)),
     )
 
 
@@ -157,21 +154,22 @@ def _draw_options(rng: Random, seed: int, plants: frozenset[str]) -> Options:
     )
 
 
-def _draw_faults(rng: Random, brokers: int) -> FaultMix:
-    """Most seeds have a few kinds of faults, some have none, some have them all."""
+def _draw_checkpoints(seed: int, options: Options) -> Options:
+    """Logs here are short, so checkpoints come early, or not at all."""
+    ticks = (8, 40, 8_192)[seed % 3]
+    return msgspec.structs.replace(options, checkpoint_ticks=ticks)
 
-    def sometimes(chance: float, *rates: float) -> float:
-        return rng.choice(rates) if rng.random() < chance else 0.0
 
-    return FaultMix(
-        kill=sometimes(0.7, 0.2, 0.6, 1.5) * max(1.0, brokers / 6),
-        kill_site=sometimes(0.3, 0.2, 0.5),
-        partition=sometimes(0.4, 0.2, 0.5),
-        one_way=sometimes(0.3, 0.3, 0.6),
-        cut=sometimes(0.5, 0.5, 2.0),
-        clock_jump=sometimes(0.2, 0.3),
-        slow=sometimes(0.3, 0.3),
-        repeat=sometimes(0.3, 0.02, 0.2),
-        jitter_s=rng.choice((0.001, 0.005, 0.05)),
-        sync_s=rng.choice((0.002, 0.01, 0.1)),
-    )
+def _draw_retention(more: Random, options: Options) -> Options:
+    """Now and then a log so small that it is full."""
+    kind = more.random()
+    if kind < 0.7:
+        return options
+    if kind < 0.85:
+        return msgspec.structs.replace(
+            options,
+            retention="lossy",
+            log_ticks_max=more.choice((24, 60, 150)),
+            log_age_s_max=more.choice((None, 1.5, 4.0)),
+        )
+    return msgspec.structs.replace(options, log_ticks_max=more.choice((80, 200)))

@@ -7,6 +7,10 @@ from anabranch.model.client_frames import AnyClientFrame
 from anabranch.sim.disk import Disk
 
 NEVER = float("inf")
+#: Nothing waits in a queue for longer, so that all is well soon after a slow time.
+_QUEUE_S_MAX = 3.0
+#: What every clock shows when the world begins.
+CLOCK_BEGIN_S = 1_000_000.0
 
 
 class Weather:
@@ -19,6 +23,10 @@ class Weather:
         #: Chance that a frame comes twice.
         self.repeat = 0.0
         self.reconnect_s = 0.3
+        #: Bytes that may wait on a link, or for a client, before the broker hears that it is full;
+        #: 0: nobody counts.
+        self.link_bytes_max = 0
+        self.client_bytes_max = 0
         #: How long after a kill the neighbours' connections break.
         self.break_s = 0.05
 
@@ -34,15 +42,46 @@ class Counters:
         self.cuts = 0
         self.lost_frames = 0
         self.repeats = 0
+        #: How often a link or a client was full.
+        self.full = 0
         self.torn_bytes = 0
         #: Why brokers cut links, but for silence: honest neighbours give no reason.
         self.breaches: list[str] = []
 
 
+class Queue:
+    """What waits to be carried, in one direction."""
+
+    __slots__ = ("bytes", "is_full", "is_told", "rate")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.is_full = False
+        #: Whether the broker knows that it is.
+        self.is_told = False
+        #: Bytes per second; 0: as many as there are.
+        self.rate = 0
+
+    def arrival(self, now: float, at: float, batch: list[bytes]) -> float:
+        """When a batch arrives whose turn is at that time."""
+        if not self.rate:
+            return at
+        return max(at, min(at + sum(map(len, batch)) / self.rate, now + _QUEUE_S_MAX))
+
+    def changes(self, size: int, bytes_max: int) -> bool:
+        """So many bytes came (or went); whether it has become full, or is not any more."""
+        self.bytes += size
+        if self.is_full:
+            self.is_full = 2 * self.bytes > bytes_max
+            return not self.is_full
+        self.is_full = self.bytes > bytes_max
+        return self.is_full
+
+
 class Wire:
     """The link between two brokers; `number` counts its connections."""
 
-    __slots__ = ("ends", "is_up", "last_at", "number", "stopped", "waiting")
+    __slots__ = ("ends", "is_up", "last_at", "number", "queues", "stopped", "waiting")
 
     def __init__(self, ends: tuple[str, str]) -> None:
         self.ends = ends
@@ -52,12 +91,13 @@ class Wire:
         self.last_at = [0.0, 0.0]
         self.stopped = [0, 0]
         self.waiting: list[list[list[bytes]]] = [[], []]
+        self.queues = [Queue(), Queue()]
 
 
 class Connection:
     """A client's session at a broker."""
 
-    __slots__ = ("broker", "client", "is_open", "last_at", "session")
+    __slots__ = ("broker", "client", "is_open", "last_at", "queue", "sent_at", "session")
 
     def __init__(self, client: "Client", broker: str, session: int) -> None:
         self.client = client
@@ -66,6 +106,10 @@ class Connection:
         self.is_open = True
         #: Towards the broker, towards the client.
         self.last_at = [0.0, 0.0]
+        #: Towards the client.
+        self.queue = Queue()
+        #: When the broker sent what is arriving.
+        self.sent_at = 0.0
 
 
 class Client(Protocol):

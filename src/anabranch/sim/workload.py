@@ -6,9 +6,11 @@ the plain form that the checker reads (a tuple of conjunctions of (attribute, op
 turned into text for the broker: checker and broker share nothing but what the user wrote.
 """
 
+from collections.abc import Sequence
 from itertools import product
 from random import Random
 
+from anabranch.model.header import Control
 from anabranch.model.values import Value
 
 Predicate = tuple[str, str, Value]
@@ -44,6 +46,21 @@ def draw_event(rng: Random) -> dict[str, Value]:
     if rng.random() < 0.05:
         del event["b"]
     return event
+
+
+def draw_control(rng: Random, clients: Sequence[str] = ()) -> Control:
+    """What an event may ask for beside being delivered: to be forgotten, not to go on for ever, or
+    to go to some of these clients only.
+
+    One of the time limits is so long that it changes nothing."""
+    kind = rng.randrange(5 if clients else 4)
+    time_limit_s = rng.choice((0.01, 0.1, 0.5, 2.0, 1_000.0)) if kind in {1, 3} else None
+    return Control(
+        persistence="transient" if kind in {0, 3} else "persistent",
+        time_limit_ns=None if time_limit_s is None else int(time_limit_s * 1e9),
+        hop_limit=rng.randrange(5) if kind == 2 else None,
+        destinations=tuple(rng.sample(clients, rng.randint(1, len(clients)))) if kind == 4 else (),
+    )
 
 
 def draw_filter(rng: Random) -> PlainFilter:

@@ -8,7 +8,9 @@ become bytes and travel with delay, appends become bytes on a disk that forgets,
 2. A *blocked* direction of a link delivers nothing until it is opened: a partition, as far as the
    two ends can tell. Their heartbeats notice, or not.
 3. A killed broker loses everything but what its disk kept; its links break after a while.
-4. Nothing here reads a clock or the system's randomness: one `Random` decides it all.
+4. A queue that has more bytes than the weather allows is told to its broker as full, until half of
+   it is gone. Whoever was told and adds to many times more loses the link.
+5. Nothing here reads a clock or the system's randomness: `Random`s of the seed decide it all.
 """
 
 import heapq
@@ -18,11 +20,28 @@ from random import Random
 
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.core.ledger import KEY, TABLE
 from anabranch.core.links import SILENT
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.frames import Hello, LinkFrame
-from anabranch.sim.things import NEVER, Client, Connection, Counters, Host, Weather, Wire
+from anabranch.sim.things import (
+    CLOCK_BEGIN_S,
+    NEVER,
+    Client,
+    Connection,
+    Counters,
+    Host,
+    Weather,
+    Wire,
+)
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
+
+#: What is added to a queue with so many times what makes it full costs the link.
+_OVERFULL = 8
+
+
+def _ignore(_stream: str, _what: bytes | int) -> None:
+    """Nobody wants to know."""
 
 
 class World:
@@ -30,6 +49,8 @@ class World:
 
     def __init__(self, configs: list[BrokerConfig], rng: Random, weather: Weather) -> None:
         self.rng = rng
+        #: Decides what was added later, so that without it everything is as it was.
+        self.more = Random(0)
         self.weather = weather
         self.now = 0.0
         self.count = Counters()
@@ -45,6 +66,8 @@ class World:
                 self.wires.setdefault(ends, Wire(ends))
         #: Told of every effect, if anybody listens.
         self.listener: Callable[[float, str, object], None] | None = None
+        #: Told when a log deletes (up to a tick), or decides to (what it puts into the catalog).
+        self.on_forgetting: Callable[[str, bytes | int], None] = _ignore
         #: Told of every frame for a link, with its bytes, if anybody counts them.
         self.meter: Callable[[str, str, LinkFrame, bytes], None] | None = None
 
@@ -97,7 +120,7 @@ class World:
 
     def _clock(self, host: Host) -> float:
         """What the host's clock shows; within a life it never goes back."""
-        host.clock_s = max(host.clock_s, 1_000_000.0 + self.now + host.broker_offset_s)
+        host.clock_s = max(host.clock_s, CLOCK_BEGIN_S + self.now + host.broker_offset_s)
         return host.clock_s
 
     def stimulate(self, name: str, stimulus: say.Stimulus) -> None:
@@ -157,6 +180,8 @@ class World:
                 host.disk.append(effect.tick, effect.record)
             elif isinstance(effect, say.Put):
                 host.disk.put(effect.table, effect.key, effect.value)
+                if effect.table == TABLE and effect.key == KEY and effect.value is not None:
+                    self.on_forgetting(name, effect.value)
             else:
                 self._perform_rare(host, effect)
         for peer, batch in frames.items():
@@ -176,6 +201,7 @@ class World:
             self.after(0.001, self._if_alive, name, host.life, answer)
         elif isinstance(effect, say.Forget):
             host.disk.forget(effect.tick)
+            self.on_forgetting(name, effect.tick)
         elif isinstance(effect, say.CutLink):
             if not effect.reason.startswith(SILENT):
                 self.count.breaches.append(f"{name} cut {effect.peer}: {effect.reason}")
@@ -227,6 +253,8 @@ class World:
         wire.is_up = False
         self.count.lost_frames += sum(len(batch) for side in wire.waiting for batch in side)
         wire.waiting = [[], []]
+        for queue in wire.queues:
+            queue.bytes, queue.is_full, queue.is_told = 0, False, False
         for name, peer in (wire.ends, wire.ends[::-1]):
             self.stimulate(name, say.LinkDown(peer))
         again = self.weather.reconnect_s * (0.5 + self.rng.random())
@@ -250,6 +278,8 @@ class World:
             self.count.lost_frames += len(batch)
             return
         direction = 0 if wire.ends[0] == peer else 1
+        if self.weather.link_bytes_max:
+            self._count_link(wire, direction, sum(map(len, batch)))
         if wire.stopped[direction]:
             wire.waiting[direction].append(batch)
         else:
@@ -260,6 +290,7 @@ class World:
         target = self.hosts[wire.ends[direction]]
         delay = weather.delay_s + self.rng.random() * weather.jitter_s + target.slow_s
         at = max(wire.last_at[direction], self.now + delay)
+        at = wire.queues[direction].arrival(self.now, at, batch)
         wire.last_at[direction] = at
         self.after(at - self.now, self._arrive, wire, wire.number, direction, batch)
 
@@ -267,6 +298,8 @@ class World:
         if not wire.is_up or wire.number != number:
             self.count.lost_frames += len(batch)
             return
+        if self.weather.link_bytes_max:
+            self._count_link(wire, direction, -sum(map(len, batch)))
         name, peer = wire.ends[direction], wire.ends[1 - direction]
         host = self.hosts[name]
         for data in batch:
@@ -280,6 +313,20 @@ class World:
             if self.rng.random() < self.weather.repeat and not isinstance(frame, Hello):
                 self.count.repeats += 1
                 self.stimulate(name, say.FrameReceived(peer, frame))
+
+    def _count_link(self, wire: Wire, direction: int, size: int) -> None:
+        queue, bytes_max = wire.queues[direction], self.weather.link_bytes_max
+        if queue.changes(size, bytes_max):
+            self.after(0.0, self._tell_link, wire, wire.number, direction, queue.is_full)
+        if queue.is_told and size > 0 and queue.bytes > _OVERFULL * bytes_max:
+            self.after(0.0, self.cut, wire, wire.number)
+
+    def _tell_link(self, wire: Wire, number: int, direction: int, full: bool) -> None:
+        if wire.is_up and wire.number == number:
+            self.count.full += full
+            wire.queues[direction].is_told = full
+            sender, peer = wire.ends[1 - direction], wire.ends[direction]
+            self.stimulate(sender, say.LinkFull(peer, full))
 
     # -- clients --------------------------------------------------------------------------------
 
@@ -308,20 +355,31 @@ class World:
 
     def from_client(self, connection: Connection, frames: list[AnyClientFrame]) -> None:
         """Frames from a client to its broker."""
-        batch = [encode_client(frame) for frame in frames]
-        self._client_frames(connection, 0, batch)
+        self._client_frames(connection, 0, [encode_client(frame) for frame in frames])
 
     def _to_client(self, connection: Connection, batch: list[bytes]) -> None:
+        self._count_client(connection, sum(map(len, batch)))
         self._client_frames(connection, 1, batch)
+
+    def _count_client(self, connection: Connection, size: int) -> None:
+        if (bound := self.weather.client_bytes_max) and connection.queue.changes(size, bound):
+            self.after(0.0, self._tell_client_full, connection, connection.queue.is_full)
+
+    def _tell_client_full(self, connection: Connection, full: bool) -> None:
+        if connection.is_open:
+            self.count.full += full
+            self.stimulate(connection.broker, say.ClientFull(connection.session, full))
 
     def _client_frames(self, connection: Connection, direction: int, batch: list[bytes]) -> None:
         delay = self.weather.delay_s + self.rng.random() * self.weather.jitter_s
         at = max(connection.last_at[direction], self.now + delay)
+        if direction == 1:
+            at = connection.queue.arrival(self.now, at, batch)
         connection.last_at[direction] = at
         arrive = self._client_to_broker if direction == 0 else self._broker_to_client
-        self.after(at - self.now, arrive, connection, batch)
+        self.after(at - self.now, arrive, connection, batch, self.now)
 
-    def _client_to_broker(self, connection: Connection, batch: list[bytes]) -> None:
+    def _client_to_broker(self, connection: Connection, batch: list[bytes], _sent: float) -> None:
         limits = self.hosts[connection.broker].config.limits
         for data in batch:
             if not connection.is_open or self.hosts[connection.broker].broker is None:
@@ -331,8 +389,10 @@ class World:
             received = say.ClientFrameReceived(connection.session, frame)
             self.stimulate(connection.broker, received)
 
-    def _broker_to_client(self, connection: Connection, batch: list[bytes]) -> None:
+    def _broker_to_client(self, connection: Connection, batch: list[bytes], sent: float) -> None:
         limits = self.hosts[connection.broker].config.limits
+        connection.sent_at = sent
+        self._count_client(connection, -sum(map(len, batch)))
         for data in batch:
             if not connection.is_open:
                 return

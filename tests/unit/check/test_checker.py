@@ -9,6 +9,7 @@ from anabranch.check.checker import check
 from tests.history_parts import (
     END,
     HEALED,
+    LATE,
     delivered,
     ended,
     logged,
@@ -21,13 +22,6 @@ from tests.history_parts import (
 
 ABOVE_TWO: saw.PlainFilter = ((("a", ">", 2),),)
 CUT = saw.Cut(97.0, "s")
-#: Published well after everything is healed and the subscription is made.
-LATE: list[saw.Record] = [
-    *stream_of(1),
-    published(2, time=150.0),
-    logged(2),
-    saw.Confirmed(151.0, "p", 1, 2),
-]
 
 
 def names(history: Sequence[saw.Record]) -> list[str]:
@@ -146,10 +140,23 @@ def test_what_the_filter_does_not_match_is_unmatched() -> None:
 
 
 def test_what_is_before_the_start_or_after_the_end_is_unmatched() -> None:
-    history = [*stream_of(1, 2, 3), subscribed(), delivered(2)]
-    assert names([*history, started(3), ended(3), delivered(3)]) == ["unmatched"]
-    assert names([*history, started(2), ended(2), delivered(3)]) == ["unmatched"]
-    assert names([*history, started(2), ended(3), delivered(3)]) == []
+    history = [*stream_of(1, 2, 3), subscribed()]
+    both = [delivered(2), delivered(3)]
+    assert names([*history, started(3), *both, ended(3)]) == ["unmatched"]
+    assert names([*history, started(2), *both, ended(2)]) == ["unmatched"]
+    assert names([*history, started(2), *both, ended(3)]) == []
+
+
+def test_a_delivery_before_the_start_is_told_is_unmatched() -> None:
+    history = [*stream_of(1), subscribed()]
+    assert names([*history, delivered(1), started(1)]) == ["unmatched"]
+    assert names([*history, started(1), delivered(1)]) == []
+
+
+@pytest.mark.parametrize("over", [ended(3), CUT], ids=["ended", "cut"])
+def test_a_delivery_after_the_end_is_told_is_unmatched(over: saw.Record) -> None:
+    assert names(served(delivered(1), delivered(2), over, delivered(3))) == ["unmatched"]
+    assert names(served(delivered(1), delivered(2), delivered(3), over)) == []
 
 
 def test_a_delivery_without_a_start_is_unmatched() -> None:
@@ -185,10 +192,36 @@ def test_everything_up_to_the_end_tick_must_have_come() -> None:
     assert names(served(delivered(1), ended(1), *END)) == []
 
 
-def test_an_end_that_names_no_tick_of_a_stream_ends_there_with_the_last_delivery() -> None:
+def test_an_end_that_does_not_name_a_stream_that_had_begun_loses_it() -> None:
     elsewhere = saw.Ended(96.0, "s", "other", 5)
-    assert names(served(delivered(1), elsewhere, *END)) == []
-    assert names(served(delivered(1), delivered(3), elsewhere, *END)) == ["gap"]
+    assert names(served(delivered(1), elsewhere, *END)) == ["lost"]
+    assert names(served(delivered(1), elsewhere, ended(1), *END)) == []
+    assert names([*stream_of(1, 2), subscribed(), elsewhere, *END]) == []
+
+
+@pytest.mark.parametrize("at", [105.0, 120.0])
+def test_an_end_below_what_was_due_is_too_low(at: float) -> None:
+    end = saw.Ended(at, "s", "o", 1)
+    late = [saw.Healed(HEALED), end, saw.Finished(200.0, ("o",))]
+    assert names(served(delivered(1), *late)) == (["lost", "lost"] if at > 110 else [])
+    assert names(served(delivered(1), saw.Healed(HEALED), saw.Cut(at, "s"))) == (
+        ["lost", "lost"] if at > 110 else []
+    )
+
+
+def test_what_waited_for_its_tick_is_not_due_before_it_has_one() -> None:
+    event = [published(1), logged(1), saw.Confirmed(115.0, "p", 1, 1)]
+    over = [saw.Healed(HEALED), saw.Cut(120.0, "s"), saw.Cut(130.0, "s")]
+    assert names([*event, subscribed(), started(1), *over[:2]]) == []
+    assert names([*event, subscribed(), started(1), over[0], over[2]]) == ["lost"]
+
+
+def test_what_is_missing_when_all_are_told_that_nothing_more_comes_is_lost() -> None:
+    soon = [saw.Healed(HEALED), saw.Finished(103.0, ("o",))]
+    settled = [saw.Healed(HEALED), saw.Finished(103.0, ("o",), 102.0)]
+    assert names(served(delivered(1), delivered(2), *soon)) == []
+    assert names(served(delivered(1), delivered(2), *settled)) == ["lost"]
+    assert names(served(delivered(1), delivered(2), delivered(3), *settled)) == []
 
 
 def test_an_optional_event_need_not_come_but_may() -> None:
@@ -207,8 +240,26 @@ def test_a_tick_may_be_withheld_only_if_its_log_may_forget_it() -> None:
 
 def test_optional_and_unwanted_ticks_may_be_withheld() -> None:
     history = [published(1, optional=True), published(2), logged(1), logged(2)]
-    history += [subscribed(ABOVE_TWO), started(1), withheld(1, 1 << 62)]
+    history += [saw.Forgotten("o", 2), subscribed(ABOVE_TWO), started(1), withheld(1, 2)]
     assert names(history) == []
+
+
+def test_nothing_is_withheld_that_was_not_forgotten_by_then_in_that_stream() -> None:
+    told = [subscribed(ABOVE_TWO), started(1), withheld(1, 2)]
+    history = stream_of(1, 2)
+    assert names([*history, saw.Forgotten("o", 2), *told]) == []
+    assert names([*history, saw.Forgotten("o", 1), *told]) == ["wrongly-withheld"]
+    assert names([*history, saw.Forgotten("other", 2), *told]) == ["wrongly-withheld"]
+    assert names([*history, *told, saw.Forgotten("o", 2)]) == ["wrongly-withheld"]
+    released = saw.Forgotten("o", 2, "released")
+    assert names([*history, released, *told]) == ["wrongly-withheld"]
+
+
+def test_what_is_withheld_before_the_start_or_after_the_end_is_wrongly_so() -> None:
+    history = [*stream_of(1), saw.Forgotten("o", 1), subscribed(ABOVE_TWO)]
+    assert names([*history, started(1), withheld(1, 1)]) == []
+    assert names([*history, withheld(1, 1), started(1)]) == ["wrongly-withheld"]
+    assert names([*history, started(1), CUT, withheld(1, 1)]) == ["wrongly-withheld"]
 
 
 def test_a_tick_that_is_withheld_and_delivered_is_wrongly_withheld() -> None:
@@ -219,40 +270,18 @@ def test_a_tick_that_is_withheld_and_delivered_is_wrongly_withheld() -> None:
     assert names(served(forgotten, withheld(1, 2), delivered(3))) == []
 
 
-# -- starts
-
-
-def test_a_subscription_that_never_starts_is_stuck() -> None:
-    assert names([subscribed(), *END]) == ["stuck"]
-    assert names([subscribed(), started(1), *END]) == []
-    assert names([subscribed(), CUT, *END]) == []
-    assert names([subscribed(time=195.0), *END]) == []
-    assert names([subscribed(), saw.Healed(HEALED)]) == []
-
-
-def test_a_subscription_that_starts_after_it_had_to_is_late() -> None:
-    assert names([*LATE, subscribed(), started(3), *END]) == ["late-start"]
-    assert names([*LATE, subscribed(), started(2), delivered(2), *END]) == []
-    assert names([*LATE, subscribed(time=145.0), started(3), *END]) == []
-
-
-def test_a_subscription_that_starts_after_the_tick_it_asked_for_is_late() -> None:
-    asked = subscribed(latest_start={"o": 2})
-    assert names([*stream_of(1, 2, 3), asked, started(3), delivered(3)]) == ["late-start"]
-    assert names([*stream_of(1, 2, 3), asked, started(2), *map(delivered, (2, 3))]) == []
-
-
-def test_a_start_that_was_asked_for_beyond_the_log_is_not_late() -> None:
-    asked = subscribed(latest_start={"o": 9})
-    assert names([*LATE, asked, started(9), *END]) == []
-
-
 # -- best effort
 
 
 def test_best_effort_may_miss_anything() -> None:
     history = [*stream_of(1, 2, 3), *LATE[2:], subscribed(quality="best-effort"), *END]
     assert names([*history, delivered(1), delivered(3)]) == []
+
+
+def test_best_effort_may_not_go_on_after_its_end() -> None:
+    history = [*stream_of(1, 2), subscribed(quality="best-effort")]
+    assert names([*history, delivered(1), CUT, delivered(2)]) == ["unmatched"]
+    assert names([*history, delivered(1), delivered(2), CUT]) == []
 
 
 def test_best_effort_may_not_repeat_reorder_invent_or_mismatch() -> None:

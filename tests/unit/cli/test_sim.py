@@ -22,8 +22,8 @@ def test_clean_seeds_end_well_and_are_added_up() -> None:
 def test_a_planted_bug_is_found_told_and_can_be_repeated() -> None:
     done = runner.invoke(app, ["sim", "--plant", "skip-gap", "--processes", "1"])
     assert done.exit_code == 0
-    assert "seed 2: gap" in done.stdout
-    assert "repeat: anabranch sim --routing tree --seed 2 --plant skip-gap" in done.stdout
+    assert "seed 5: gap" in done.stdout
+    assert "repeat: anabranch sim --routing tree --seed 5 --plant skip-gap" in done.stdout
 
 
 def test_a_planted_bug_that_is_not_found_is_a_failure() -> None:
@@ -31,9 +31,29 @@ def test_a_planted_bug_that_is_not_found_is_a_failure() -> None:
     assert done.exit_code == 1
 
 
+def test_the_command_to_repeat_a_seed_has_everything_that_was_asked_for() -> None:
+    asked = ["--shape", "pair", "--brokers", "9", "--faults", "kill=1.5,cut"]
+    plant = ["--plant", "no-dedup", "--processes", "1"]
+    done = runner.invoke(app, ["sim", *asked, *plant])
+    assert done.exit_code == 0
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("repeat: anabranch "))
+    assert line.endswith("--shape pair --brokers 9 --faults kill=1.5,cut --plant no-dedup")
+    words = line.removeprefix("repeat: anabranch ").split()
+    again = runner.invoke(app, [*words, "--processes", "1"])
+    assert again.exit_code == 0
+    told = done.stdout[done.stdout.index("seed ", done.stdout.index("anomalies")) :]
+    assert told in again.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["--faults", "kill,quake"], "no kind of fault 'quake'; there are kill, kill-site,"),
+        (["--faults", "kill=often"], "has 'often'; give it a number"),
+        (["--faults", "kill=-1"], "has '-1'; give it a number from 0 to 100"),
+        (["--faults", "repeat=2"], "a number from 0 to 1,"),
+        (["--faults", "kill,kill"], "there twice"),
+        (["--faults", "none,kill"], "no kind of fault 'none'"),
         (["--seeds", "5..x"], "no range of seeds"),
         (["--seeds", "9..3"], "no range of seeds"),
         (["--plant", "nonsense"], "no planted bug 'nonsense'"),

@@ -137,8 +137,19 @@ def test_of_two_brokers_with_one_name_the_younger_stays() -> None:
     assert not bench.is_cut("c")
     bench.liar("c", life=7)
     assert bench.is_cut("c")
+    reason = bench.cuts["h1", "c"][-1]
+    assert "life 7, but 9 has begun" in reason
+    assert "set its clock, restore its disk or give it a new name" in reason
     bench.liar("c", life=9)
     assert not bench.is_cut("c")
+    assert bench.served()
+
+
+def test_an_origin_whose_log_lost_ticks_notes_what_to_do() -> None:
+    bench = Bench()
+    bench.liar("c")
+    bench.lie("c", Carry("c", "a", 9, Done(BILLION)))
+    assert any("restore the log, or give this broker a new name" in text for text in bench.notes)
     assert bench.served()
 
 

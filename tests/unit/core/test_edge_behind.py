@@ -219,6 +219,16 @@ def test_limits_of_events_hold_for_replays() -> None:
     assert rig.delivered(session) == [14]
 
 
+def test_destinations_of_events_hold_for_replays() -> None:
+    rig = Rig()
+    session = behind(rig)
+    replay = rig.asked(Replay, "b")[0]
+    other = datum(12, 1, Control(destinations=("somebody else",)))
+    own = datum(13, 1, Control(destinations=("client",)))
+    rig.say("b", Answer(replay.request, 11, 100, 100, [other, own, datum(14)]))
+    assert rig.delivered(session) == [13, 14]
+
+
 def test_subscription_that_is_behind_asks_for_no_gaps_of_the_line() -> None:
     rig = Rig()
     behind(rig)

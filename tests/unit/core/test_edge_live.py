@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from anabranch.core.edge.delivery import PROGRESS_TICKS
+from anabranch.core.edge.delivery import PROGRESS_CROWD, PROGRESS_TICKS, PROGRESS_TICKS_EACH
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Deliver, StartsAt, Subscribed, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
-from anabranch.model.frames import Hole, Nack, Replay
+from anabranch.model.frames import Datum, Hole, Nack, Replay
 from anabranch.model.version import NOTHING, Version
 from tests.edge_parts import Rig, datum
 
@@ -301,3 +301,84 @@ def test_data_of_a_lower_version_is_delivered() -> None:
     rig.arrive(2, version=NOTHING)
     assert rig.delivered(session) == [2]
     assert rig.asked(Replay) == []
+
+
+# -- heads
+
+
+def test_a_wild_head_does_not_take_ticks_from_a_later_subscription() -> None:
+    rig = Rig()
+    rig.arrive(1)
+    rig.arrive(head=1 << 50)
+    rig.wait(1.0)
+    assert {tuple(nack.ranges) for nack in rig.asked(Nack, "b")} == {((1 << 50, 1 << 50),)}
+    session = rig.connect()
+    rig.subscribe(session)
+    rig.arrive(2, head=2)
+    rig.arrive(3, head=3)
+    rig.wait(5.0)
+    assert rig.taken(session, StartsAt) == [StartsAt("s", "b", 2)]
+    assert rig.delivered(session) == [2, 3]
+    assert rig.asked(Nack, "b") == []
+
+
+def test_an_edge_that_starts_late_in_a_long_stream_asks_for_the_newest_tick_alone() -> None:
+    rig = Rig()
+    session = rig.connect()
+    rig.subscribe(session)
+    rig.arrive(head=10_000_000)
+    rig.wait(0.1)
+    assert rig.asked(Nack, "b") == [Nack([(10_000_000, 10_000_000)])]
+    assert rig.taken(session, StartsAt) == []
+    rig.arrive(silent=[(10_000_000, 10_000_000)], head=10_000_000)
+    rig.arrive(10_000_001)
+    assert rig.taken(session, StartsAt) == [StartsAt("s", "b", 10_000_000)]
+    assert rig.delivered(session) == [10_000_001]
+
+
+# -- progress among many
+
+
+def crowd(rig: Rig, count: int) -> int:
+    session = rig.connect()
+    for number in range(count):
+        rig.subscribe(session, f"s{number}", "price > 5")
+    rig.arrive(silent=[(1, 1)])
+    rig.wait(rig.options.done_every_s * 4)
+    rig.frames[session] = []
+    return session
+
+
+def test_many_are_told_of_silence_in_proportion_to_the_ticks_there_were() -> None:
+    rig = Rig()
+    session = crowd(rig, 100)
+    last = 1 + 100 * PROGRESS_TICKS_EACH
+    for tick in range(2, last):
+        rig.arrive(tick)
+    assert rig.taken(session, Deliver) == []
+    rig.arrive(last)
+    told = rig.taken(session, Deliver)
+    assert [frame.through for frame in told] == [last] * 100
+
+
+def test_a_crowd_is_told_of_silence_the_less_often_the_larger_it_is() -> None:
+    rig = Rig()
+    session = crowd(rig, 2 * PROGRESS_CROWD)
+    pause_s = rig.options.done_every_s
+    rig.arrive(2)
+    rig.wait(pause_s)
+    assert len(rig.taken(session, Deliver)) == 2 * PROGRESS_CROWD
+    rig.arrive(3)
+    rig.wait(pause_s)
+    assert rig.taken(session, Deliver) == []
+    rig.wait(1.1 * pause_s)
+    assert len(rig.taken(session, Deliver)) == 2 * PROGRESS_CROWD
+
+
+def test_an_event_whose_attributes_cannot_be_read_is_withheld() -> None:
+    rig = Rig()
+    session = live(rig, "price > 0")
+    good = datum(2).body
+    rig.arrive(Datum(2, 2, good.replace(b"price\x01", b"price\xc1")), 3)
+    assert rig.taken(session, Withheld) == [Withheld("s", "b", [Hole(2, 2, "unreadable")])]
+    assert rig.delivered(session) == [3]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.line import RECENT_RUNS_MAX, Line, Run, runs_of
+from anabranch.core.line import HEAD_LEAP_MAX, RECENT_RUNS_MAX, Line, Run, runs_of
 from anabranch.core.routing.contract import Arrival
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Datum, Hole
@@ -338,3 +338,51 @@ def test_recent_runs_are_bounded_in_number_and_bytes() -> None:
 
 def test_a_line_begins_without_a_version() -> None:
     assert new_line().version == NOTHING
+
+
+# -- heads that are too far
+
+
+def test_a_far_head_does_not_move_a_line_until_its_tick_has_come() -> None:
+    near, line = new_line(), new_line()
+    take(near, 1, head=1 + HEAD_LEAP_MAX)
+    assert not near.is_head_doubtful
+    far = 2 + HEAD_LEAP_MAX
+    take(line, 1, head=far)
+    assert line.is_head_doubtful
+    assert line.doubted(5.0, 1.0) == [(far, far)]
+    assert (line.position, line.look_at) == (1, 6.0)
+    line.doubted(6.0, 1.0)
+    assert line.look_at == 8.0
+    take(line, silent=((far, far),))
+    assert shown(line.jump()) == [(far, far, "silent")]
+    assert line.position == far
+
+
+def test_a_far_head_does_not_place_a_line_but_its_tick_does() -> None:
+    line = new_line()
+    take(line, head=1 << 40)
+    assert not line.is_placed
+    assert line.is_head_doubtful
+    take(line, silent=((1 << 40, 1 << 40),))
+    assert (line.is_placed, line.position, line.has_gap) == (True, 1 << 40, False)
+
+
+def test_a_true_head_takes_the_place_of_a_wild_one() -> None:
+    line = new_line()
+    take(line, 1)
+    take(line, head=1 << 60, version=V2)
+    take(line, 2, head=3, version=V1)
+    assert (line.position, line.head, line.head_version) == (2, 3, V1)
+    unplaced = new_line()
+    take(unplaced, head=1 << 60)
+    take(unplaced, head=7)
+    assert (unplaced.is_placed, unplaced.position, unplaced.has_gap) == (True, 7, False)
+
+
+def test_a_wild_head_skips_nothing_that_is_needed() -> None:
+    line = new_line()
+    take(line, 1)
+    take(line, head=1 << 60)
+    assert line.wanted(0.0, 0.1, 1.0, 10) == [(2, 11)]
+    assert take(line, 2, 3) == [(2, 2, "data"), (3, 3, "data")]

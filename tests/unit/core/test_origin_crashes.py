@@ -177,12 +177,17 @@ def run_many(seeds: int, options: Options) -> list[Run]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_promises_hold_over_crashes(seed: int) -> None:
-    run(seed, Options(recent_ticks_max=random.Random(seed).choice([4, 16, 4_096])))
+    chance = random.Random(seed)
+    recent, saved = chance.choice([4, 16, 4_096]), chance.choice([3, 12, 8_192])
+    run(seed, Options(recent_ticks_max=recent, checkpoint_ticks=saved))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_promises_hold_in_a_small_lossy_log(seed: int) -> None:
-    made = run(seed, Options(recent_ticks_max=4, log_ticks_max=12, retention="lossy"))
+    made = run(
+        seed,
+        Options(recent_ticks_max=4, log_ticks_max=12, retention="lossy", checkpoint_ticks=5),
+    )
     assert made.driver.origin.oldest > 1
 
 

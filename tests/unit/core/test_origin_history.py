@@ -123,13 +123,19 @@ def test_range_that_is_none_raises(bad: tuple[int, int]) -> None:
 
 def test_ticks_that_left_memory_are_read_from_the_log() -> None:
     driver = filled(SHORT)
-    asks = driver.carry(Nack([(2, 4), (9, 10)]))
-    assert ticks_of(asks) == [9, 10]
+    assert ticks_of(driver.carry(Nack([(2, 4)]))) == []
     (read,) = driver.reads
     assert (read.first, read.last) == (2, 4)
     asks = driver.read()
     assert ticks_of(asks) == [2, 3, 4]
     assert {emit.target for emit in emits_in(asks)} == {"b"}
+
+
+def test_what_is_in_memory_does_not_overtake_what_has_to_be_read() -> None:
+    driver = filled(SHORT)
+    assert ticks_of(driver.carry(Nack([(2, 4), (9, 10)]))) == []
+    assert ticks_of(driver.read()) == [2, 3, 4]
+    assert ticks_of(driver.carry(Nack([(9, 10)]))) == [9, 10]
 
 
 def test_ticks_below_the_log_are_withheld() -> None:
@@ -288,17 +294,32 @@ def test_replay_from_a_time_to_come_begins_with_the_next_tick() -> None:
     assert (answer.first, answer.through) == (11, 10)
 
 
-def test_replay_from_a_time_survives_deletion_during_the_search() -> None:
+@pytest.mark.parametrize(("time_s", "first"), [(105, 0), (128, 29)])
+def test_replay_from_a_time_survives_deletion_during_the_search(time_s: int, first: int) -> None:
     driver = filled(SHORT, 40)
-    driver.carry(replay(time_ns=int(105e9)))
+    driver.carry(replay(time_ns=time_s * 10**9))
     assert driver.reads
     late = driver.reads.pop()
     release(driver, 25)
     driver.reads.append(late)
     driver.read_all()
     ((_, answer),) = driver.carried
-    assert isinstance(answer, Answer)
-    assert answer.first == 26
+    if first:
+        assert isinstance(answer, Answer)
+        assert answer.first == first
+    else:
+        assert answer == NotKept(1, 26)
+
+
+@pytest.mark.parametrize("options", [Options(), SHORT], ids=["memory", "log"])
+def test_replay_from_a_time_of_which_ticks_are_forgotten_is_refused(options: Options) -> None:
+    driver = filled(options)
+    release(driver, 4)
+    driver.carry(replay(time_ns=int(101e9)))
+    driver.read_all()
+    assert driver.carried == [("b", NotKept(1, 5))]
+    answer = answered(driver, replay(time_ns=int(105e9)))
+    assert answer.first == 6
 
 
 def test_replay_repeated_while_it_is_read_is_read_once() -> None:

@@ -139,10 +139,38 @@ def test_bytes_that_are_no_event_raise_and_nothing_of_the_frame_is_taken(bad: by
     assert driver.refusals() == []
 
 
-def test_event_beyond_the_limits_raises() -> None:
+def test_event_beyond_the_limits_is_refused_for_ever() -> None:
     driver = Driver(limits=Limits(payload_bytes_max=10))
-    with pytest.raises(RemoteError, match="payload"):
-        driver.origin.client_frame(driver.now, 1, Publish([body(1, payload=b"x" * 11)]))
+    driver.publish_synced(body(1), body(2, payload=b"x" * 11), body(3))
+    (refusal,) = driver.refusals()
+    assert (refusal.sequence, refusal.is_final) == (2, True)
+    assert "at most 10 are allowed" in refusal.reason
+    assert driver.disk.last == 1
+
+
+def test_known_event_is_confirmed_although_limits_are_narrower_now() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1, payload=b"x" * 11))
+    driver.limits = Limits(payload_bytes_max=10)
+    driver.crash()
+    driver.publish(body(1, payload=b"x" * 11))
+    assert driver.confirmations() == [("p", 1, 1)]
+
+
+def test_refusals_that_hold_for_ever_say_so_and_others_do_not() -> None:
+    driver = Driver(Options(publishers_max=1, log_ticks_max=3, unsynced_ticks_max=2))
+    driver.publish_synced(body(1, incarnation=2))
+    driver.publish(body(2), body(1, "q"))
+    driver.publish(body(4, incarnation=2))
+    driver.publish(*(body(n, incarnation=2) for n in (2, 3, 4)))
+    driver.sync_all()
+    driver.publish(body(4, incarnation=2))
+    driver.do(driver.origin.log_full(driver.now, True))
+    driver.publish(body(4, incarnation=2))
+    told = [(refusal.reason, refusal.is_final) for refusal in driver.refusals()]
+    assert [is_final for _, is_final in told] == [True, True, False, False, False, False]
+    words = ("is over", "publishers are", "is expected", "behind", "not released", "no room")
+    assert all(word in reason for word, (reason, _) in zip(words, told, strict=True))
 
 
 def test_full_disk_refuses_and_takes_again_when_there_is_room() -> None:

@@ -4,11 +4,12 @@ import pytest
 
 from anabranch.core import contract as say
 from anabranch.core import marks as marks_module
-from anabranch.core.asks import Emit, Marked
+from anabranch.core.asks import Marked
 from anabranch.core.contract import Recovered
 from anabranch.core.marks import Marks
 from anabranch.core.options import Options
 from anabranch.core.origin import Origin
+from anabranch.core.routing.contract import Emission
 from anabranch.core.tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX
 from anabranch.model.errors import LocalError
 from anabranch.model.frames import Done
@@ -23,7 +24,7 @@ def test_mark_is_told_when_synced_and_is_silent_under_itself() -> None:
     assert [ask.tick for ask in asks if isinstance(ask, say.Append)] == [1]
     marked, emit = driver.sync()
     assert marked == Marked(1, {"b": version(3)})
-    assert isinstance(emit, Emit)
+    assert isinstance(emit, Emission)
     assert (emit.mark, list(emit.silent), emit.head) == (1, [(1, 1)], 1)
 
 
@@ -37,9 +38,9 @@ def test_ticks_go_out_under_the_newest_mark_before_them() -> None:
     driver.sync()
     asks = driver.sync()
     shape = [
-        (ask.mark, ticks_of([ask]), list(ask.silent)) if isinstance(ask, Emit) else ask
+        (ask.mark, ticks_of([ask]), list(ask.silent)) if isinstance(ask, Emission) else ask
         for ask in asks
-        if isinstance(ask, Emit | Marked)
+        if isinstance(ask, Emission | Marked)
     ]
     assert shape == [(0, [2], []), Marked(3, {"b": version(1)}), (3, [4], [(3, 3)])]
 
@@ -61,7 +62,7 @@ def test_vector_that_is_no_news_makes_no_mark() -> None:
     driver.advance(b=4, c=1)
     asks = driver.wait(10.0)
     assert driver.origin.head == 1
-    assert {type(ask) for ask in asks} == {Emit}
+    assert {type(ask) for ask in asks} == {Emission}
 
 
 def test_vectors_never_decrease_not_even_over_restarts() -> None:
@@ -87,7 +88,7 @@ def test_restart_tells_its_marks_and_then_its_head() -> None:
         (2, {"b": version(1)}),
         (4, {"b": version(2)}),
     ]
-    assert emits_in(asks) == [Emit(4, head=5, time_ns=int(driver.now * 1e9))]
+    assert emits_in(asks) == [Emission(4, head=5, time_ns=int(driver.now * 1e9))]
     assert asks.index(emits_in(asks)[0]) > asks.index(told[-1])
 
 
@@ -112,8 +113,8 @@ def test_idle_stream_tells_its_head_and_the_time() -> None:
     driver.publish_synced(body(1))
     asks = driver.wait(2 * driver.options.head_every_s)
     assert [(e.head, e.time_ns, e.data) for e in emits_in(asks)] == [
-        (1, 100_500_000_000, ()),
-        (1, 101_000_000_000, ()),
+        (1, 100_500_000_000, []),
+        (1, 101_000_000_000, []),
     ]
 
 

@@ -7,7 +7,8 @@ doubles up to eight times. Rules:
 1. A request keeps its number when it is repeated, so any of its answers serves.
 2. Numbers grow over all lives of the broker: the upper half of a number is the *run*, which grows
    with every start and is on disk before the first request of the run leaves. So no answer to an
-   earlier life is taken for one of this life.
+   earlier life is taken for one of this life. A run that has used half of its numbers takes the
+   next one as well, long before it needs it.
 3. There is at most one request per place, attaching stream or edge, and claim: the number of
    requests is bounded by the number of subscriptions.
 
@@ -20,6 +21,7 @@ from anabranch.core.line import DOUBLINGS_MAX
 from anabranch.model.frames import AnyCarried
 
 _RUN_BITS = 32
+_HALF_RUN = 1 << (_RUN_BITS - 1)
 
 #: A replay for a place, a question of an attach, or the claim for a subscription.
 About = Place | Attach | Subscription
@@ -44,6 +46,8 @@ class Requests:
 
     def __init__(self, run: int, again_s: float) -> None:
         self.last_number = run << _RUN_BITS
+        #: The last run whose numbers are this life's.
+        self._run = run
         #: Whether the run is on disk.
         self.is_open = False
         self._again_s = again_s
@@ -55,6 +59,13 @@ class Requests:
         """A number for the next request."""
         self.last_number += 1
         return self.last_number
+
+    def next_run(self) -> int:
+        """A further run to be put on disk, if this one may not last; 0 if it will."""
+        if self.last_number + _HALF_RUN < (self._run + 1) << _RUN_BITS:
+            return 0
+        self._run += 1
+        return self._run
 
     def ask(
         self, now: float, number: int, target: str, content: AnyCarried, about: About

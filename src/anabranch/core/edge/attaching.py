@@ -31,7 +31,7 @@ from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.standing import Standing
 from anabranch.core.edge.state import AttachStored, State
 from anabranch.core.edge.subscriptions import Attach, Place, Subscription
-from anabranch.model.client_frames import FINAL, Refused
+from anabranch.model.client_frames import Refused
 from anabranch.model.errors import FilterError, LocalError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Answer, Find, Found, Held, Hold, Hole, NotKept, Replay
@@ -56,7 +56,7 @@ class Attaching:
     def begin(self, now: float, attach: Attach) -> None:
         """Start with an attach, or go on with one that was queued."""
         state, frame = self._state, attach.frame
-        state.attaches[attach.key] = attach
+        state.begin_attach(attach)
         known = state.subscriptions.get(attach.key)
         if known is not None and known.is_leaving:
             return
@@ -190,14 +190,15 @@ class Attaching:
             )
             return
         if source not in attach.holes:
-            attach.ticks[source] = asked.tick
+            attach.ticks[source] = asked.tick + ("hold-one-late" in self._state.plants)
         if self._is_answered(attach, source):
             self._commit(now, attach)
 
     def not_kept(self, now: float, source: str, attach: Attach, answer: NotKept) -> None:
         """A log does not reach back so far."""
         frame = attach.frame
-        if frame.quality == "durable" and (frame.start == "resume" or frame.number == 0):
+        may_resume = frame.start == "resume" or (frame.number == 0 and source in attach.ticks)
+        if frame.quality == "durable" and may_resume:
             first = attach.ticks[source] + 1
             if answer.oldest > first:
                 attach.holes[source] = Hole(first, answer.oldest - 1, "retention")
@@ -218,7 +219,7 @@ class Attaching:
         """Everything is granted: make the subscription, and remember it if it is durable."""
         state = self._state
         if attach.number > INT_MAX:
-            reason = f"{FINAL}the number {attach.number} is beyond all that can be told"
+            reason = f"the number {attach.number} is beyond all that can be told; use another name"
             self._refuse(now, attach, reason)
             return
         subscription = state.subscriptions.get(attach.key)

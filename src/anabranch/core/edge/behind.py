@@ -10,15 +10,15 @@ line keeps its last runs. Rules:
    waits for acknowledgements otherwise; nobody is cut for being slow on old ticks.
 2. A place becomes live when it stands at the line's position or beyond, and the line's version
    contains the subscription. Ticks of the line that it already has are skipped.
-3. The origin has matched the filter; time and hop limits are looked after here, as for what comes
-   live.
+3. The origin has matched the filter; time and hop limits and destinations are looked after here,
+   as for what comes live.
 4. Ticks that the log does not have any more are told to the client as withheld, and passed over.
 """
 
 from itertools import pairwise
 
 from anabranch.core.edge.delivery import PROGRESS_TICKS, Delivery
-from anabranch.core.edge.reading import is_beyond_limits, read
+from anabranch.core.edge.reading import is_addressed, is_beyond_limits, is_match, read
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
 from anabranch.core.line import Run, hole_runs
@@ -109,9 +109,10 @@ class Behind:
     def not_kept(self, now: float, place: Place, answer: NotKept) -> None:
         """The log does not reach back so far."""
         self._close(place)
-        if answer.oldest - 1 > place.sent:
-            self._delivery.withhold(place, place.sent + 1, answer.oldest - 1, "retention")
-            place.sent = answer.oldest - 1
+        last = answer.oldest - 1 + ("withheld-one-more" in self._state.plants)
+        if last > place.sent:
+            self._delivery.withhold(place, place.sent + 1, last, "retention")
+            place.sent = last
         self.settle(now, place)
 
     def _close(self, place: Place) -> None:
@@ -165,15 +166,17 @@ class Behind:
 
     def _take(self, now: float, place: Place, run: Run, is_matched: bool) -> bool:
         """Deliver one run that is not silent; False if there is no room."""
-        event = None if run.datum is None else read(run, self._state.limits)
+        envelope = None if run.datum is None else read(run, self._state.limits)
+        if envelope is not None:
+            assert run.datum is not None
+            is_beyond = is_beyond_limits(now, run, envelope, place.stream.hops)
+            if is_beyond and "old-events-replayed" not in self._state.plants:
+                return True
+            if not is_addressed(envelope, place.subscription.client):
+                return True
+            if is_matched or is_match(run, envelope, place.subscription.filter):
+                return self._delivery.push(place, run.datum)
         if run.reason:
             self._delivery.flush(place)
             self._delivery.withhold(place, run.first, run.last, run.reason)
-            return True
-        assert event is not None
-        assert run.datum is not None
-        if is_beyond_limits(now, run, event, place.stream.hops):
-            return True
-        if not is_matched and not place.subscription.filter.matches(event):
-            return True
-        return self._delivery.push(place, run.datum)
+        return True

@@ -4,7 +4,7 @@ Tables of the catalog:
 
     subscriptions   name → [client, filter, number, claimed, closed]
     cursors         name NUL stream → [start, acked]
-    edge            "run" → the number of the last start
+    edge            "run" → the number of the last run, one for each start at least (`asking`)
 
 A crash keeps any beginning of what was put and not synced. Hence the order of puts:
 
@@ -144,7 +144,10 @@ class Cursors:
         # Planted: origins are told what was acknowledged, though the disk does not have it.
         if not self._is_writing and not self._is_hasty:
             written = self._write_changed()
-            if written:
+            run = self._state.requests.next_run()
+            if run:
+                self._state.put(RUN_TABLE, RUN_KEY, b"%d" % run)
+            if written or run:
                 self._is_writing = True
                 self._state.sync(CursorsStored(written))
         self.tell_done(now)

@@ -15,12 +15,13 @@ nothing but a comparison of versions. Rules:
 4. *Slow consumers.* When the window or the session is full, a durable subscription falls behind;
    another one is cut, and told why. Best-effort ones get what comes, over gaps.
 5. `through` moves with silence too; the client hears of that now and then, so that it can
-   acknowledge.
+   acknowledge. Among many subscriptions that is seldom: it costs a tick, or a second, the same
+   however many there are.
 """
 
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.leaving import Leaving
-from anabranch.core.edge.reading import is_beyond_limits, read
+from anabranch.core.edge.reading import is_addressed, is_beyond_limits, matching, read
 from anabranch.core.edge.state import StartStored, State
 from anabranch.core.edge.subscriptions import Place, Session, Stream, Subscription
 from anabranch.core.line import Run
@@ -29,8 +30,12 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Datum, Hole
 from anabranch.model.version import NOTHING, Version
 
-#: Ticks a line may move before clients are told that there was nothing for them.
+#: Ticks a line may move before clients are told that there was nothing for them: so many, or so
+#: many for each of them where they are many.
 PROGRESS_TICKS = 64
+PROGRESS_TICKS_EACH = 4
+#: Where there are more than this, they are told so many times less often.
+PROGRESS_CROWD = 1_024
 
 
 class Delivery:
@@ -41,6 +46,7 @@ class Delivery:
         self._cursors = cursors
         self._leaving = leaving
         self._starts_blindly = "start-ignores-version" in state.plants
+        self._tells_all = "destinations-ignored" in state.plants
         self._trusts_silence = "silence-any-version" in state.plants
 
     # -- the line moves -------------------------------------------------------------------------
@@ -62,18 +68,21 @@ class Delivery:
         for place in touched.values():
             self.flush(place)
         self.start_resting(now, stream)
-        if stream.line.position - stream.progress_at >= PROGRESS_TICKS:
+        moved = stream.line.position - stream.progress_at
+        if moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * len(stream.live):
             self.progress(stream)
 
     def _datum(self, now: float, stream: Stream, run: Run, touched: dict[str, Place]) -> None:
-        event = read(run, self._state.limits)
+        envelope = read(run, self._state.limits)
         datum = run.datum
-        if event is None or datum is None or is_beyond_limits(now, run, event, stream.hops):
+        if envelope is None or datum is None or is_beyond_limits(now, run, envelope, stream.hops):
             return
         live = stream.live
-        for key in self._state.index.match(event):
+        for key in matching(run, envelope, self._state.index):
             place = live.get(key)
             if place is None or run.first <= place.sent:
+                continue
+            if not is_addressed(envelope, place.subscription.client) and not self._tells_all:
                 continue
             if self.push(place, datum):
                 touched[place.subscription.key] = place
@@ -145,6 +154,16 @@ class Delivery:
         hole = Hole(first, last, reason)
         self._state.tell(session, Withheld(place.subscription.name, place.stream.name, [hole]))
         place.told = max(place.told, last)
+
+    def progress_in_time(self, now: float, stream: Stream) -> None:
+        """The same, when it is time for so many."""
+        crowd = len(stream.live) + len(stream.behind)
+        if now >= stream.progress_due or crowd <= PROGRESS_CROWD:
+            stream.progress_due = now + self._state.options.done_every_s * crowd / PROGRESS_CROWD
+            self.progress(stream)
+        elif stream.line.position > stream.progress_at:
+            # The last ones hear of it too, when nothing else comes.
+            self._state.done_at = min(self._state.done_at, stream.progress_due)
 
     def progress(self, stream: Stream) -> None:
         """Tell clients how far the stream has gone for them."""

@@ -14,7 +14,7 @@ comes to the part that knows about it:
     asking        requests that are repeated         reading     events, and their limits
 
 It also looks after gaps in lines: they are asked for as long as a live subscription needs every
-tick, and jumped over otherwise.
+tick, and jumped over otherwise, but not for a head alone that is too far to be believed.
 
 1. A stream exists for every edge of the network. Knowledge of any other one breaks the protocol.
 2. A client has one session. A newer one takes the place of the older one, which is cut.
@@ -269,6 +269,9 @@ class Edge:
                     ranges = line.wanted(now, *pauses, options.nack_ticks_max)
                     if ranges:
                         state.carry(stream.name, Nack(ranges))
+                elif line.is_head_doubtful:
+                    ranges = line.doubted(now, options.nack_again_s)
+                    state.carry(stream.name, Nack(ranges))
                 else:
                     self._moved(now, stream, line.jump())
             if line.look_at is not None:
@@ -359,7 +362,7 @@ class Edge:
         if state.done_at <= now:
             state.done_at = float("inf")
             for stream in state.streams.values():
-                self._delivery.progress(stream)
+                self._delivery.progress_in_time(now, stream)
             self._cursors.write(now)
         return state.result()
 

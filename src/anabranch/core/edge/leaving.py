@@ -77,15 +77,16 @@ class Leaving:
                 self.detach(subscription)
             else:
                 self.remove(now, subscription)
-        for attach in list(self._state.attaches.values()):
-            if attach.session is session:
-                attach.session = None
-                if not attach.is_committed:
-                    self.abandon(now, attach.key)
+        for key in session.attaching:
+            attach = self._state.attaches[key]
+            attach.session = None
+            if not attach.is_committed:
+                self.abandon(now, key)
+        session.attaching = {}
 
     def abandon(self, now: float, key: str) -> None:
         """Nobody waits for this attach any more."""
-        attach = self._state.attaches.pop(key)
+        attach = self._state.end_attach(key)
         for number in attach.asks.values():
             self._state.requests.close(number)
         self._state.touch(now)

@@ -7,34 +7,68 @@ like silence:
 1. *Time*: it is older than its limit, from when its origin made the tick to the edge's clock now.
 2. *Hops*: the edge's site is farther from the origin's site than the limit.
 
-An event that cannot be read is the fault of its origin, not of the neighbour that passed it on, and
+An event with *destinations* is for the clients it names, and matches nobody else's subscription.
+
+Attributes are not decoded for that, nor for matching: the index reads them as they came. An event
+that cannot be read is the fault of its origin, not of the neighbour that passed it on, and
 asking again would bring the same: its tick is withheld as `unreadable`.
 """
 
+from collections.abc import Hashable
+
 from anabranch.core.line import Run
-from anabranch.model.encoding import decode_envelope
+from anabranch.matching.index import MatchIndex
+from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Event
+from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 
 _NS_PER_S = 1e9
 
 
-def read(run: Run, limits: Limits) -> Event | None:
-    """The event of a run, without its payload; None for one that turns out to be unreadable."""
-    if run.event is None and run.datum is not None and not run.reason:
+def read(run: Run, limits: Limits) -> Envelope | None:
+    """The event of a run, as far as it is decoded; None for one that turns out to be unreadable."""
+    if run.envelope is None and run.datum is not None and not run.reason:
         try:
-            envelope = decode_envelope(run.datum.body, limits)
-            run.event = Event.of_checked_parts(envelope.header, envelope.attributes(), b"")
+            run.envelope = decode_envelope(run.datum.body, limits)
         except RemoteError:
-            # The datum stays: whoever keeps the run has counted its bytes.
-            run.reason = "unreadable"
-    return run.event
+            _mark_unreadable(run)
+    return run.envelope
 
 
-def is_beyond_limits(now: float, run: Run, event: Event, hops: int) -> bool:
+def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
+    """Who wants the event; nobody if its attributes turn out to be unreadable."""
+    try:
+        return index.match(envelope)
+    except RemoteError:
+        _mark_unreadable(run)
+        return []
+
+
+def is_match(run: Run, envelope: Envelope, filter: Filter) -> bool:
+    """Whether one filter wants the event; no if its attributes turn out to be unreadable."""
+    try:
+        return filter.matches(envelope.attributes())
+    except RemoteError:
+        _mark_unreadable(run)
+        return False
+
+
+def _mark_unreadable(run: Run) -> None:
+    # The datum stays: whoever keeps the run has counted its bytes.
+    run.reason = "unreadable"
+    run.envelope = None
+
+
+def is_addressed(envelope: Envelope, client: str) -> bool:
+    """Whether an event is for this client, if its filter wants it."""
+    destinations = envelope.header.control.destinations
+    return not destinations or client in destinations
+
+
+def is_beyond_limits(now: float, run: Run, envelope: Envelope, hops: int) -> bool:
     """Whether an event has lived or gone as long as it may."""
-    control = event.header.control
+    control = envelope.header.control
     if control.hop_limit is not None and hops > control.hop_limit:
         return True
     if control.time_limit_ns is None or run.datum is None:

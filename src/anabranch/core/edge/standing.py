@@ -37,7 +37,7 @@ class Standing:
         if is_over or subscription.is_leaving:
             return
         if current is attach:
-            del state.attaches[attach.key]
+            state.end_attach(attach.key)
         elif current is not None and current.is_committed:
             # A later one is on its way to the disk, and will do all this.
             return

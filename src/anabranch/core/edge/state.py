@@ -162,6 +162,19 @@ class State:
         if self._added.pop(subscription.key, None) is None:
             self._removed.append(subscription.key)
 
+    def begin_attach(self, attach: Attach) -> None:
+        """A client waits for a subscription."""
+        self.attaches[attach.key] = attach
+        if attach.session is not None:
+            attach.session.attaching[attach.key] = None
+
+    def end_attach(self, key: str) -> Attach:
+        """It has it, or waits no longer."""
+        attach = self.attaches.pop(key)
+        if attach.session is not None:
+            attach.session.attaching.pop(key, None)
+        return attach
+
     # -- syncs ----------------------------------------------------------------------------------
 
     def sync(self, stored: Stored) -> None:

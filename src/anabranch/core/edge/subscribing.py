@@ -36,7 +36,7 @@ class Subscribing:
     def subscribe(self, now: float, session: Session, frame: Subscribe) -> None:
         """A client wants a subscription."""
         is_durable = frame.quality == "durable"
-        key = frame.subscription if is_durable else f"{session.client}/{frame.subscription}"
+        key = frame.subscription if is_durable else f"{session.client}\0{frame.subscription}"
         try:
             check_name(frame.subscription, "subscription", self._state.limits.name_bytes_max)
             filter = self._filter(frame)
@@ -132,7 +132,7 @@ class Subscribing:
         count = len(state.subscriptions) + len(state.attaches) + len(state.closed)
         if count >= state.limits.subscriptions_max:
             return f"this broker has {count} subscriptions and takes no more"
-        own = len(session.names) + sum(a.session is session for a in state.attaches.values())
+        own = len(session.names) + len(session.attaching)
         if own >= state.limits.session_subscriptions_max:
             return f"this session has {own} subscriptions and can have no more"
         return ""

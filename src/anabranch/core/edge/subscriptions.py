@@ -17,7 +17,7 @@ Rules:
    forgotten it: what it might still need is not released before.
 
 The key of a subscription is its name if it is durable (such names are global), and otherwise client
-and name. Within one session the name alone is enough.
+and name with a NUL between, which no name has. Within one session the name alone is enough.
 
 State: durable subscriptions and their cursors are in the catalog; all else is safe to lose.
 """
@@ -38,10 +38,12 @@ Mode = Literal["starting", "live", "behind"]
 class Session:
     """A client that is connected."""
 
-    __slots__ = ("client", "is_full", "names", "number")
+    __slots__ = ("attaching", "client", "is_full", "names", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        #: Keys of what this session has asked for and does not have yet.
+        self.attaching: dict[str, None] = {}
         #: "" until it has said it.
         self.client = ""
         self.is_full = False
@@ -187,6 +189,7 @@ class Stream:
         "name",
         "needing",
         "progress_at",
+        "progress_due",
         "waiting",
     )
 
@@ -207,6 +210,8 @@ class Stream:
         self._floor: Version | None = NOTHING
         #: Where the line was when all clients were last told how far it goes.
         self.progress_at = 0
+        #: When it is time to tell a crowd again.
+        self.progress_due = 0.0
         #: What the origin was told (−1 for nothing), when to say it again, and after how many
         #: intervals then.
         self.done_told = -1

@@ -27,8 +27,25 @@ import msgspec
 
 from anabranch.core.contract import Effect
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, Datum, Hole, LinkFrame
+from anabranch.model.frames import AnyCarried, Datum, Hole, Knowledge, LinkFrame
 from anabranch.model.version import Version
+
+
+class Emission(msgspec.Struct, frozen=True, gc=False):
+    """Ticks of the own stream for the network, or (with a target) some that one edge lacks.
+
+    All of them are synced. Whoever gets this may pass its lists on, and changes none of them."""
+
+    #: The newest mark at or before all of these ticks; the router was told of it.
+    mark: int
+    data: list[Datum] = []
+    silent: list[tuple[int, int]] = []
+    withheld: list[Hole] = []
+    #: The newest synced tick, and a time before which no later one is made; 0 if not said.
+    head: int = 0
+    time_ns: int = 0
+    #: The only edge this is meant for; "" for everybody.
+    target: str = ""
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +79,21 @@ class VectorAdvance(msgspec.Struct, frozen=True, gc=False):
 Outcome = Effect | Arrival | Delivery | VectorAdvance
 
 
+def knowledge_of(origin: str, emission: Emission) -> Knowledge:
+    """What an origin emits, as it leaves its own site."""
+    return Knowledge(
+        origin,
+        origin,
+        emission.target,
+        emission.mark,
+        emission.data,
+        emission.silent,
+        emission.withheld,
+        emission.head,
+        emission.time_ns,
+    )
+
+
 class Router(Protocol):
     """One way to route. See the rules at the top of this module."""
 
@@ -87,20 +119,8 @@ class Router(Protocol):
         added one."""
 
     # -- the origin
-    def publish(  # noqa: PLR0917 - one call, many kinds of knowledge
-        self,
-        now: float,
-        mark: int,
-        data: Sequence[Datum],
-        silent: Sequence[tuple[int, int]] = (),
-        withheld: Sequence[Hole] = (),
-        head: int = 0,
-        time_ns: int = 0,
-        target: str = "",
-    ) -> list[Outcome]:
-        """Ticks of the own stream, all synced: new ones, or (with a target) some an edge lacks.
-
-        `mark` is the newest mark at or before all of them; the router was told of it."""
+    def publish(self, now: float, emission: Emission) -> list[Outcome]:
+        """Ticks of the own stream."""
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
         """The own stream has this mark now, synced; ticks after it refer to it. Also called for

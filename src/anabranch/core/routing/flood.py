@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
+from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, knowledge_of
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.validity import check_knowledge
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, Carry, Datum, Hole, Knowledge, LinkFrame
+from anabranch.model.frames import AnyCarried, Carry, Knowledge, LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
@@ -84,21 +84,10 @@ class FloodRouter:
         del now, removed
         return dict.fromkeys(added, NOTHING), []
 
-    def publish(  # noqa: PLR0917 - as the contract has it
-        self,
-        now: float,
-        mark: int,
-        data: Sequence[Datum],
-        silent: Sequence[tuple[int, int]] = (),
-        withheld: Sequence[Hole] = (),
-        head: int = 0,
-        time_ns: int = 0,
-        target: str = "",
-    ) -> list[Outcome]:
+    def publish(self, now: float, emission: Emission) -> list[Outcome]:
         """Ticks of the own stream."""
         del now
-        parts = list(data), list(silent), list(withheld), head, time_ns
-        return self._spread(Knowledge(self._name, self._name, target, mark, *parts))
+        return self._spread(knowledge_of(self._name, emission))
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
         """Marks say nothing here, but a stream without a tick could not tell that it exists: the

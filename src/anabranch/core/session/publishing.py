@@ -32,7 +32,7 @@ from anabranch.core.session.effects import (
     SessionOptions,
     TellPublishRefused,
 )
-from anabranch.model.client_frames import FINAL, Confirmed, Publish, PublishRefused
+from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.event import Event
@@ -178,7 +178,7 @@ class Publishing:
             # It is to be sent again anyway: this refusal follows from an earlier one.
             return []
         self._sent = frame.sequence - 1
-        final = frame.reason.startswith(FINAL)
+        final = frame.is_final
         if final:
             self._close(frame.sequence)
         else:

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
+from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
@@ -26,7 +26,7 @@ def reached(network: Network, origin: str, target: str = "") -> dict[str, list[A
             router.link_up(0, peer)
     found: dict[str, list[Arrival]] = {}
     pending: list[tuple[str, list[Outcome]]] = [
-        (origin, routers[origin].publish(0, 0, [TICK], head=1, target=target))
+        (origin, routers[origin].publish(0, Emission(0, [TICK], head=1, target=target)))
     ]
     while pending:
         at, outcomes = pending.pop(0)
@@ -62,7 +62,7 @@ def test_every_subscription_is_contained_at_once() -> None:
 
 def test_ticks_that_nobody_takes_are_noted() -> None:
     router = FloodRouter("p", two_levels(), Options())
-    outcomes = router.publish(0, 0, [TICK])
+    outcomes = router.publish(0, Emission(0, [TICK]))
     assert [type(each) for each in outcomes] == [Arrival, Note]
 
 
@@ -70,7 +70,7 @@ def test_link_that_is_full_gets_nothing() -> None:
     router = FloodRouter("s1", two_levels(), Options())
     router.link_up(0, "k1")
     router.link_full(0, "k1", True)
-    assert not any(isinstance(each, Send) for each in router.publish(0, 0, [TICK]))
+    assert not any(isinstance(each, Send) for each in router.publish(0, Emission(0, [TICK])))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from anabranch.core.session.effects import (
     TellPublishRefused,
 )
 from anabranch.core.session.session import Session
-from anabranch.model.client_frames import FINAL, Confirmed, Publish, PublishRefused
+from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import EventError, LocalError, RemoteError
 from anabranch.model.event import Event
@@ -42,8 +42,8 @@ def confirm(sequence: int, incarnation: int = 7, name: str = "p") -> Confirmed:
     return Confirmed(name, incarnation, sequence)
 
 
-def refuse(sequence: int, reason: str = FULL) -> PublishRefused:
-    return PublishRefused("p", 7, sequence, reason)
+def refuse(sequence: int, reason: str = FULL, *, is_final: bool = False) -> PublishRefused:
+    return PublishRefused("p", 7, sequence, reason, is_final)
 
 
 # -- identity
@@ -234,8 +234,9 @@ def test_the_pause_doubles_with_every_refusal_until_something_is_confirmed() -> 
 def test_a_final_refusal_closes_the_incarnation() -> None:
     session = publisher()
     session.publish(0.0, EVENT, EVENT, EVENT)
-    never = FINAL + "not allowed to publish this"
-    assert session.frame(1.0, refuse(2, never)) == [TellPublishRefused(7, 2, never, True)]
+    never = "not allowed to publish this"
+    told = session.frame(1.0, refuse(2, never, is_final=True))
+    assert told == [TellPublishRefused(7, 2, never, True)]
     assert len(session.unconfirmed()) == 1
     with pytest.raises(LocalError, match="incarnation"):
         session.publish(1.0, EVENT)

@@ -12,7 +12,9 @@ everything pass that the subscription matches. Rules:
    Nothing is propagated, and the clock stands, if the roots are what they were.
 4. What is removed stays in the DAG until the propagation: until then it is what all others know,
    and may serve as coverer for rule 1.
-5. The first propagation of a life is the whole interest, with counter 1. A later life is later
+5. A conjunction that the DAG has no room for (what was removed still counts there, rule 4) is held
+   as wanting everything. So `add` never fails: more ticks come than must, and none is missing.
+6. The first propagation of a life is the whole interest, with counter 1. A later life is later
    than all of an earlier one.
 
 State: rebuilt by whoever subscribes; volatile. The life comes from the broker, which stores it.
@@ -22,8 +24,9 @@ Prior art: Zhao 2006, §4.1.1–4.1.5 and §4.3.1.
 
 from typing import NamedTuple
 
-from anabranch.core.routing.tree.conjuncts import Conjunct, conjuncts_of
+from anabranch.core.routing.tree.conjuncts import Conjunct, conjuncts_of, everything
 from anabranch.matching.dag import ConjunctionDag, DagNode
+from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 from anabranch.model.version import NOTHING, Version
@@ -118,8 +121,12 @@ class Clock:
         return version
 
     def _place(self, dag: ConjunctionDag, id: int, conjunct: Conjunct) -> Version:
-        """Put a conjunction into the DAG; the version it starts with (rule 1)."""
-        node = dag.add(id, conjunct.conjunction)
+        """Put a conjunction into the DAG; the version it starts with (rules 1 and 5)."""
+        try:
+            node = dag.add(id, conjunct.conjunction)
+        except LocalError:
+            conjunct = everything()
+            node = dag.add(id, conjunct.conjunction)
         start = self._starts.get(node)
         if start is None:
             start = min((self._starts[upper] for upper in node.above), default=self.current)
@@ -139,7 +146,7 @@ class Clock:
     # -- propagation ------------------------------------------------------------------------------
 
     def propagate(self) -> Propagation | None:
-        """Advance the clock if there is anything to tell, and say what (rules 3 and 5)."""
+        """Advance the clock if there is anything to tell, and say what (rules 3 and 6)."""
         self._bury()
         plus, minus = self._root_changes()
         # No fresh subscription can need a version that nobody will ever be told of.

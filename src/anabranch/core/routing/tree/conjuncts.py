@@ -45,6 +45,11 @@ def conjuncts_of(filter: Filter) -> list[Conjunct]:
     return [Conjunct(text, place, filter) for place in range(len(filter.conjunctions))]
 
 
+def everything() -> Conjunct:
+    """What stands for a conjunction that cannot be held: it lets more pass than must."""
+    return Conjunct(_EVERYTHING.text, 0, Filter.parse(_EVERYTHING.text))
+
+
 def wanted(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
     """What is wanted, or has begun to be, as a frame has it."""
     packed = pack(conjuncts)

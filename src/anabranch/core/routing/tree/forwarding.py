@@ -103,14 +103,14 @@ class Forwarding:
         answers: list[Directions] = []
         for datum in data:
             try:
-                attributes = decode_envelope(datum.body, limits).attributes()
+                envelope = decode_envelope(datum.body, limits)
+                answers.append(interest.destinations(envelope))
             except RemoteError:
                 # Its origin's fault, and for edges to tell: whoever passed it on could not know.
                 answers.append(frozenset(directions))
                 continue
-            answers.append(interest.destinations(attributes))
             if self.observer is not None:
-                self.observer(now, attributes, answers[-1], directions)
+                self.observer(now, envelope.attributes(), answers[-1], directions)
         return answers
 
     def _forward(

@@ -32,6 +32,7 @@ from typing import NamedTuple
 from anabranch.core.routing.tree.conjuncts import Conjunct
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.matching.index import MatchIndex
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
 from anabranch.model.values import Attributes
@@ -84,13 +85,13 @@ class Interest:
     def __bool__(self) -> bool:
         return bool(self._wishes)
 
-    def destinations(self, attributes: Attributes) -> Directions:
-        """The directions that want an event with these attributes."""
+    def destinations(self, event: Attributes | Envelope) -> Directions:
+        """The directions that want an event; `RemoteError` if it turns out to be none."""
         if self._index is None or not self._wishes:
             return _NOBODY
         if len(self._sources) > _FEW_WISHES:
-            return set(self._index.destinations(attributes))
-        return {self._sources[found] for found in self._index.match(attributes)}
+            return set(self._index.destinations(event))
+        return {self._sources[found] for found in self._index.match(event)}
 
     def of(self, direction: str) -> list[Conjunct]:
         """What a direction wants."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
+from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, knowledge_of
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.tree.clock import Clock
 from anabranch.core.routing.tree.coarsen import Merging
@@ -41,8 +41,6 @@ from anabranch.model.frames import (
     AskInterest,
     AskMark,
     Carry,
-    Datum,
-    Hole,
     InterestChange,
     InterestState,
     Knowledge,
@@ -222,20 +220,9 @@ class TreeRouter:
 
     # -- the origin -------------------------------------------------------------------------------
 
-    def publish(  # noqa: PLR0917 - as the contract has it
-        self,
-        now: float,
-        mark: int,
-        data: Sequence[Datum],
-        silent: Sequence[tuple[int, int]] = (),
-        withheld: Sequence[Hole] = (),
-        head: int = 0,
-        time_ns: int = 0,
-        target: str = "",
-    ) -> list[Outcome]:
+    def publish(self, now: float, emission: Emission) -> list[Outcome]:
         """Ticks of the own stream."""
-        parts = list(data), list(silent), list(withheld), head, time_ns
-        self._knowledge(now, Knowledge(self._name, self._name, target, mark, *parts))
+        self._knowledge(now, knowledge_of(self._name, emission))
         return self._finish(now)
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:

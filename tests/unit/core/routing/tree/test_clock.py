@@ -4,7 +4,7 @@ import random
 
 from anabranch.core.routing.tree.clock import Clock, Propagation
 from anabranch.model.filter import Filter
-from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING, Version
 from tests.routing_parts import DOMAIN
@@ -199,3 +199,16 @@ def test_every_version_covers_what_it_contains_whatever_happens() -> None:
             if version <= at.propagated:
                 for event in (each for each in DOMAIN if filter.matches(each)):
                     assert any(c.matches(event) for c in told)
+
+
+def test_subscription_that_the_dag_has_no_room_for_is_held_as_wanting_everything() -> None:
+    at = Clock("x", 7, Limits(index_attributes_max=2), covering=True)
+    at.add("s1", Filter.parse("a = 1 AND b = 2"))
+    step(at)
+    at.remove("s1")
+    assert at.add("s2", Filter.parse("c = 1")).counter == 2
+    made = step(at)
+    plus, minus = texts(made)
+    # Without numba the DAG knows no such limit, and there is room.
+    assert (plus, minus) in ((["TRUE"], ["a = 1 AND b = 2"]), (["c = 1"], ["a = 1 AND b = 2"]))
+    assert add(at, "s3", "c = 2") in (2, 3)

@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
+from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
@@ -265,7 +265,7 @@ def test_own_ticks_arrive_with_the_own_version() -> None:
     [advance] = [e for e in edge.router.time_passed(1) if isinstance(e, VectorAdvance)]
     assert advance.vector == {"s1": ONE}
     edge.router.marked(1, 1, advance.vector)
-    outcomes = edge.router.publish(1, 1, [tick(2, 5)], head=2, time_ns=8)
+    outcomes = edge.router.publish(1, Emission(1, [tick(2, 5)], head=2, time_ns=8))
     assert outcomes[0] == Arrival("s1", ONE, [tick(2, 5)], [], [], 2, 8)
 
 
@@ -291,7 +291,7 @@ def test_lone_broker_serves_itself() -> None:
     assert router.time_passed(1) == [VectorAdvance({"a": Version(3, 1)})]
     router.marked(1, 1, {"a": Version(3, 1)})
     arrival = Arrival("a", Version(3, 1), [tick(2, 1)], [], [])
-    assert router.publish(1, 1, [tick(2, 1)]) == [arrival]
+    assert router.publish(1, Emission(1, [tick(2, 1)])) == [arrival]
 
 
 def test_changes_are_gathered_and_propagated_when_due() -> None:
