@@ -149,6 +149,7 @@ class Ledger:
         self.chapters.restore(self.checkpoint.chapters, self._now)
         self.chapters.forget(self.beginning.forgotten)
         tail = Tail(oldest, max(first, ends + 1 - options.recent_ticks_max))
+        tail.forgotten_ns = self.beginning.time_ns
         for tick, data in enumerate(recovered.records[skipped:], first):
             record = decode_record(data)
             if isinstance(record, EventRecord):
