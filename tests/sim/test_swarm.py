@@ -23,6 +23,7 @@ FAILED_ONCE = {
     198: "the same, in a pair of brokers with partitions",
     1121: "a window of four, a backlog and slow links: thirty seconds were not enough",
     1936: "an old vector that nobody keeps any more was taken for a missing one",
+    793: "a start was asked for at a tick whose origin had not heard yet that it was on disk",
     199: "after a restart, a start at a time that was forgotten in part was granted",
     52: "a start at a time that was forgotten in part was granted from a later tick",
     1008: "late ticks from memory filled a link, and early ones from the log never came",

@@ -136,13 +136,20 @@ class Subscriber(Application):
         streams = self.world.hosts[self.home].config.network.edges
         ticks: dict[str, int] = {}
         for stream in more.sample(streams, more.randint(1, len(streams))):
-            newest = self.world.hosts[stream].disk.synced_tick()
+            newest = self._newest(stream)
             kind = more.random()
             if kind < 0.7:
                 ticks[stream] = more.randint(max(0, newest - 8), newest)
             else:
                 ticks[stream] = more.randint(0, newest) if kind < 0.95 else newest + _FAR
         return ticks
+
+    def _newest(self, stream: str) -> int:
+        """The newest tick that its origin knows to be on disk."""
+        host = self.world.hosts[stream]
+        if host.broker is None or host.broker.origin is None:
+            return host.disk.synced_tick()
+        return host.broker.origin.head
 
     def _record_asked(
         self,
