@@ -102,7 +102,7 @@ def jobs(root: Path = ROOT) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    return [*property_jobs, *_sim_jobs(), *_bench_jobs()]
+    return [*property_jobs, *_sim_jobs(), _kill_job(), *_bench_jobs()]
 
 
 def _property_job(path: Path) -> Job:
@@ -119,6 +119,13 @@ def _sim_jobs() -> Iterator[Job]:
         seeds = ("--seeds", "{seed}00..{seed}99")
         count = r'"seeds":(\d+)'
         yield Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", count, adds_up=True)
+
+
+def _kill_job() -> Job:
+    """Ten kills and 40,000 events per chunk, in real processes."""
+    command = ("-m", "tests.process.kill_loop", "--seed", "{seed}", "--json")
+    amount = ("--kills", "10", "--events", "40000", "--rate", "800")
+    return Job("process/kills", (*command, *amount), 6, "kills", r'"kills":(\d+)', adds_up=True)
 
 
 def _bench_jobs() -> Iterator[Job]:

@@ -21,5 +21,5 @@ def test_example_prints_what_the_readme_shows() -> None:
     assert printed.getvalue() == block("text")
 
 
-def test_example_has_twelve_lines() -> None:
-    assert len(block("python").splitlines()) == 12
+def test_example_is_short() -> None:
+    assert len(block("python").splitlines()) <= 12

@@ -1,7 +1,14 @@
 """Anabranch: content-based publish/subscribe that keeps its promises.
 
 from anabranch import Event, Filter, MatchIndex, attr
+
+What a program needs to talk to a network is here too (`connect`, `connect_blocking`, `embedded` and
+the errors of `anabranch.client`), loaded when it is first used: who only matches filters loads no
+sockets.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.matches import Matches
@@ -20,12 +27,69 @@ from anabranch.model.filter import Filter
 from anabranch.model.language.builder import attr
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
+if TYPE_CHECKING:
+    from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
+    from anabranch.client.client import Client
+    from anabranch.client.connecting import connect
+    from anabranch.client.errors import (
+        ClientError,
+        ClosedError,
+        ConnectError,
+        NotAdvertisedError,
+        PublishRefusedError,
+        PublishUnknownError,
+        RequestTimeoutError,
+        SubscriptionCutError,
+        SubscriptionRefusedError,
+        WithheldError,
+    )
+    from anabranch.client.options import ClientOptions
+    from anabranch.client.received import Received, Withheld
+    from anabranch.client.subscription import Subscription
+    from anabranch.local.embedded import Embedded, embedded
+
 __version__ = "0.1.0"
+
+#: Name → the module it is found in when somebody asks for it.
+_LAZY = {
+    **dict.fromkeys(
+        ("BlockingClient", "BlockingSubscription", "connect_blocking"), "client.blocking"
+    ),
+    "Client": "client.client",
+    "connect": "client.connecting",
+    **dict.fromkeys(
+        (
+            "ClientError",
+            "ClosedError",
+            "ConnectError",
+            "NotAdvertisedError",
+            "PublishRefusedError",
+            "PublishUnknownError",
+            "RequestTimeoutError",
+            "SubscriptionCutError",
+            "SubscriptionRefusedError",
+            "WithheldError",
+        ),
+        "client.errors",
+    ),
+    "ClientOptions": "client.options",
+    **dict.fromkeys(("Received", "Withheld"), "client.received"),
+    "Subscription": "client.subscription",
+    **dict.fromkeys(("Embedded", "embedded"), "local.embedded"),
+}
 
 __all__ = [
     "DEFAULT_LIMITS",
     "AnabranchError",
+    "BlockingClient",
+    "BlockingSubscription",
+    "Client",
+    "ClientError",
+    "ClientOptions",
+    "ClosedError",
+    "ConnectError",
     "DuplicateIdError",
+    "Embedded",
     "Event",
     "EventError",
     "Filter",
@@ -35,7 +99,31 @@ __all__ = [
     "LocalError",
     "MatchIndex",
     "Matches",
+    "NotAdvertisedError",
+    "PublishRefusedError",
+    "PublishUnknownError",
+    "Received",
     "RemoteError",
+    "RequestTimeoutError",
+    "Subscription",
+    "SubscriptionCutError",
+    "SubscriptionRefusedError",
     "UnknownIdError",
+    "Withheld",
+    "WithheldError",
     "attr",
+    "connect",
+    "connect_blocking",
+    "embedded",
 ]
+
+
+if not TYPE_CHECKING:  # whoever checks types sees the names above, and no others
+
+    def __getattr__(name: str) -> object:
+        where = _LAZY.get(name)
+        if where is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{where}"), name)
+        globals()[name] = value
+        return value

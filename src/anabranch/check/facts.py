@@ -83,7 +83,7 @@ class Facts:
         }
         places = [*self.started, *self.delivered, *self.withheld, *self.ended]
         self.streams = sorted({*self.logs, *self.all_streams, *(stream for _, stream in places)})
-        self._matching: dict[tuple[saw.PlainFilter, str], dict[int, saw.Published]] = {}
+        self._matching: dict[tuple[saw.AnyFilter, str], dict[int, saw.Published]] = {}
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Facts:
         ticks = self.ticks.get(stream, [])
         return set(ticks[bisect_left(ticks, first) : bisect_right(ticks, last)])
 
-    def matching(self, plain: saw.PlainFilter, stream: str) -> dict[int, saw.Published]:
+    def matching(self, plain: saw.AnyFilter, stream: str) -> dict[int, saw.Published]:
         """The logged ticks of the stream whose events match → the events."""
         known = self._matching.get((plain, stream))
         if known is None:

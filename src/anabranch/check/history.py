@@ -12,7 +12,8 @@ network writes it: the simulator, or processes that trace. It says nothing about
    cut and made again is another episode and has another name. So is a durable one whose client lost
    its memory: it may see events again. A durable one that reconnects or roams goes on.
 5. A filter is a tuple of conjunctions, any of which suffices; a conjunction is a tuple of
-   (attribute, operator, value), all of which must hold. `((),)` matches everything.
+   (attribute, operator, value), all of which must hold. `((),)` matches everything. Or it is text
+   of the filter language, from applications that say more than conjunctions can.
 6. A tick that was ever forgotten was told so: whenever a log decides to lack its beginning, there
    is a `Forgotten` before anybody hears of it.
 """
@@ -27,6 +28,7 @@ from anabranch.model.values import Value
 #: Attribute, operator (= <> < <= > >=), value.
 Predicate = tuple[str, str, Value]
 PlainFilter = tuple[tuple[Predicate, ...], ...]
+AnyFilter = PlainFilter | str
 Quality = Literal["best-effort", "reliable", "durable"]
 
 
@@ -101,7 +103,7 @@ class Subscribed(Record, frozen=True):
 
     time: float
     subscription: str
-    filter: PlainFilter
+    filter: AnyFilter
     quality: Quality
     #: `now`, `beginning`, `tick`, `time` or `resume`.
     start: str = "now"

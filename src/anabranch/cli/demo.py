@@ -1,137 +1,200 @@
-"""`anabranch demo`: a stock workload, matched live.
+"""`anabranch demo`: a redundant network of real processes, killed piece by piece, and judged.
 
-It loads subscriptions from text, a few of them named and the rest synthetic, then publishes events
-to itself as fast as it can for some seconds. All the while old subscriptions leave and new ones
-come, as they would. On a terminal the tables move; elsewhere only the last ones are printed.
+Eleven brokers carry stock quotes from two publishers to five subscribers. A relay is killed, then a
+whole site but one broker, then an edge, whose clients roam. Everything comes back, and the checker
+says from traces and logs whether a promise was broken. On a terminal it moves; elsewhere it is
+lines.
 """
 
-import itertools
+import asyncio
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.live import Live
 
-from anabranch import MatchIndex
-from anabranch.cli.bench.columns import EventMapping
-from anabranch.cli.bench.loading import Loaded, warm_up
-from anabranch.cli.bench.stopwatch import cpu_ns
-from anabranch.cli.bench.tables import steps_on_stderr
-from anabranch.cli.bench.workloads import workload
-from anabranch.cli.demo_view import DemoReport, Tally, tables
+from anabranch.cli.demo_view import DemoReport, Event, Moment, line, moment_of, tables
 from anabranch.cli.output import console, print_json
+from anabranch.cli.trace import print_verdict
+from anabranch.client.options import ClientOptions
+from anabranch.local.drill import Drill
+from anabranch.local.network import LocalNetwork
+from anabranch.local.source import network_from
 
-EXAMPLES = {
-    "heavy trade in S0000": "symbol = 'S0000' AND volume > 900000",
-    "leaders fall": "symbol LIKE 'S000_' AND change < 50000",
-    "cheap, of these four": "symbol IN ('S0001', 'S0002', 'S0003', 'S0004') AND price < 100000",
-    "bid above the day's high": "symbol = 'S0000' AND bid > high",
-    "wide range, or a record": "symbol = 'S0001' AND (high - low > 900000 OR price >= 990000)",
-    "the long tail": "symbol NOT LIKE 'S0%' AND volume BETWEEN 100000 AND 200000",
-}
-#: Events that are drawn beforehand and published over and over.
-EVENTS = 5_000
-BATCH_EVENTS = 250
-#: Subscriptions that leave and that come, together, per second.
-UPDATES_PER_S = 2_000
-#: The workload has as many filters as anybody wants; nobody wants more than this.
-FILTERS_MAX = 2**40
+SHAPE = "redundant"
+CALM_S = 4.0
+AWAY_S = 5.0
+SETTLE_BOUND_S = 20.0
 REDRAW_AFTER_S = 0.25
+LINE_AFTER_S = 2.0
+_BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.5)
+
+#: Name, filter, edges by preference, whether durable.
+READERS = (
+    ("acme", "symbol = 'ACME' AND price > 10", ("e3", "e4"), True),
+    ("bargains", "price < 60", ("e2", "e1"), True),
+    ("movers", "change > 1 OR change < -1", ("e4", "e2"), False),
+    ("london", "exchange = 'LON' AND symbol IN ('BOLT', 'CRUX', 'DUNE')", ("e3", "e4"), False),
+    ("blocks", "volume BETWEEN 80000 AND 100000", ("e1", "e2"), False),
+)
+#: What is killed, and how that is told.
+BLOWS = (
+    ("a relay", ("w1",)),
+    ("a whole site but one broker", ("c1", "c2")),
+    ("an edge, whose clients roam", ("e3",)),
+)
+NEXT = """\
+Try next:
+  anabranch up redundant                       the same network, for you
+  anabranch sub HOST:PORT "price > 100"        subscribe to it
+  anabranch pub HOST:PORT symbol=IBM price=120 publish to it
+  anabranch trace verify TRACE --state DIR     judge a run of your own
+  anabranch sim --seeds 0..99                  the same protocols under far worse, simulated
+  anabranch bench match                        how fast filters are matched"""
 
 
 def demo(
     *,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to match.")] = 10.0,
-    subscriptions: Annotated[int, typer.Option(min=1, help="How many subscriptions.")] = 50_000,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other subscriptions.")] = 1,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second.")] = 200.0,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep state, logs and traces in this directory.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Load a stock workload, match it live, and show what happens."""
-    show = Demonstration(seed)
-    with steps_on_stderr() as steps:
-        steps.begin("warming up")
-        warm_up(show.loaded.workload)
-        steps.begin("loading subscriptions", subscriptions)
-        show.load(subscriptions, steps.advance)
-    with _display(live=not as_json) as live:
-        for report in show.run(seconds):
-            if live is not None:
-                live.update(tables(report), refresh=True)
+    """Run eleven brokers, kill them piece by piece, and show that nothing is lost.
+
+    Exit code 1 if a promise was broken."""
+    with _directory(keep) as directory:
+        report = asyncio.run(Demonstration(directory, rate, quiet=as_json).run())
     if as_json:
-        print_json(show.report())
+        print_json(report)
     else:
-        console().print(tables(show.report()))
-
-
-class Demonstration:
-    """An index full of subscriptions, events for it, and a tally."""
-
-    def __init__(self, seed: int) -> None:
-        self.loaded = Loaded(MatchIndex(), workload("stock", seed))
-        self._tally = Tally()
-        self._newcomers: Iterator[str] = iter(())
-        self._load_s = 0.0
-        self._seconds = 0.0
-
-    def load(self, subscriptions: int, advance: Callable[[int], None]) -> None:
-        """The synthetic subscriptions, and the named ones."""
-        begin = time.perf_counter()
-        self.loaded.load(subscriptions, advance)
-        self.loaded.index.add_many(EXAMPLES.items())
-        self._load_s = time.perf_counter() - begin
-        self._newcomers = self.loaded.workload.filter_texts(subscriptions, FILTERS_MAX)
-
-    def run(self, seconds: float) -> Iterator[DemoReport]:
-        """Match for so long; a report now and then."""
-        batches = _batches(self.loaded.workload.events(EVENTS))
-        begin = time.perf_counter()
-        redraw_at_s = 0.0
-        for batch in itertools.cycle(batches):
-            self._match(batch)
-            self._update(int(self._seconds * UPDATES_PER_S))
-            self._seconds = time.perf_counter() - begin
-            if self._seconds >= redraw_at_s:
-                yield self.report()
-                redraw_at_s = self._seconds + REDRAW_AFTER_S
-            if self._seconds >= seconds:
-                return
-
-    def report(self) -> DemoReport:
-        """Everything so far."""
-        return self._tally.report(
-            engine=self.loaded.index.engine,
-            subscriptions=len(self.loaded.index),
-            load_s=self._load_s,
-            seconds=self._seconds,
-            examples=EXAMPLES,
-        )
-
-    def _match(self, batch: list[EventMapping]) -> None:
-        begin = cpu_ns()
-        answers = self.loaded.index.match_batch(batch)
-        self._tally.count(batch, answers, cpu_ns() - begin)
-
-    def _update(self, due: int) -> None:
-        """Let as many subscriptions come, and as many go, as are due by now."""
-        pairs = (due - self._tally.updates) // 2
-        self.loaded.add(list(itertools.islice(self._newcomers, pairs)))
-        self.loaded.remove(range(self.loaded.start, self.loaded.start + pairs))
-        self._tally.updates += 2 * pairs
-
-
-def _batches(events: list[EventMapping]) -> list[list[EventMapping]]:
-    starts = range(0, len(events), BATCH_EVENTS)
-    return [events[start : start + BATCH_EVENTS] for start in starts]
+        print_verdict(report.verdict)
+        if report.missing:
+            typer.echo(f"not arrived in time: {report.missing}")
+        typer.echo(f"{report.brokers} brokers, {report.seconds:.0f} s in all.")
+        typer.echo(NEXT)
+    if not report.verdict.clean or report.missing:
+        raise typer.Exit(1)
 
 
 @contextmanager
-def _display(*, live: bool) -> Iterator[Live | None]:
-    """Moving tables on a terminal, nothing elsewhere; they vanish when the last ones come."""
-    screen = console()
-    if not live or not screen.is_terminal:
-        yield None
+def _directory(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep
         return
-    with Live(console=screen, auto_refresh=False, transient=True) as display:
-        yield display
+    with tempfile.TemporaryDirectory(prefix="anabranch-demo-") as folder:
+        yield Path(folder)
+
+
+class Demonstration:
+    """A network, its traffic, and what is done to them."""
+
+    def __init__(self, directory: Path, rate: float, *, quiet: bool) -> None:
+        self._directory = directory
+        self._rate = rate
+        self._quiet = quiet
+        self._screen = console()
+        self._live: Live | None = None
+        self._begin = time.monotonic()
+        self._phase = ""
+        self._events: list[Event] = []
+        self._moment: Moment | None = None
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    async def run(self) -> DemoReport:
+        """From the first broker to the verdict."""
+        network = LocalNetwork(network_from(SHAPE), self._directory)
+        self._say(f"starting {len(network.brokers)} broker processes")
+        async with network:
+            drill = Drill(network, self._directory / "traces", seed=1)
+            try:
+                await self._populate(drill)
+                with self._display():
+                    missing = await self._perform(drill)
+                verdict = await drill.verdict()
+                last = moment_of(drill, self._seconds, "the end", None)
+            finally:
+                await drill.close()
+        return DemoReport(
+            brokers=len(network.brokers),
+            seconds=self._seconds,
+            events=tuple(self._events),
+            last=last,
+            missing=missing,
+            verdict=verdict,
+        )
+
+    async def _populate(self, drill: Drill) -> None:
+        self._say(f"{len(READERS)} subscribers, two of them durable, and 2 publishers connect")
+        readers = [
+            drill.listen(name, text, *edges, durable=durable, options=_BRISK)
+            for name, text, edges, durable in READERS
+        ]
+        await asyncio.gather(*readers)
+        await drill.speak("west", "e1", rate=self._rate / 2, options=_BRISK)
+        await drill.speak("east", "e4", rate=self._rate / 2, options=_BRISK)
+
+    async def _perform(self, drill: Drill) -> str:
+        watching = asyncio.create_task(self._watch(drill))
+        try:
+            self._say("all is well")
+            await asyncio.sleep(CALM_S)
+            for what, victims in BLOWS:
+                await self._strike(drill, what, victims)
+            drill.healed()
+            self._say("publishing stops; what is on the way arrives")
+            return await drill.settle(SETTLE_BOUND_S)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _strike(self, drill: Drill, what: str, victims: tuple[str, ...]) -> None:
+        names = ", ".join(victims)
+        self._say(f"kill -9 of {what}: {names}")
+        await drill.network.kill(*victims)
+        await asyncio.sleep(AWAY_S)
+        self._say(f"{names} started again")
+        await drill.network.revive(*victims)
+        await asyncio.sleep(CALM_S / 2)
+
+    # -- showing --------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._phase = text
+        self._events.append(Event(seconds=round(self._seconds, 2), text=text))
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.console.print(f"{self._seconds:5.1f} s  {text}")
+        else:
+            typer.echo(f"{self._seconds:5.1f} s  {text}")
+
+    async def _watch(self, drill: Drill) -> None:
+        while True:
+            self._moment = moment_of(drill, self._seconds, self._phase, self._moment)
+            if self._live is not None:
+                self._live.update(tables(self._moment), refresh=True)
+            elif not self._quiet:
+                typer.echo(line(self._moment))
+            await asyncio.sleep(REDRAW_AFTER_S if self._live is not None else LINE_AFTER_S)
+
+    @contextmanager
+    def _display(self) -> Iterator[None]:
+        """Moving tables on a terminal; they vanish when the verdict comes."""
+        if self._quiet or not self._screen.is_terminal:
+            yield
+            return
+        with Live(console=self._screen, auto_refresh=False, transient=True) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self._live = None

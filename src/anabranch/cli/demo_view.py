@@ -1,130 +1,135 @@
-"""What the demonstration shows: a tally while it runs, and a report of it.
+"""What the demonstration shows: one moment of it as tables or as a line, and the end.
 
-`Tally` counts; it is the only state, and it lives as long as the demonstration. `DemoReport` is the
-tally at one moment, as a value; the tables are drawn from that, the live ones and the last alike.
+A `Moment` is a value; the live tables and the plain lines are drawn from it. This module keeps no
+state.
 """
-
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-#: How many symbols are shown.
-TOP_SYMBOLS = 5
+from anabranch.local.drill import Drill
+from anabranch.local.verdict import Verdict
 
 
-class Example(msgspec.Struct, frozen=True):
-    """A subscription with a name, and how often it fired."""
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscriber."""
 
     name: str
     filter: str
-    fired: int
+    quality: str
+    #: The broker it is at.
+    home: str
+    received: int
+    outstanding: int
+    lag_ms: float
+    #: The longest time without an event while one was on its way.
+    silent_s: float
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """The demonstration at one moment."""
+
+    seconds: float
+    phase: str
+    published: int
+    confirmed: int
+    #: Since the moment before.
+    published_per_s: float
+    delivered_per_s: float
+    #: Broker → its state.
+    brokers: dict[str, str]
+    readers: tuple[Reader, ...]
+
+    @property
+    def delivered(self) -> int:
+        """By all subscribers."""
+        return sum(reader.received for reader in self.readers)
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """The brokers that do not serve."""
+        return tuple(name for name, state in self.brokers.items() if state != "ready")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done to the network."""
+
+    seconds: float
+    text: str
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened so far."""
+    """The whole demonstration."""
 
-    engine: str
-    subscriptions: int
-    load_s: float
+    brokers: int
     seconds: float
-    events: int
-    #: Events per second of wall time, updates and display included.
-    events_per_s: float
-    #: CPU time of matching alone.
-    us_per_event: float
-    matches_per_event: float
-    updates: int
-    examples: list[Example]
-    #: The symbols whose events found most subscriptions, with how many they found.
-    top_symbols: list[tuple[str, int]]
+    events: tuple[Event, ...]
+    last: Moment
+    #: What did not arrive in time, for people.
+    missing: str
+    verdict: Verdict
 
 
-class Tally:
-    """Counts of everything that happened."""
-
-    def __init__(self) -> None:
-        self.events = 0
-        self.matches = 0
-        self.matching_ns = 0
-        self.updates = 0
-        self._fired: Counter[str] = Counter()
-        self._by_symbol: Counter[str] = Counter()
-
-    def count(
-        self,
-        events: Sequence[Mapping[str, str | int]],
-        answers: Iterable[Sequence[object]],
-        matching_ns: int,
-    ) -> None:
-        """A batch of events was matched; ids that are text are examples."""
-        self.events += len(events)
-        self.matching_ns += matching_ns
-        for event, answer in zip(events, answers, strict=True):
-            self.matches += len(answer)
-            self._by_symbol[str(event["symbol"])] += len(answer)
-            self._fired.update(name for name in answer if isinstance(name, str))
-
-    def report(
-        self,
-        *,
-        engine: str,
-        subscriptions: int,
-        load_s: float,
-        seconds: float,
-        examples: Mapping[str, str],
-    ) -> DemoReport:
-        """Everything so far."""
-        events = max(self.events, 1)
-        return DemoReport(
-            engine=engine,
-            subscriptions=subscriptions,
-            load_s=load_s,
-            seconds=seconds,
-            events=self.events,
-            events_per_s=self.events / max(seconds, 1e-9),
-            us_per_event=self.matching_ns / 1e3 / events,
-            matches_per_event=self.matches / events,
-            updates=self.updates,
-            examples=[Example(name, text, self._fired[name]) for name, text in examples.items()],
-            top_symbols=self._by_symbol.most_common(TOP_SYMBOLS),
+def moment_of(drill: Drill, seconds: float, phase: str, before: Moment | None) -> Moment:
+    """How things stand now."""
+    readers = tuple(
+        Reader(
+            name=each.name,
+            filter=str(each.filter),
+            quality="durable" if each.is_durable else "reliable",
+            home=each.client.broker if each.client.is_connected else "…",
+            received=each.received,
+            outstanding=max(0, each.expected - each.received),
+            lag_ms=1_000 * each.lag_s,
+            silent_s=each.silent_s,
         )
+        for each in drill.listeners.values()
+    )
+    published = sum(each.published for each in drill.speakers.values())
+    passed_s = max(seconds - before.seconds, 1e-9) if before else max(seconds, 1e-9)
+    delivered = sum(reader.received for reader in readers)
+    return Moment(
+        seconds=seconds,
+        phase=phase,
+        published=published,
+        confirmed=sum(each.confirmed for each in drill.speakers.values()),
+        published_per_s=(published - (before.published if before else 0)) / passed_s,
+        delivered_per_s=(delivered - (before.delivered if before else 0)) / passed_s,
+        brokers={name: drill.network.state(name) for name in drill.network.brokers},
+        readers=readers,
+    )
 
 
-def tables(report: DemoReport) -> RenderableType:
-    """The report for people."""
-    return Group(_figures(report), _examples(report), _symbols(report))
+def line(moment: Moment) -> str:
+    """A moment in one line."""
+    waiting = sum(reader.outstanding for reader in moment.readers)
+    return (
+        f"{moment.seconds:5.1f} s  published {moment.published:,} ({moment.published_per_s:,.0f}/s)"
+        f"  confirmed {moment.confirmed:,}  delivered {moment.delivered:,}"
+        f" ({moment.delivered_per_s:,.0f}/s)  on the way {waiting:,}"
+        f"  down: {', '.join(moment.down) or 'none'}"
+    )
 
 
-def _figures(report: DemoReport) -> Table:
-    table = Table(title="Matching live", title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("subscriptions", f"{report.subscriptions:,}")
-    table.add_row("loaded from text in", f"{report.load_s:.1f} s")
-    table.add_row("engine", report.engine)
-    table.add_row("running for", f"{report.seconds:.1f} s")
-    table.add_row("events", f"{report.events:,}")
-    table.add_row("events per second", f"{report.events_per_s:,.0f}")
-    table.add_row("matching, µs per event", f"{report.us_per_event:.2f}")
-    table.add_row("matches per event", f"{report.matches_per_event:.1f}")
-    table.add_row("subscriptions replaced meanwhile", f"{report.updates // 2:,}")
-    return table
+def tables(moment: Moment) -> RenderableType:
+    """A moment for a terminal."""
+    return Group(
+        f"{moment.phase}",
+        line(moment),
+        " ".join(
+            f"{name}{'' if state == 'ready' else f'[{state}]'}"
+            for name, state in moment.brokers.items()
+        ),
+        _readers(moment),
+    )
 
 
-def _examples(report: DemoReport) -> Table:
-    table = Table("subscription", "filter", "fired", title="Examples", title_justify="left")
-    table.columns[2].justify = "right"
-    for example in report.examples:
-        table.add_row(example.name, example.filter, f"{example.fired:,}")
-    return table
-
-
-def _symbols(report: DemoReport) -> Table:
-    table = Table("symbol", "matches", title="Most wanted", title_justify="left")
-    table.columns[1].justify = "right"
-    for symbol, matches in report.top_symbols:
-        table.add_row(symbol, f"{matches:,}")
+def _readers(moment: Moment) -> Table:
+    table = Table("subscriber", "filter", "quality", "at", "received", "on the way", "lag ms")
+    for column in table.columns[4:]:
+        column.justify = "right"
+    for reader in moment.readers:
+        numbers = (f"{reader.received:,}", f"{reader.outstanding:,}", f"{reader.lag_ms:.0f}")
+        table.add_row(reader.name, reader.filter, reader.quality, reader.home, *numbers)
     return table

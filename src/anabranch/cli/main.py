@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 import anabranch
-from anabranch.cli import demo, filters, sim
+from anabranch.cli import (
+    broker,
+    demo,
+    filters,
+    log,
+    network,
+    publish,
+    sim,
+    status,
+    subscribe,
+    top,
+    trace,
+    up,
+)
 from anabranch.cli.bench import app as bench_app
 from anabranch.cli.errors import PROGRAM, CommandGroup
 
@@ -46,9 +59,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(filters.app)
+app.add_typer(network.app)
 app.add_typer(bench_app)
+app.add_typer(trace.app)
+app.add_typer(log.app)
+app.command("broker")(broker.broker)
 app.command("demo")(demo.demo)
+app.command("pub")(publish.pub)
 app.command("sim")(sim.sim)
+app.command("sub")(subscribe.sub)
+app.command("status")(status.status)
+app.command("top")(top.top)
+app.command("up")(up.up)
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,8 +4,9 @@ A limit of age or of bytes has to know where the log is too old or too large, th
 on disk only. Nothing is kept per tick: neighbouring ticks form a *chapter*, with its last tick, the
 time of that, and its bytes. Rules:
 
-1. A chapter is closed once it spans a 64th of the age limit, or of the bytes that are allowed. So
-   there are about 130 of them at most, however long the log, if what is too old is forgotten.
+1. A chapter is closed once it spans a 64th of the age limit, of the time for which ticks are kept,
+   or of the bytes that are allowed. So there are some hundreds of them at most, however long the
+   log, if what is too old is forgotten.
 2. Age goes by chapters: a tick is too old when the last tick of its chapter is. That is never too
    early, and at most a 64th of the limit too late.
 3. Bytes are those of records. A chapter of which a part is forgotten counts as a whole until all of
@@ -23,6 +24,7 @@ from collections.abc import Iterable
 import msgspec
 
 _PARTS = 64
+_NEVER = float("inf")
 
 
 class Chapter(msgspec.Struct, array_like=True, gc=False):
@@ -40,9 +42,9 @@ class Chapters:
 
     __slots__ = ("_age_s_max", "_bytes_part", "_chapters", "_span_s", "size")
 
-    def __init__(self, age_s_max: float | None, bytes_max: int) -> None:
+    def __init__(self, age_s_max: float | None, bytes_max: int, keep_s: float = 0.0) -> None:
         self._age_s_max = age_s_max
-        self._span_s = float("inf") if age_s_max is None else age_s_max / _PARTS
+        self._span_s = min(age_s_max or _NEVER, keep_s or _NEVER) / _PARTS
         self._bytes_part = bytes_max // _PARTS
         #: Oldest first.
         self._chapters: deque[Chapter] = deque()
@@ -89,18 +91,27 @@ class Chapters:
 
     def old_at(self, synced: int) -> float | None:
         """When the oldest chapter will be too old; None if none will, or it is not all synced."""
-        if self._age_s_max is None or not self._chapters or self._chapters[0].last > synced:
+        if self._age_s_max is None:
             return None
-        return self._chapters[0].seen_s + self._age_s_max
+        return self.aged_at(self._age_s_max, synced)
+
+    def aged_at(self, age_s: float, synced: int) -> float | None:
+        """When the oldest chapter will be of this age; None if there is none that is all synced."""
+        if not self._chapters or self._chapters[0].last > synced:
+            return None
+        return self._chapters[0].seen_s + age_s
 
     def too_old(self, now: float, synced: int) -> int:
         """The newest synced tick that is too old; 0 if there is none."""
+        return 0 if self._age_s_max is None else self.aged(self._age_s_max, now, synced)
+
+    def aged(self, age_s: float, now: float, synced: int) -> int:
+        """The newest synced tick of this age; 0 if there is none."""
         found = 0
-        if self._age_s_max is not None:
-            for chapter in self._chapters:
-                if chapter.last > synced or chapter.seen_s + self._age_s_max > now:
-                    break
-                found = chapter.last
+        for chapter in self._chapters:
+            if chapter.last > synced or chapter.seen_s + age_s > now:
+                break
+            found = chapter.last
         return found
 
     def beyond(self, bytes_max: int) -> int:

@@ -109,6 +109,9 @@ class Intake:
         ):
             return Refusal("the disk is behind: too many events wait for it; send again later")
         full = self._ledger.why_full()
+        if full:
+            asks += self._ledger.forget_kept()
+            full = self._ledger.why_full()
         if full and options.retention == "lossy":
             asks += self._ledger.make_room()
             full = self._ledger.why_full()

@@ -105,7 +105,7 @@ class Ledger:
         self._options = options
         #: The clock of this life, as it was told last.
         self._now = now
-        self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max)
+        self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max, options.keep_s)
         catalog = recovered.catalog
         self.beginning = beginning = _beginning(catalog)
         self.checkpoint = checkpoint = stored_checkpoint(catalog)
@@ -228,6 +228,10 @@ class Ledger:
         if self.chapters.size >= options.log_bytes_max:
             return f"{self.chapters.size} bytes"
         return ""
+
+    def forget_kept(self) -> list[Ask]:
+        """Forget what is kept although nobody needs it."""
+        return self.forget(self.release.all_done()) if self._options.keep_s else []
 
     def make_room(self) -> list[Ask]:
         """Forget the oldest ticks although somebody may need them."""

@@ -23,6 +23,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # -- origin
     #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
     retention: Literal["refuse", "lossy"] = "refuse"
+    #: Ticks that nobody needs any more are kept for this long, for those who come later and ask
+    #: for them; unless the log is full.
+    keep_s: float = 0.0
     #: Ticks, and bytes of their records, that a log may hold before retention speaks.
     log_ticks_max: int = 100_000_000
     log_bytes_max: int = 1 << 40

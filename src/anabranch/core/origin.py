@@ -17,9 +17,10 @@ knows what edges are done with; here they meet the network and the clock. Rules:
    decrease. New versions are gathered for `mark_after_s`.
 3. A full log still takes `MARKS_RESERVE` marks of `MARKS_RESERVE_BYTES`, so that subscriptions
    start; a full disk does not.
-4. Ticks are deleted up to what all edges are done with, at most once per `done_every_s`, and only
-   when the catalog has what their records told. With lossy retention, ticks older than
-   `log_age_s_max` go as well, done or not; whoever asks for them is told that they are withheld.
+4. Ticks are deleted up to what all edges are done with, at most once per `done_every_s`, not before
+   they are `keep_s` old (unless the log is full), and only when the catalog has what their records
+   told. With lossy retention, ticks older than `log_age_s_max` go as well, done or not; whoever
+   asks for them is told that they are withheld.
 5. A stream that is idle, and not empty, tells its head every `head_every_s`. The first thing it
    tells after a start is its marks, and then its head; whoever lacks ticks then asks.
 6. No tick after a head was made before the time that the head tells (but after a crash the clock
@@ -243,8 +244,24 @@ class Origin:
         return release.any_done() if early else release.all_done()
 
     def _release_later(self, now: float) -> None:
-        if self._release_at is None and self._released() >= self._tail.oldest:
-            self._release_at = now + self._options.done_every_s
+        if self._release_at is not None or self._released() < self._tail.oldest:
+            return
+        self._release_at = now + self._options.done_every_s
+        if self._options.keep_s:
+            kept_until = self._ledger.chapters.aged_at(self._options.keep_s, self._tail.synced)
+            self._release_at = max(self._release_at, kept_until or 0.0)
+
+    def _release(self, now: float) -> list[Ask]:
+        """Forget what nobody needs, and what was kept for long enough."""
+        self._release_at = None
+        tick = self._released()
+        if self._options.keep_s:
+            chapters, synced = self._ledger.chapters, self._tail.synced
+            tick = min(tick, chapters.aged(self._options.keep_s, now, synced))
+        asks = self._ledger.forget(tick)
+        if self._options.keep_s:
+            self._release_later(now)
+        return asks
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -267,8 +284,7 @@ class Origin:
         if self._mark_at is not None and self._mark_at <= now:
             asks += self._mark(now)
         if self._release_at is not None and self._release_at <= now:
-            self._release_at = None
-            asks += self._ledger.forget(self._released())
+            asks += self._release(now)
         old_at = self._ledger.old_at()
         if old_at is not None and old_at <= now:
             asks += self._ledger.forget_old(now)

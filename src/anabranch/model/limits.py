@@ -41,6 +41,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # -- links and sessions
     #: Bytes of one frame, without its length in front; room for one event at least.
     frame_bytes_max: int = 16 * 1024 * 1024
+    #: Connections of clients to one broker.
+    connections_max: int = 10_000
+    #: Connections to one broker, of clients and neighbours, that have not said yet who they are.
+    greetings_max: int = 256
+    #: Bytes that may wait to be sent before a link, or a client, counts as full.
+    link_waiting_bytes_max: int = 16 * 1024 * 1024
+    client_waiting_bytes_max: int = 4 * 1024 * 1024
 
     # -- edges
     #: Subscriptions of one edge, those on their way included.

@@ -4,12 +4,15 @@ A log is a row of segments, each a file that is only ever appended to. This modu
 bytes in, bytes out. Whoever owns the files writes what is encoded here and reads back by `scan`.
 
     segment    header entry entry … [zeros]
-    header     "anabrlog"  format version 2  salt 4  first tick 8  CRC 4  0xE7
+    header     "anabrlog"  format version 2  salt 4  first tick 8  owner 4  CRC 4  0xE7
     entry      kind 1  length 4  tick 8  CRC of these and the salt 4
                body
                CRC of all before 4  0xE7
 
-Numbers are big-endian. An entry is a *record*, the body of one tick, or a *seal*, without a body:
+Numbers are big-endian. The owner is a number made of the network's and the broker's name; 0 is
+anybody. A header of format 1 has no owner; all else is the same, so its segments are read and gone
+on with as they are. From format 2 on a header has this size, so that a later format can be told
+from damage. An entry is a *record*, the body of one tick, or a *seal*, without a body:
 all ticks up to the seal's were synced before it was written. Ticks of records are dense. Zeros at
 the end are room that was reserved and is not used yet.
 
@@ -42,7 +45,7 @@ The scan reads entries until one cannot be read, at the offset *o*, where tick *
    beginning of the sector or from *o* on: `torn`, a write out of order.
 5. Everything else is corrupt: a bit was changed in what was written.
 6. An entry that can be read but has another tick than its place demands is corrupt, as is a seal
-   of a tick that never came, and a header that is complete and wrong.
+   of a tick that never came, and a header that is complete and wrong, or of another owner.
 7. Whoever scans may know from elsewhere that ticks were confirmed: from the segment that follows,
    or from the catalog. If they are not there, the log is corrupt, whatever the rules above say.
 
@@ -60,7 +63,8 @@ This module keeps no state.
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Literal
 from zlib import crc32
 
@@ -68,27 +72,30 @@ import msgspec
 
 from anabranch.model.errors import LocalError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 #: What disks write as a whole or not at all, at least.
 SECTOR_BYTES = 512
 
 _MAGIC = b"anabrlog"
 _END = 0xE7
-_RECORD, _SEAL = 0xA6, 0x59
+RECORD, SEAL = 0xA6, 0x59
 #: How entries begin, with a tick below 2**63: quick to look for in what cannot be read in order.
 _entry_start = re.compile(b"[\xa6\x59](?=.{4}[\0-\x7f])", re.DOTALL)
 
-_segment_fields = struct.Struct(">8sHIQ")
+_segment_fields = struct.Struct(">8sHIQI")
+_segment_fields_1 = struct.Struct(">8sHIQ")
+_VERSION_END = 10
 _entry_fields = struct.Struct(">BIQ")
 _entry_head = struct.Struct(">BIQI")
 _entry_tail = _segment_tail = struct.Struct(">IB")
 
 HEADER_BYTES = _segment_fields.size + _segment_tail.size
-_HEAD_BYTES = _entry_head.size
-_TAIL_BYTES = _entry_tail.size
+HEAD_BYTES = _entry_head.size
+TAIL_BYTES = _entry_tail.size
 #: What an entry takes beside its body.
-ENTRY_OVERHEAD_BYTES = _HEAD_BYTES + _TAIL_BYTES
-_BODY_BYTES_MAX = 2**32 - 1
+ENTRY_OVERHEAD_BYTES = HEAD_BYTES + TAIL_BYTES
+#: What the length of an entry can say.
+BODY_BYTES_MAX = 2**32 - 1
 
 
 class CorruptError(LocalError):
@@ -125,6 +132,10 @@ class Scan(msgspec.Struct, frozen=True):
     sealed_tick: int
     #: To be used for further entries of this segment.
     salt: int
+    #: Where the entry of each record begins.
+    offsets: list[int]
+    #: Of the header; `FORMAT_VERSION` if there is none yet.
+    version: int
 
     @property
     def last_tick(self) -> int:
@@ -135,22 +146,38 @@ class Scan(msgspec.Struct, frozen=True):
 # -- writing ------------------------------------------------------------------------------------
 
 
-def segment_header(first_tick: int, salt: int = 0) -> bytes:
+def segment_owner(network: str, broker: str) -> int:
+    """The number that stands for a broker in the headers of its segments; never 0."""
+    return crc32(f"{network}\0{broker}".encode()) or 1
+
+
+def segment_header(first_tick: int, salt: int = 0, owner: int = 0) -> bytes:
     """The beginning of a segment whose first record will have this tick."""
-    fields = _segment_fields.pack(_MAGIC, FORMAT_VERSION, salt, first_tick)
+    fields = _segment_fields.pack(_MAGIC, FORMAT_VERSION, salt, first_tick, owner)
     return fields + _segment_tail.pack(crc32(fields), _END)
 
 
 def encode_entry(tick: int, body: bytes, salt: int = 0) -> bytes:
     """The record of one tick."""
-    if len(body) > _BODY_BYTES_MAX:
+    if len(body) > BODY_BYTES_MAX:
         raise LocalError(f"a record of {len(body)} bytes is too large; split the event")
-    return _entry(_RECORD, tick, body, salt)
+    return _entry(RECORD, tick, body, salt)
+
+
+def encode_entries(first_tick: int, bodies: Iterable[bytes], salt: int = 0) -> list[bytes]:
+    """The records of consecutive ticks, each in four parts: to be joined, and quick to make."""
+    pack, pack_tail = _entry_fields.pack, _entry_tail.pack
+    parts: list[bytes] = []
+    for tick, body in enumerate(bodies, first_tick):
+        fields = pack(RECORD, len(body), tick)
+        crc = crc32(fields, salt)
+        parts += (fields, crc.to_bytes(4), body, pack_tail(crc32(body, crc), _END))
+    return parts
 
 
 def encode_seal(tick: int, salt: int = 0) -> bytes:
     """Says that all ticks up to this one were synced."""
-    return _entry(_SEAL, tick, b"", salt)
+    return _entry(SEAL, tick, b"", salt)
 
 
 def _entry(kind: int, tick: int, body: bytes, salt: int) -> bytes:
@@ -164,12 +191,18 @@ def _entry(kind: int, tick: int, body: bytes, salt: int) -> bytes:
 
 
 def scan(
-    data: bytes, expected_first_tick: int, *, confirmed_tick: int = 0, path: str = "segment"
+    data: bytes,
+    expected_first_tick: int,
+    *,
+    confirmed_tick: int = 0,
+    owner: int = 0,
+    path: str = "segment",
 ) -> Scan:
     """All records of a segment, or `CorruptError`. See the rules at the top of this module.
 
-    `confirmed_tick`: ticks up to this one must be there. `path` names the file in errors."""
-    found = _Reading(data, expected_first_tick, path).result()
+    `confirmed_tick`: ticks up to this one must be there. `owner`: whose segment it has to be, if
+    that is not 0. `path` names the file in errors."""
+    found = _Reading(data, expected_first_tick, owner, path).result()
     if found.last_tick < confirmed_tick:
         raise CorruptError(
             f"ticks up to {confirmed_tick} were confirmed, but the log ends before that",
@@ -183,12 +216,15 @@ def scan(
 class _Reading:
     """One pass over a segment."""
 
-    def __init__(self, data: bytes, first_tick: int, path: str) -> None:
+    def __init__(self, data: bytes, first_tick: int, owner: int, path: str) -> None:
         self.data = data
         self.path = path
         self.first_tick = first_tick
+        self.owner = owner
         self.salt = 0
+        self.version = FORMAT_VERSION
         self.records: list[bytes] = []
+        self.offsets: list[int] = []
         #: Everything before is good.
         self.offset = 0
         #: The tick of the next record.
@@ -204,7 +240,16 @@ class _Reading:
             state: Literal["whole", "torn"] = "whole" if content_end == self.offset else "torn"
         else:
             state = "torn"
-        return Scan(self.records, self.offset, state, self.first_tick, self.sealed_tick, self.salt)
+        return Scan(
+            self.records,
+            self.offset,
+            state,
+            self.first_tick,
+            self.sealed_tick,
+            self.salt,
+            self.offsets,
+            self.version,
+        )
 
     def _corrupt(self, reason: str) -> CorruptError:
         return CorruptError(reason, path=self.path, offset=self.offset, tick=self.tick)
@@ -215,32 +260,35 @@ class _Reading:
         content = data[: min(HEADER_BYTES, _content_end(data, 0))]
         if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
             raise self._corrupt("this is no segment of a log")
-        if len(content) < HEADER_BYTES:
+        version = int.from_bytes(content[len(_MAGIC) : _VERSION_END])
+        fields = _segment_fields_1 if version == 1 else _segment_fields
+        if len(content) < fields.size + _segment_tail.size:
             return False
-        _, version, salt, first_tick = _segment_fields.unpack_from(data)
-        good = (crc32(data[: _segment_fields.size]), _END)
-        if _segment_tail.unpack_from(data, _segment_fields.size) != good:
+        _, _, salt, first_tick, *owners = fields.unpack_from(data)
+        good = (crc32(data[: fields.size]), _END)
+        if _segment_tail.unpack_from(data, fields.size) != good:
             raise self._corrupt("the header of the segment was changed after it was written")
-        if version != FORMAT_VERSION:
+        if version > FORMAT_VERSION:
             raise LocalError(
-                f"{self.path} has format {version}, this program knows only {FORMAT_VERSION};"
-                " start the version that wrote it"
+                f"{self.path} has format {version}, this program knows only formats up to"
+                f" {FORMAT_VERSION}; start the version that wrote it"
             )
         if first_tick != self.first_tick:
             raise self._corrupt(f"the segment begins with tick {first_tick}")
-        self.salt = salt
-        self.offset = HEADER_BYTES
+        if any(owner not in (0, self.owner) for owner in owners if self.owner):
+            raise self._corrupt("the segment belongs to the log of another broker")
+        self.salt, self.version = salt, version
+        self.offset = fields.size + _segment_tail.size
         return True
 
     def _read_entries(self) -> None:
         """Go on as long as entries are good and in order."""
-        data, salt = self.data, self.salt
-        while (entry := _entry_at(data, self.offset, salt)) is not None:
-            kind, tick, end = entry
-            if kind == _RECORD:
+        for kind, tick, body, end in good_entries(self.data, self.offset, self.salt):
+            if kind == RECORD:
                 if tick != self.tick:
                     raise self._corrupt(f"the record of tick {tick} stands in its place")
-                self.records.append(data[self.offset + _HEAD_BYTES : end - _TAIL_BYTES])
+                self.offsets.append(self.offset)
+                self.records.append(body)
                 self.tick += 1
             elif tick >= self.tick:
                 raise self._corrupt(f"it was confirmed, up to tick {tick}, and is not there")
@@ -252,11 +300,11 @@ class _Reading:
         """Return if an interrupted write explains what stands at the offset: rules 2 to 5."""
         data, offset, salt = self.data, self.offset, self.salt
         behind = [*_entries_behind(data, offset, salt, self.tick)]
-        sealed_tick = max((tick for kind, tick in behind if kind == _SEAL), default=0)
+        sealed_tick = max((tick for kind, tick in behind if kind == SEAL), default=0)
         if sealed_tick:
             raise self._corrupt(f"it cannot be read, though ticks up to {sealed_tick} were synced")
-        head = _head_at(data, offset, salt)
-        end = offset + (_HEAD_BYTES if head is None else ENTRY_OVERHEAD_BYTES + head[1])
+        head = head_at(data, offset, salt)
+        end = offset + (HEAD_BYTES if head is None else ENTRY_OVERHEAD_BYTES + head[1])
         if content_end < end:
             if behind:
                 raise self._corrupt(f"a part is missing between it and tick {behind[0][1]}")
@@ -264,30 +312,35 @@ class _Reading:
             raise self._corrupt("its record was changed after it was written")
 
 
-def _head_at(data: bytes, offset: int, salt: int) -> tuple[int, int, int, int] | None:
-    """Kind, length, tick and CRC of the entry there; None if that is no header of an entry."""
-    if len(data) - offset < _HEAD_BYTES:
+def head_at(data: bytes, offset: int, salt: int) -> tuple[int, int, int, int] | None:
+    """Kind, length, tick and CRC of the entry there; None if there is no good header of one."""
+    if len(data) - offset < HEAD_BYTES:
         return None
     head: tuple[int, int, int, int] = _entry_head.unpack_from(data, offset)
     fields = data[offset : offset + _entry_fields.size]
-    if head[0] not in (_RECORD, _SEAL) or crc32(fields, salt) != head[3]:
+    if head[0] not in (RECORD, SEAL) or crc32(fields, salt) != head[3]:
         return None
     return head
 
 
-def _entry_at(data: bytes, offset: int, salt: int) -> tuple[int, int, int] | None:
-    """Kind, tick and end of the entry there; None if there is no good one."""
-    head = _head_at(data, offset, salt)
-    if head is None:
-        return None
-    kind, length, tick, crc = head
-    body = offset + _HEAD_BYTES
-    tail = body + length
-    if len(data) - tail < _TAIL_BYTES:
-        return None
-    if _entry_tail.unpack_from(data, tail) != (crc32(data[body:tail], crc), _END):
-        return None
-    return kind, tick, tail + _TAIL_BYTES
+def good_entries(data: bytes, offset: int, salt: int) -> Iterator[tuple[int, int, bytes, int]]:
+    """Kind, tick, body and end of the entries from there on, up to the first that is not good."""
+    size = len(data) - ENTRY_OVERHEAD_BYTES
+    unpack_head, unpack_tail, fields_bytes = (
+        _entry_head.unpack_from,
+        _entry_tail.unpack_from,
+        _entry_fields.size,
+    )
+    while offset <= size:
+        kind, length, tick, crc = unpack_head(data, offset)
+        if length > size - offset or crc32(data[offset : offset + fields_bytes], salt) != crc:
+            return
+        tail = offset + HEAD_BYTES + length
+        body = data[offset + HEAD_BYTES : tail]
+        if unpack_tail(data, tail) != (crc32(body, crc), _END) or kind not in (RECORD, SEAL):
+            return
+        offset = tail + TAIL_BYTES
+        yield kind, tick, body, offset
 
 
 def _content_end(data: bytes, start: int) -> int:
@@ -300,9 +353,17 @@ def _entries_behind(
 ) -> Iterator[tuple[int, int]]:
     """Kind and tick of every good entry behind `offset` whose tick is at least this."""
     for start in _entry_start.finditer(data, offset + 1):
-        entry = _entry_at(data, start.start(), salt)
-        if entry is not None and entry[1] >= least_tick:
-            yield entry[:2]
+        for kind, tick, _, _ in islice(good_entries(data, start.start(), salt), 1):
+            if tick >= least_tick:
+                yield kind, tick
+
+
+def newest_tick(data: bytes, offset: int, least_tick: int) -> int:
+    """The newest tick, from `least_tick` on, that good entries at `offset` or behind it name; or 0.
+
+    For segments that cannot be read in order: whatever is left of their entries counts."""
+    salt = int.from_bytes(data[_VERSION_END : _VERSION_END + 4])
+    return max((tick for _, tick in _entries_behind(data, offset - 1, salt, least_tick)), default=0)
 
 
 def _has_unwritten_sector(data: bytes, start: int, end: int) -> bool:

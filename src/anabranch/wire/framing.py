@@ -45,14 +45,20 @@ class FrameReader:
         #: What broke the reader, or "".
         self._failure = ""
 
-    def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
-        """The frames that are complete with this chunk, each without its length."""
+    def allow(self, bytes_max: int) -> None:
+        """Frames may have this many bytes from the next one on."""
+        self._bytes_max = bytes_max
+
+    def feed(self, chunk: bytes | bytearray | memoryview, frames_max: int = -1) -> list[bytes]:
+        """The frames that are complete with this chunk, each without its length.
+
+        Frames beyond `frames_max` are left for the next call."""
         if self._failure:
             raise RemoteError(self._failure)
         self._buffer += chunk
         try:
             with memoryview(self._buffer) as view:
-                frames, end = _split(view, self._bytes_max)
+                frames, end = _split(view, self._bytes_max, frames_max)
         except RemoteError as error:
             self._failure = str(error)
             self._buffer.clear()
@@ -61,11 +67,11 @@ class FrameReader:
         return frames
 
 
-def _split(view: memoryview, bytes_max: int) -> tuple[list[bytes], int]:
+def _split(view: memoryview, bytes_max: int, frames_max: int) -> tuple[list[bytes], int]:
     """The complete frames, and where they end."""
-    frames = []
+    frames: list[bytes] = []
     start, available = 0, len(view)
-    while available - start >= LENGTH_BYTES:
+    while available - start >= LENGTH_BYTES and len(frames) != frames_max:
         body = start + LENGTH_BYTES
         length = int.from_bytes(view[start:body])
         if not 0 < length <= bytes_max:

@@ -1,54 +1,46 @@
-"""The demonstration: matches live, counts rightly, and prints only the end where nobody watches."""
+"""What the demonstration shows of a moment; the whole of it is in tests/process."""
 
-import itertools
+from rich.console import Console
 
-import msgspec
-import typer
-from typer.testing import CliRunner
-
-from anabranch import Filter
-from anabranch.cli.demo import EVENTS, EXAMPLES, Demonstration, demo
-from anabranch.cli.demo_view import Tally
-
-app = typer.Typer()
-app.command()(demo)
-SHORT = ["--seconds", "0.1", "--subscriptions", "300"]
+from anabranch.cli.demo_view import Moment, Reader, line, tables
 
 
-def test_json_counts_what_happened() -> None:
-    result = CliRunner().invoke(app, [*SHORT, "--json"])
-    assert result.exit_code == 0
-    report = msgspec.json.decode(result.stdout)
-    assert report["subscriptions"] == 300 + len(EXAMPLES)
-    assert report["events"] > 0
-    assert report["seconds"] >= 0.1
-    assert [example["name"] for example in report["examples"]] == list(EXAMPLES)
-
-
-def test_without_a_terminal_only_the_last_tables_are_printed() -> None:
-    result = CliRunner().invoke(app, SHORT)
-    assert result.exit_code == 0
-    assert result.stdout.count("Matching live") == 1
-    assert "heavy trade in S0000" in result.stdout
-
-
-def test_examples_fire_exactly_when_their_filter_matches() -> None:
-    show = Demonstration(seed=1)
-    show.load(50, lambda _: None)
-    (first, *_) = itertools.islice(show.run(1e9), 1)
-    events = show.loaded.workload.events(EVENTS)[: first.events]
-    for example in first.examples:
-        chosen = Filter.parse(example.filter)
-        assert example.fired == sum(chosen.matches(event) for event in events)
-
-
-def test_tally_ranks_symbols_by_what_they_found() -> None:
-    tally = Tally()
-    tally.count([{"symbol": "A"}, {"symbol": "B"}, {"symbol": "A"}], [[1], ["x", 2, 3], []], 6_000)
-    report = tally.report(
-        engine="numpy", subscriptions=4, load_s=0, seconds=2, examples={"x": "TRUE", "y": "FALSE"}
+def moment() -> Moment:
+    reader = Reader(
+        name="acme",
+        filter="price > 10",
+        quality="durable",
+        home="e3",
+        received=1_200,
+        outstanding=7,
+        lag_ms=12.4,
+        silent_s=0.5,
     )
-    assert report.top_symbols == [("B", 3), ("A", 1)]
-    assert [example.fired for example in report.examples] == [1, 0]
-    assert report.us_per_event == 2
-    assert report.events_per_s == 1.5
+    return Moment(
+        seconds=12.0,
+        phase="kill -9 of a relay: w1",
+        published=5_000,
+        confirmed=4_990,
+        published_per_s=200.0,
+        delivered_per_s=150.0,
+        brokers={"w1": "down", "w2": "ready"},
+        readers=(reader,),
+    )
+
+
+def test_a_line_says_how_much_how_fast_and_who_is_down() -> None:
+    text = line(moment())
+    assert "published 5,000 (200/s)" in text
+    assert "delivered 1,200 (150/s)" in text
+    assert "on the way 7" in text
+    assert text.endswith("down: w1")
+
+
+def test_the_tables_name_each_subscriber_with_its_broker_and_lag() -> None:
+    console = Console(width=140, record=True, quiet=False, file=None)
+    with console.capture() as captured:
+        console.print(tables(moment()), markup=False)
+    text = captured.get()
+    assert "w1[down]" in text
+    row = next(each for each in text.splitlines() if "acme" in each)
+    assert all(part in row for part in ("price > 10", "durable", "e3", "1,200", "7", "12"))

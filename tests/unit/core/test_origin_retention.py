@@ -169,3 +169,54 @@ def test_a_log_that_is_full_of_bytes_still_takes_marks() -> None:
     published(driver, 1, 12)
     head = driver.origin.head
     assert driver.mark(b=1) == head + 1
+
+
+# -- keeping ------------------------------------------------------------------------------------
+
+
+def _all_done(driver: Driver, tick: int) -> None:
+    for edge in EDGES:
+        driver.carry(Done(tick), edge)
+
+
+def test_released_ticks_are_kept_for_a_while() -> None:
+    driver = Driver(Options(keep_s=60.0))
+    driver.publish_synced(body(1), body(2))
+    _all_done(driver, 2)
+    driver.wait(55.0)
+    driver.sync_all()
+    assert driver.origin.oldest == 1
+    driver.wait(10.0)
+    driver.sync_all()
+    assert driver.origin.oldest == 3
+
+
+def test_kept_ticks_go_one_after_the_other_as_they_age() -> None:
+    driver = Driver(Options(keep_s=64.0))
+    for number in range(1, 101):
+        driver.publish_synced(body(number))
+        driver.wait(1.0)
+    _all_done(driver, 100)
+    driver.wait(2.0)
+    driver.sync_all()
+    assert 30 <= driver.origin.oldest <= 40
+    driver.wait(30.0)
+    driver.sync_all()
+    assert 60 <= driver.origin.oldest <= 70
+
+
+def test_ticks_that_somebody_needs_are_kept_however_old() -> None:
+    driver = Driver(Options(keep_s=5.0))
+    driver.publish_synced(body(1), body(2))
+    driver.wait(100.0)
+    driver.sync_all()
+    assert driver.origin.oldest == 1
+
+
+def test_a_full_log_gives_up_what_it_keeps_for_nobody() -> None:
+    driver = Driver(Options(keep_s=1_000.0, log_ticks_max=5))
+    driver.publish_synced(*map(body, range(1, 6)))
+    _all_done(driver, 5)
+    driver.publish_synced(body(6))
+    assert driver.refusals() == []
+    assert driver.origin.head == 6

@@ -13,8 +13,10 @@ from anabranch.store.segment import (
     Scan,
     encode_entry,
     encode_seal,
+    newest_tick,
     scan,
     segment_header,
+    segment_owner,
 )
 
 FIRST = 5
@@ -97,7 +99,7 @@ def test_a_seal_may_speak_of_fewer_ticks_than_there_are() -> None:
 
 
 def test_the_format_is_what_it_was() -> None:
-    header = b"anabrlog" + bytes.fromhex("0001 00000000 0000000000000001 f629dee8 e7")
+    header = b"anabrlog" + bytes.fromhex("0002 00000000 0000000000000001 00000000 f69a3db7 e7")
     head = bytes.fromhex("a6 00000002 0000000000000002 7c7dbe17")
     seal = bytes.fromhex("59 00000000 0000000000000002 6f651a37 6f651a37 e7")
     assert segment_header(1) == header
@@ -105,6 +107,46 @@ def test_the_format_is_what_it_was() -> None:
     assert encode_seal(2) == seal
     assert len(segment_header(1)) == HEADER_BYTES
     assert len(encode_entry(1, b"")) == len(encode_seal(1)) == ENTRY_OVERHEAD_BYTES
+
+
+def test_a_segment_of_format_1_is_read_and_gone_on_with() -> None:
+    header = b"anabrlog" + bytes.fromhex("0001 00000000 0000000000000001 f629dee8 e7")
+    entries = encode_entry(1, b"one") + encode_seal(1) + encode_entry(2, b"two")
+    found = scan(header + entries, 1, owner=segment_owner("n", "b"))
+    assert (found.records, found.version, found.state) == ([b"one", b"two"], 1, "whole")
+    assert found.offsets == [27, 27 + 2 * ENTRY_OVERHEAD_BYTES + 3]
+    more = encode_entry(3, b"three", found.salt)
+    assert scan(header + entries + more, 1).records == [b"one", b"two", b"three"]
+
+
+def test_every_cut_and_every_changed_bit_of_format_1_is_noticed() -> None:
+    header = b"anabrlog" + bytes.fromhex("0001 00000000 0000000000000001 f629dee8 e7")
+    data = header + encode_entry(1, b"one") + encode_seal(1)
+    for changed in flips(data):
+        corrupt(changed, first_tick=1)
+    for cut in range(len(data)):
+        found = scan(data[:cut], 1)
+        assert found.end_offset in (0, 27, 27 + ENTRY_OVERHEAD_BYTES + 3)
+        assert found.end_offset <= cut
+
+
+def test_a_segment_of_another_owner_is_corrupt_and_of_nobody_is_not() -> None:
+    mine, other = segment_owner("n", "b"), segment_owner("n", "c")
+    assert mine != other
+    assert scan(segment_header(FIRST, SALT, mine), FIRST, owner=mine).state == "whole"
+    assert scan(segment_header(FIRST, SALT), FIRST, owner=mine).state == "whole"
+    assert scan(segment_header(FIRST, SALT, other), FIRST).state == "whole"
+    with pytest.raises(CorruptError, match="belongs to the log of another broker"):
+        scan(segment_header(FIRST, SALT, other), FIRST, owner=mine)
+
+
+def test_the_newest_tick_is_found_in_what_cannot_be_read_in_order() -> None:
+    data = bytearray(b"".join(SEALED))
+    data[HEADER_BYTES] ^= 0xFF
+    assert newest_tick(bytes(data), HEADER_BYTES, FIRST) == 8
+    assert newest_tick(bytes(data[:-45]), HEADER_BYTES, FIRST) == 7
+    assert newest_tick(bytes(data), HEADER_BYTES, 9) == 0
+    assert newest_tick(b"", 0, 1) == 0
 
 
 # -- interrupted writes
@@ -239,10 +281,10 @@ def test_a_later_format_is_refused_and_not_called_corrupt() -> None:
     from anabranch.store import segment
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment, "FORMAT_VERSION", 2)
+        patch.setattr(segment, "FORMAT_VERSION", 3)
         later = segment_header(FIRST)
     with pytest.raises(
-        LocalError, match="segment has format 2, this program knows only 1"
+        LocalError, match="segment has format 3, this program knows only formats up to 2"
     ) as caught:
         scan(later, FIRST)
     assert not isinstance(caught.value, CorruptError)
@@ -269,7 +311,7 @@ def test_the_error_says_where_and_what_to_do() -> None:
     with pytest.raises(CorruptError) as caught:
         scan(bytes(data), FIRST, path="log/5.segment")
     assert str(caught.value) == (
-        "the log is corrupt: log/5.segment, byte 27, tick 5: it cannot be read, though ticks up"
+        "the log is corrupt: log/5.segment, byte 31, tick 5: it cannot be read, though ticks up"
         " to 8 were synced. The file was left as it is. Put a good copy in its place; or give"
         " up this tick and all later ones with `anabranch log repair log/5.segment`"
     )

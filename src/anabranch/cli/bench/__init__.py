@@ -1,19 +1,22 @@
 """`anabranch bench`: measurements of this machine, on workloads that are the same everywhere.
 
 Figures are CPU time of one core, but for routing, which is counted in simulated networks and not
-timed. Every run that is timed also checks its own answers and ends with exit code 1 if one is
-wrong; a bar that is missed is said and is no failure.
+timed, and for the log, which waits for a disk and is measured in wall time. A network of processes
+has both: CPU time of each process, and wall time. Every run that is timed also checks its own
+answers and ends with exit code 1 if one is wrong; a bar that is missed is said and is no failure.
 """
 
 import typer
 
-from anabranch.cli.bench import cover, match, routing
+from anabranch.cli.bench import cover, log, match, network, routing
 
 app = typer.Typer(
     name="bench",
-    help="Measure matching and covering on this machine, and count what routing costs.",
+    help="Measure matching, covering, the log and whole networks; count what routing costs.",
     no_args_is_help=True,
 )
 app.command("match")(match.match)
 app.command("cover")(cover.cover)
 app.command("routing")(routing.routing)
+app.command("log")(log.log)
+app.command("network")(network.network)

@@ -1,0 +1,195 @@
+"""`anabranch bench network`: what a network of real processes does on this machine.
+
+Brokers, publishers and subscribers are processes of their own on loopback, with real disks. Parts:
+
+    a   chains of 1, 4 and 7 hops: delivery latency, and how soon subscriptions start
+    b   origin ── relay ── edge with up to 200,000 subscriptions: events per second, CPU per event
+    c   fan-out to 100 subscribers: deliveries per second, CPU per delivery
+    d   relays killed and paused while events pass: time without a delivery; an idle broker
+
+`tree` and `flood` routing are measured in the same run, one after the other. Rules:
+
+1. Whatever can be CPU time is CPU time, the least of several passes. Latencies and rates are wall
+   time and suffer from whatever else the machine does; of several passes the quickest counts.
+2. Every event must arrive exactly as often as it should; a load under which that fails, or for
+   which subscriptions do not start in time, is listed as unmeasured and misses its bars.
+3. Bars bind for `tree`, and only at the sizes they were stated for.
+"""
+
+import asyncio
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from anabranch.cli.bench.network_bars import verdicts
+from anabranch.cli.bench.network_report import NetworkReport, NetworkSize, print_report
+from anabranch.cli.bench.tables import Steps, steps_on_stderr
+from anabranch.cli.output import console, print_json
+from anabranch.core.broker import RoutingName
+from anabranch.local.measuring.flow import Flow, Load, Unmeasured, measure_flow
+from anabranch.local.measuring.latency import ChainLatency, LatencySize, measure_chain
+from anabranch.local.measuring.outage import Outage, OutageSize, measure_outage
+from anabranch.matching.warm import warm
+from anabranch.model.errors import LocalError
+
+PARTS = ("a", "b", "c", "d")
+ROUTINGS: tuple[RoutingName, ...] = ("tree", "flood")
+#: For a look at whether everything works; too little to judge by.
+QUICK = NetworkSize(
+    latency=LatencySize(hops=(1, 4), rates=(200.0,), seconds=0.5, passes=1, starts=3),
+    subscriptions=(100, 1_000),
+    fan_out=20,
+    events=1_000,
+    passes=1,
+    outage=OutageSize(kills=1, around=1.5),
+)
+
+Result = TypeVar("Result")
+
+
+def network(
+    *,
+    only: Annotated[
+        str, typer.Option(help="Parts to measure, separated by commas, such as a,d.")
+    ] = ",".join(PARTS),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes, to see that it works.")
+    ] = False,
+    subscriptions: Annotated[
+        str, typer.Option(help="Other numbers of subscriptions for part b, such as 100,10000.")
+    ] = "",
+    directory: Annotated[
+        Path | None, typer.Option(help="Keep the brokers' state on the disk of this directory.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure a network of broker processes: latency, rates, CPU per event, outages."""
+    parts = chosen(only)
+    size = QUICK if quick else NetworkSize()
+    if subscriptions:
+        size = msgspec.structs.replace(size, subscriptions=counts(subscriptions))
+    with steps_on_stderr() as steps:
+        report = run(parts, size, directory, steps)
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report, console())
+
+
+def chosen(only: str) -> tuple[str, ...]:
+    """The parts that were asked for."""
+    wanted = {part.strip() for part in only.split(",")}
+    unknown = sorted(wanted - set(PARTS))
+    if unknown:
+        raise typer.BadParameter(
+            f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}", param_hint="--only"
+        )
+    return tuple(part for part in PARTS if part in wanted)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Numbers of subscriptions."""
+    try:
+        found = tuple(int(each) for each in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise typer.BadParameter(
+            f"{text!r} are no numbers; write them as 100,10000", param_hint="--subscriptions"
+        )
+    return found
+
+
+def run(
+    parts: tuple[str, ...],
+    size: NetworkSize,
+    directory: Path | None,
+    steps: Steps,
+    routings: tuple[RoutingName, ...] = ROUTINGS,
+) -> NetworkReport:
+    """The parts that were asked for, with each way to route."""
+    # Brokers would compile the same kernels, all at once, while they are being measured.
+    warm()
+    measured = _Measuring(size, directory, steps, routings)
+    chains = measured.chains() if "a" in parts else []
+    flows = measured.flows() if "b" in parts else []
+    fan_outs = measured.fan_outs() if "c" in parts else []
+    outages = measured.outages() if "d" in parts else []
+    return NetworkReport(
+        cores=os.cpu_count() or 1,
+        system=platform.release(),
+        python=platform.python_version(),
+        size=size,
+        chains=chains,
+        flows=flows,
+        fan_outs=fan_outs,
+        outages=outages,
+        unmeasured=measured.unmeasured,
+        bars=verdicts(chains, flows, outages, measured.unmeasured),
+    )
+
+
+class _Measuring:
+    """One run, part by part."""
+
+    def __init__(
+        self,
+        size: NetworkSize,
+        directory: Path | None,
+        steps: Steps,
+        routings: tuple[RoutingName, ...],
+    ) -> None:
+        self._size = size
+        self._routings = routings
+        self._directory = directory
+        self._steps = steps
+        self.unmeasured: list[Unmeasured] = []
+
+    def chains(self) -> list[ChainLatency]:
+        """Part a."""
+        size = self._size.latency
+        jobs = [(hops, routing) for hops in size.hops for routing in self._routings]
+        self._steps.begin("a: latency", len(jobs))
+        return [self._staged(partial(measure_chain, *job, size)) for job in jobs]
+
+    def flows(self) -> list[Flow]:
+        """Part b."""
+        return self._flows("b: throughput", self._size.loads(self._routings))
+
+    def fan_outs(self) -> list[Flow]:
+        """Part c."""
+        return self._flows("c: fan-out", self._size.fan_out_loads(self._routings))
+
+    def _flows(self, name: str, loads: list[Load]) -> list[Flow]:
+        self._steps.begin(name, len(loads))
+        found = [self._flow(load) for load in loads]
+        return [flow for flow in found if flow is not None]
+
+    def _flow(self, load: Load) -> Flow | None:
+        try:
+            return self._staged(partial(measure_flow, load))
+        except LocalError as error:
+            # One load that is too much must not cost the figures of all others.
+            self.unmeasured.append(Unmeasured(load, str(error)))
+            self._steps.advance()
+            return None
+
+    def outages(self) -> list[Outage]:
+        """Part d."""
+        size = self._size.outage
+        self._steps.begin("d: outages", len(self._routings))
+        return [self._staged(partial(measure_outage, routing, size)) for routing in self._routings]
+
+    def _staged(self, measure: Callable[[Path], Coroutine[None, None, Result]]) -> Result:
+        """Measure something in a directory of its own."""
+        with tempfile.TemporaryDirectory(prefix="anabranch-bench-", dir=self._directory) as name:
+            result = asyncio.run(measure(Path(name)))
+        self._steps.advance()
+        return result

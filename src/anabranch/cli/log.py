@@ -1,0 +1,231 @@
+"""`anabranch log`: look at the log of a broker, verify it, and repair it when nothing else helps.
+
+The directory is a broker's state directory, or a plain directory of segments, such as a copy. All
+but `repair` only read, and work while the broker runs.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from anabranch.cli.bench.tables import steps_on_stderr
+from anabranch.cli.errors import PROGRAM, CommandError
+from anabranch.cli.log_lines import RecordLines
+from anabranch.cli.moments import moment_ns
+from anabranch.cli.output import console, print_json
+from anabranch.model.filter import Filter
+from anabranch.store import view
+from anabranch.store.log import record_time_ns
+from anabranch.store.reading import Piece, records_after, tick_at_time
+from anabranch.store.repair import Repair, RepairPlan
+from anabranch.store.segment import CorruptError
+from anabranch.store.verify import Verified
+from anabranch.store.verify import verify as verify_log
+
+app = typer.Typer(
+    name="log",
+    help="List, print, verify and repair the log of a broker.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document per line.")]
+
+
+@app.command("ls")
+def list_segments(directory: Directory, *, as_json: Json = False) -> None:
+    """List the segments of a log: ticks, times, sizes."""
+    place = view.locate(directory)
+    with steps_on_stderr() as steps:
+        steps.begin("reading", _size(place))
+        found = [segment for segment, _ in view.segments(place, record_time_ns, steps.advance)]
+    if as_json:
+        for segment in found:
+            print_json(segment)
+        return
+    console().print(_segments_table(place, found))
+
+
+@app.command()
+def cat(
+    directory: Directory,
+    *,
+    start: Annotated[
+        int | None, typer.Option("--from", metavar="TICK", min=1, help="Begin with this tick.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Begin at this time: 2026-01-31T12:00, or 90s, 10m, 2h, 3d ago."
+        ),
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option("--to", metavar="TICK", min=1, help="End with this tick.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="FILTER", help="Only events that match.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also ticks without an event that is kept.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the events of a log, one per line.
+
+    A line is tick, time, id and attributes; with --json it is one document with all of the event,
+    the payload in base64.
+    """
+    if start is not None and since is not None:
+        raise CommandError("give --from or --since, one of the two")
+    lines = RecordLines(None if where is None else Filter.parse(where), everything, as_json)
+    since_ns = None if since is None else moment_ns(since, datetime.now(UTC))
+    place = view.locate(directory)
+    pieces = [piece for _, piece in view.segments(place, record_time_ns)]
+    for tick, record in _records(pieces, start, since_ns):
+        if end is not None and tick > end:
+            break
+        line = lines.line(tick, record)
+        if line is not None:
+            typer.echo(line)
+
+
+@app.command()
+def verify(directory: Directory, *, as_json: Json = False) -> None:
+    """Check every record of a log, and its indexes; exit code 1 if it is corrupt."""
+    place = view.locate(directory)
+    try:
+        with steps_on_stderr() as steps:
+            steps.begin("verifying", _size(place))
+            verified = verify_log(place, record_time_ns, steps.advance)
+    except CorruptError as error:
+        if as_json:
+            print_json(_corrupt_document(error))
+        typer.echo(f"{PROGRAM}: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(verified)
+    else:
+        for line in _verified_lines(verified):
+            typer.echo(line)
+
+
+@app.command()
+def repair(
+    path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Give up what a corrupt log cannot be trusted with: the bad tick and all later ones.
+
+    PATH is what the error named. The broker must not run. A good copy of the file in its place is
+    better; what is cut off is kept in a file that ends with .damaged.
+    """
+    if not path.exists() and not path.parent.is_dir():
+        raise CommandError(f"{path} does not exist; give the path that the error named")
+    work = Repair(path)
+    try:
+        with steps_on_stderr() as steps:
+            steps.begin("reading", _size(view.locate(work.directory)))
+            plan = work.plan(steps.advance)
+        if plan is None:
+            typer.echo(f"nothing to repair: the log in {work.directory} is not corrupt")
+            return
+        for line in _plan_lines(plan):
+            typer.echo(line)
+        if not yes:
+            typer.confirm("Give this up?", abort=True)
+        for kept in work.perform(plan):
+            typer.echo(f"kept what was taken out in {kept}")
+        typer.echo("repaired; the broker can be started")
+    finally:
+        work.close()
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def _size(place: view.LogPlace) -> int:
+    """Bytes of all segments; about, if the broker runs."""
+    return sum(path.stat().st_size for path in place.directory.glob("*.segment")) or 1
+
+
+def _records(
+    pieces: list[Piece], start: int | None, since_ns: int | None
+) -> Iterator[tuple[int, bytes]]:
+    if not pieces:
+        return iter(())
+    first_tick = pieces[0].first_tick
+    if since_ns is not None:
+        start = tick_at_time(pieces, since_ns, record_time_ns)
+    elif start is not None and start < first_tick:
+        raise CommandError(f"tick {start} is not kept any more, the oldest one is {first_tick}")
+    return records_after(pieces, first_tick if start is None else start)
+
+
+# -- what is printed ----------------------------------------------------------------------------
+
+
+def _segments_table(place: view.LogPlace, found: list[view.SegmentView]) -> Table:
+    title = str(place.directory)
+    if place.state_directory is not None:
+        title = f"broker {place.broker} of network {place.network}: {place.directory}"
+    columns = ("first tick", "last tick", "from (UTC)", "to (UTC)", "bytes")
+    table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number in (0, 1, 4):
+        table.columns[number].justify = "right"
+    for segment in found:
+        table.add_row(
+            str(segment.first_tick),
+            str(segment.last_tick) if segment.last_tick >= segment.first_tick else "–",
+            _time_text(segment.first_time_ns),
+            _time_text(segment.last_time_ns),
+            f"{segment.used_bytes:,}",
+        )
+    return table
+
+
+def _time_text(time_ns: int) -> str:
+    if not time_ns:
+        return ""
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _corrupt_document(error: CorruptError) -> dict[str, object]:
+    return {
+        "corrupt": error.path,
+        "offset": error.offset,
+        "tick": error.tick,
+        "reason": error.reason,
+    }
+
+
+def _verified_lines(verified: Verified) -> Iterator[str]:
+    for finding in verified.findings:
+        yield f"note: {finding}; the next start mends it"
+    ticks = f"ticks {verified.first_tick:,}–{verified.last_tick:,}"
+    if not verified.records:
+        ticks = "no tick"
+    yield (
+        f"good: {verified.segments:,} segments, {verified.records:,} records, {ticks},"
+        f" {verified.bytes:,} bytes"
+    )
+
+
+def _plan_lines(plan: RepairPlan) -> Iterator[str]:
+    yield f"damage: {plan.path}, byte {plan.offset}, tick {plan.tick}: {plan.reason}"
+    if plan.lost_ticks:
+        yield (
+            f"lost: the records of ticks {plan.tick:,}–{plan.last_tick:,}, {plan.lost_ticks:,} in"
+            " all; subscribers that have not got them are told that they are withheld"
+        )
+    else:
+        yield "lost: no record that is known of"
+    yield f"taken out: {plan.cut_bytes:,} bytes of {plan.path.name}"
+    for path in plan.later:
+        yield f"taken out: {path.name}"

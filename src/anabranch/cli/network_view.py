@@ -1,0 +1,124 @@
+"""A network as text: its tree of sites drawn with lines, and what its shape means in words.
+
+The tree hangs from its middle site. A client site whose broker is also in the site above it is no
+line of its own; the site above says that clients attach there.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from anabranch.config.addresses import BrokerSettings, PortName, ports_needed
+from anabranch.config.network_file import NetworkFile
+from anabranch.config.survey import Survey
+from anabranch.model.network import Network
+
+
+def drawing(network: Network) -> Iterator[str]:
+    """The tree of sites, one line each."""
+    root = _middle(network)
+    yield _label(network, root)
+    yield from _below(network, root, "", "")
+
+
+def _middle(network: Network) -> str:
+    def awkwardness(site: str) -> tuple[bool, int, int]:
+        farthest = max(network.distance(site, other) for other in network.sites)
+        return (site in network.edges, farthest, -len(network.neighbours(site)))
+
+    return min(network.sites, key=awkwardness)
+
+
+def _below(network: Network, site: str, above: str, indent: str) -> Iterator[str]:
+    own = _own_clients(network, site)
+    children = [each for each in network.neighbours(site) if each != above and each not in own]
+    for child in children:
+        last = child == children[-1]
+        yield f"{indent}{'└─' if last else '├─'} {_label(network, child)}"
+        yield from _below(network, child, site, indent + ("   " if last else "│  "))
+
+
+def _own_clients(network: Network, site: str) -> list[str]:
+    """The client sites next to this one whose broker is in this one too."""
+    members, edges = network.members(site), network.edges
+    return [each for each in network.neighbours(site) if each in edges and each in members]
+
+
+def _label(network: Network, site: str) -> str:
+    members = network.members(site)
+    if site in network.edges:
+        return f"{site} (clients)"
+    own = _own_clients(network, site)
+    if len(members) == 1 and list(members) == own:
+        return f"{members[0]} (clients)"
+    at = f" (clients at {' '.join(own)})" if own else ""
+    return f"{site}: {' '.join(members)}{at}"
+
+
+# -- in words ------------------------------------------------------------------------------------
+
+
+def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
+    """What the network is, and what its shape means."""
+    network = file.network
+    yield f"network {file.name}, revision {file.revision}, {file.routing} routing"
+    relays = f"; {_count(len(survey.relays), 'relay')}" if survey.relays else ""
+    edges = f"{_count(len(survey.edges), 'edge')} with clients"
+    yield f"{_count(len(network.brokers), 'broker')}: {edges}{relays}"
+    yield f"{_count(len(network.sites), 'site')}, {_count(len(survey.links), 'link')}"
+    if survey.hops:
+        yield f"longest path: {_count(survey.hops, 'hop')}: {' – '.join(survey.longest_path)}"
+    yield _protection(file)
+    yield from _deaths(survey)
+    for site in survey.idle_sites:
+        yield (
+            f"note: site {site} is a leaf without clients and carries nothing; name a site with one"
+            " broker like that broker to let clients attach"
+        )
+
+
+def _protection(file: NetworkFile) -> str:
+    if file.tls is not None:
+        return "connections: TLS 1.3, brokers by certificate"
+    if all(broker.is_local for broker in file.brokers.values()):
+        return "connections: plain, on this machine only"
+    return "connections: plain, also between machines: anybody there can read and write them"
+
+
+def _deaths(survey: Survey) -> Iterator[str]:
+    yield "if one broker dies:"
+    safe = [relay for relay in survey.relays if relay not in survey.cuts]
+    if safe:
+        yield f"  {_names(safe)}: nobody is cut off"
+    for broker, (most, *rest) in survey.cuts.items():
+        yield f"  {broker}: cuts off {'; '.join(_names(part) for part in rest)} from {_names(most)}"
+    if len(survey.edges) > 1:
+        yield "  an edge: its clients roam to another edge, if they know one"
+    else:
+        yield f"  {_names(survey.edges)}: its clients wait until it is back"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = " ".join(names[:12])
+    return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+# -- addresses -----------------------------------------------------------------------------------
+
+
+def address(file: NetworkFile, broker: BrokerSettings, port: PortName) -> str:
+    """A port as text: an address, "free" where it is chosen later, "–" where none is needed."""
+    if port not in ports_needed(file.network, broker.name):
+        return "–"
+    host = broker.observe_host if port == "observe" else broker.host
+    number = broker.port(port)
+    return f"{f'[{host}]' if ':' in host else host}:{number}" if number else "free"
+
+
+def state_text(file: NetworkFile, broker: BrokerSettings) -> str:
+    """A state directory, as short as it can be said from where the file is."""
+    place = file.path.parent.absolute()
+    inside = broker.state.is_relative_to(place)
+    return str(broker.state.relative_to(place) if inside else broker.state)

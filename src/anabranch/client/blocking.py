@@ -1,0 +1,295 @@
+"""The client for programs without an event loop: scripts, notebooks, threads.
+
+    with anabranch.connect_blocking("127.0.0.1:4100") as client:
+        client.publish({"symbol": "IBM", "price": 12.5})
+        for received in client.subscribe("price > 10"):
+            print(received["symbol"])
+
+The real client runs in a thread of its own; what is here hands calls over and waits. Rules:
+
+1. Any thread may call; each call waits only for itself. An interrupt (Ctrl-C) ends the wait.
+2. Promises, names and errors are those of the asynchronous client.
+3. Reading takes what is there at once, up to a batch, and hands it out one by one. Events of a
+   batch are dealt with when the next batch is asked for; a process that dies in the middle of one
+   sees it again from its first event, if the subscription is durable. `batch=1` makes that one.
+4. The thread does not keep the process alive; what is unconfirmed when the process ends without
+   `close` may be published or not.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from pathlib import Path
+from ssl import SSLContext
+from types import TracebackType
+from typing import Literal, Self, TypeVar, Unpack
+
+from anabranch.client.advertising import Advertisement
+from anabranch.client.client import Attributes, Client
+from anabranch.client.composing import How
+from anabranch.client.connecting import connect
+from anabranch.client.errors import ClosedError
+from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
+from anabranch.client.received import Received
+from anabranch.client.subscription import OnWithheld, Subscription
+from anabranch.client.wishes import Since
+from anabranch.model.filter import FilterSource
+from anabranch.model.header import EventId
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.values import Value
+
+Outcome = TypeVar("Outcome")
+_BATCH_EVENTS = 256
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="anabranch-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def wait(
+        self, work: Coroutine[object, object, Outcome], timeout: float | None = None
+    ) -> Outcome:
+        """Do something in the loop, and return when it is done."""
+        if not self._thread.is_alive():
+            work.close()
+            raise ClosedError("the client is closed")
+        promise = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return promise.result(timeout)
+        except BaseException:
+            promise.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class BlockingSubscription:
+    """A subscription to be read with `for`. See the rules at the top of this module."""
+
+    def __init__(self, loop: _Loop, subscription: Subscription, batch: int) -> None:
+        self._loop = loop
+        self._real = subscription
+        self._batch = batch
+        self._here: list[Received] = []
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._real.name
+
+    @property
+    def started(self) -> Mapping[str, int]:
+        """Stream → from this tick on every match is given."""
+        return self._real.started
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Stream → the application has dealt with every match up to this tick."""
+        return self._real.positions
+
+    def wait_started(self, *streams: str, timeout: float | None = None) -> None:
+        """Wait until it has started on these streams, or (without names) on any."""
+        self._loop.wait(self._real.wait_started(*streams), timeout)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Received:
+        received = self._next(None)
+        if received is None:
+            raise StopIteration
+        return received
+
+    def get(self, timeout: float | None = None) -> Received | None:
+        """The next event; None after the end. `TimeoutError` if none comes in time."""
+        return self._next(timeout)
+
+    def _next(self, timeout: float | None) -> Received | None:
+        if not self._here:
+            self._here = self._loop.wait(self._fetch(timeout))
+            self._here.reverse()
+        return self._here.pop() if self._here else None
+
+    async def _fetch(self, within_s: float | None) -> list[Received]:
+        # The limit is kept inside of the loop, so that nothing is taken that nobody gets.
+        async with asyncio.timeout(within_s):
+            return await self._real.get_batch(self._batch)
+
+    def ack(self, received: Received | None = None) -> None:
+        """Everything given so far is dealt with; or everything of a stream up to this event."""
+        self._loop.wait(self._real.ack(received))
+
+    def unsubscribe(self, timeout: float | None = None) -> Mapping[str, int]:
+        """End it, for good."""
+        return self._loop.wait(self._real.unsubscribe(), timeout)
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._real!r}"
+
+
+class BlockingClient:
+    """One client of a network, for programs that wait. Made by `connect_blocking`."""
+
+    def __init__(self, loop: _Loop, client: Client) -> None:
+        self._loop = loop
+        self._real = client
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self._real.name
+
+    @property
+    def broker(self) -> str:
+        """The broker where the subscriptions are."""
+        return self._real.broker
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to `broker`."""
+        return self._real.is_connected
+
+    def publish(self, attributes: Attributes, **how: Unpack[How]) -> EventId:
+        """Publish an event; returns its id when it is safe in its origin's log."""
+        return self._loop.wait(self._real.publish(attributes, **how))
+
+    def publish_soon(
+        self, attributes: Attributes, **how: Unpack[How]
+    ) -> concurrent.futures.Future[EventId]:
+        """Publish an event; the future is done when it is safe. Waits for room if need be."""
+        return self._loop.wait(self._soon(attributes, **how))
+
+    async def _soon(
+        self, attributes: Attributes, **how: Unpack[How]
+    ) -> concurrent.futures.Future[EventId]:
+        promise = await self._real.publish_soon(attributes, **how)
+        outcome: concurrent.futures.Future[EventId] = concurrent.futures.Future()
+        outcome.set_running_or_notify_cancel()
+        promise.add_done_callback(lambda done: _copy(done, outcome))
+        return outcome
+
+    def publish_many(self, events: Iterable[Attributes], **how: Unpack[How]) -> list[EventId]:
+        """Publish events in this order; returns their ids when all are safe."""
+        return self._loop.wait(self._real.publish_many(list(events), **how))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was published is confirmed, or has failed."""
+        self._loop.wait(self._real.flush(), timeout)
+
+    def advertise(self, filter: str | FilterSource) -> Advertisement:
+        """Publish only events that match this filter, or another advertised one, from now on."""
+        return self._real.advertise(filter)
+
+    def subscribe(
+        self,
+        filter: str | FilterSource,
+        *,
+        durable: str | None = None,
+        quality: Literal["reliable", "best-effort"] = "reliable",
+        since: Since = "now",
+        window: int | None = None,
+        manual_ack: bool = False,
+        on_withheld: OnWithheld | None = None,
+        new: bool = False,
+        wait: bool = True,
+        batch: int = _BATCH_EVENTS,
+    ) -> BlockingSubscription:
+        """Subscribe; returns when it has started at the own broker."""
+        work = self._real.subscribe(
+            filter,
+            durable=durable,
+            quality=quality,
+            since=since,
+            window=window,
+            manual_ack=manual_ack,
+            on_withheld=on_withheld,
+            new=new,
+            wait=wait,
+        )
+        return BlockingSubscription(self._loop, self._loop.wait(work), batch)
+
+    def request(
+        self, attributes: Attributes, *, timeout: float = 10.0, **how: Unpack[How]
+    ) -> Received:
+        """Publish a request, and return the first reply."""
+        return self._loop.wait(self._real.request(attributes, timeout=timeout, **how))
+
+    def reply(
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+    ) -> EventId:
+        """Answer a request: only the client that published it gets the answer."""
+        return self._loop.wait(self._real.reply(received, attributes, **how))
+
+    def close(self) -> None:
+        """Wait for confirmations for a while, acknowledge what is dealt with, and leave."""
+        if not self._real.is_closed:
+            self._loop.wait(self._real.close())
+        self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._real!r}"
+
+
+def connect_blocking(
+    *addresses: str,
+    name: str | None = None,
+    network: str = "",
+    tls: SSLContext | str | Path | Literal[False] | None = None,
+    state: str | Path | None = None,
+    trace: str | Path | None = None,
+    options: ClientOptions = DEFAULT_OPTIONS,
+    limits: Limits = DEFAULT_LIMITS,
+) -> BlockingClient:
+    """Connect to a network, as `connect` does, from a program without an event loop."""
+    loop = _Loop()
+    work = connect(
+        *addresses,
+        name=name,
+        network=network,
+        tls=tls,
+        state=state,
+        trace=trace,
+        options=options,
+        limits=limits,
+    )
+    try:
+        return BlockingClient(loop, loop.wait(work))
+    except BaseException:
+        loop.stop()
+        raise
+
+
+def _copy(done: "asyncio.Future[EventId]", outcome: concurrent.futures.Future[EventId]) -> None:
+    if done.cancelled():
+        outcome.set_exception(ClosedError("the client is closed"))
+        return
+    error = done.exception()
+    if error is None:
+        outcome.set_result(done.result())
+    else:
+        outcome.set_exception(error)

@@ -1,0 +1,384 @@
+"""The client: publish, subscribe, request, from a program with an event loop.
+
+    async with await anabranch.connect("127.0.0.1:4100", "127.0.0.1:4200", name="till-3") as client:
+        await client.publish({"symbol": "IBM", "price": 12.5})
+        async for received in await client.subscribe("price > 10", durable="orders"):
+            print(received["symbol"])
+
+A client has a name, which is unique in the network: events carry it, durable subscriptions belong
+to it, and of two connections with one name at a broker the later one stays. A client without a name
+gets a unique one; it cannot have durable subscriptions, because nobody could come back to them.
+
+The work is done by parts: `roaming` knows the brokers, `outbox` the events that are not confirmed,
+`subscriptions` what was subscribed; this module joins them and is what applications see. It belongs
+to one event loop; from other threads use `blocking`.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Literal, Self, Unpack
+
+from anabranch.client.advertising import Advertisement, Advertisements
+from anabranch.client.composing import How, compose
+from anabranch.client.episodes import Episodes
+from anabranch.client.errors import ClosedError
+from anabranch.client.options import ClientOptions
+from anabranch.client.outbox import Outbox, Promise
+from anabranch.client.received import Received
+from anabranch.client.requests import REPLY_TO, Requests, inbox_filter
+from anabranch.client.roaming import Roaming
+from anabranch.client.state import State
+from anabranch.client.subscription import OnWithheld, Subscription
+from anabranch.client.subscriptions import Subscriptions
+from anabranch.client.tracing import Trace
+from anabranch.client.uplink import Uplink
+from anabranch.client.wishes import Since, Wish, check_window, read_since
+from anabranch.core.session.effects import (
+    Confirm,
+    SessionEffect,
+    SessionEffects,
+    TellCut,
+    TellPublishRefused,
+)
+from anabranch.model.client_frames import AnyClientFrame, Deliver, StartsAt, Subscribed
+from anabranch.model.client_frames import Withheld as WithheldFrame
+from anabranch.model.errors import EventError, LocalError
+from anabranch.model.event import Event
+from anabranch.model.filter import Filter, FilterSource
+from anabranch.model.header import EventId
+from anabranch.model.limits import Limits
+from anabranch.model.names import check_name
+from anabranch.model.values import Value
+
+Attributes = Event | Mapping[str, Value]
+#: How a broker says that somebody else uses our name.
+CONNECTED_ANEW = "the client has connected anew"
+
+
+class Client:
+    """One client of a network. Made by `connect`. See the top of this module."""
+
+    def __init__(
+        self,
+        roaming: Roaming,
+        name: str,
+        is_named: bool,
+        *,
+        options: ClientOptions,
+        limits: Limits,
+        state: State | None,
+        trace: Trace | None,
+    ) -> None:
+        self.name = name
+        self._is_named = is_named
+        self._roaming = roaming
+        self._options = options
+        self._limits = limits
+        self._state = state
+        self._trace = trace
+        self._incarnation = 0
+        self._closed: ClosedError | None = None
+        self._outbox = Outbox(name, options, self._next_incarnation, trace)
+        self._subscriptions = Subscriptions(
+            name,
+            options=options,
+            limits=limits,
+            state=state,
+            episodes=Episodes(name, time.time_ns(), trace),
+            reply=self.reply,
+        )
+        self._advertisements = Advertisements()
+        self._requests = Requests(self._open_inbox)
+        self._subscription_count = 0
+
+    # -- what is known of it --------------------------------------------------------------------
+
+    @property
+    def broker(self) -> str:
+        """The broker where the subscriptions are, or were before the connection was lost."""
+        return "" if self._roaming.home is None else self._roaming.home.broker
+
+    @property
+    def origin(self) -> str:
+        """The broker that events go to."""
+        return "" if self._roaming.origin is None else self._roaming.origin.broker
+
+    @property
+    def network(self) -> str:
+        """The network it is in."""
+        return self._roaming.network
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to `broker`."""
+        home = self._roaming.home
+        return home is not None and home.is_connected
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is of no use any more."""
+        return self._closed is not None
+
+    @property
+    def unconfirmed(self) -> int:
+        """Events that were published and are not confirmed."""
+        return len(self._outbox)
+
+    @property
+    def refusal(self) -> str:
+        """Why the origin takes no events at the moment, for example a full disk; "" if it does."""
+        return self._outbox.refusal
+
+    def __repr__(self) -> str:
+        return f"Client({self.name!r} at {self.broker!r})"
+
+    # -- publishing -----------------------------------------------------------------------------
+
+    async def publish(self, attributes: Attributes, **how: Unpack[How]) -> EventId:
+        """Publish an event; returns its id when it is safe in its origin's log."""
+        return await (await self.publish_soon(attributes, **how))
+
+    async def publish_soon(self, attributes: Attributes, **how: Unpack[How]) -> Promise:
+        """Publish an event; returns a future that is done when the event is safe.
+
+        Waits only while too many events are unconfirmed."""
+        event = compose(attributes, self._limits, **how)
+        self._advertisements.check(event)
+        promise = self._outbox.accept(event)
+        return await self._outbox.accept_later(event) if promise is None else promise
+
+    async def publish_many(self, events: Iterable[Attributes], **how: Unpack[How]) -> list[EventId]:
+        """Publish events in this order; returns their ids when all are safe.
+
+        If some fail, the first failure is raised when the outcome of all is known."""
+        promises = [await self.publish_soon(attributes, **how) for attributes in events]
+        outcomes = await asyncio.gather(*promises, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in outcomes if isinstance(outcome, EventId)]
+
+    async def flush(self) -> None:
+        """Wait until everything that was published is confirmed, or has failed."""
+        await self._outbox.wait_until_empty()
+
+    def advertise(self, filter: str | FilterSource) -> Advertisement:
+        """Publish only events that match this filter, or another advertised one, from now on."""
+        return self._advertisements.add(self._filter(filter))
+
+    # -- subscribing ----------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        filter: str | FilterSource,
+        *,
+        durable: str | None = None,
+        quality: Literal["reliable", "best-effort"] = "reliable",
+        since: Since = "now",
+        window: int | None = None,
+        manual_ack: bool = False,
+        on_withheld: OnWithheld | None = None,
+        new: bool = False,
+        wait: bool = True,
+    ) -> Subscription:
+        """Subscribe; returns when it has started at the own broker, so that what this client
+        publishes next is seen. Without `wait`, returns when the broker has the subscription.
+
+        With `durable`, a name that is unique in the network, it outlives this client; if it exists,
+        this comes back to it. `new` says that it does not exist yet, and asks nobody."""
+        self._check_open()
+        if durable is not None:
+            self._check_durable(durable, quality)
+        self._subscription_count += 1
+        start, time_ns, ticks = read_since(since)
+        wish = Wish(
+            name=f"s{self._subscription_count}" if durable is None else durable,
+            filter=str(self._filter(filter)),
+            quality=quality if durable is None else "durable",
+            start=start,
+            start_time_ns=time_ns,
+            start_ticks=ticks,
+            window=check_window(self._options.window if window is None else window),
+            manual_ack=manual_ack,
+        )
+        made = self._subscriptions.subscribe(wish, is_new=new, on_withheld=on_withheld)
+        try:
+            await made.wait_until_it_stands()
+            if wait and wish.quality != "best-effort":
+                await self._wait_started(made)
+        except asyncio.CancelledError:
+            self._subscriptions.end(made)
+            raise
+        return made
+
+    async def _wait_started(self, made: Subscription) -> None:
+        """Wait for the start at the own broker, which takes as long as a sync; not for ever, since
+        a broker whose disk is full cannot start anything."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.start_within_s):
+                await made.wait_started(self.broker)
+
+    def _check_durable(self, name: str, quality: str) -> None:
+        check_name(name, "durable", self._limits.name_bytes_max)
+        if quality != "reliable":
+            raise LocalError(f"a durable subscription is reliable; {quality} cannot be durable")
+        if not self._is_named:
+            raise LocalError(
+                f"the durable subscription {name!r} belongs to a client, and this one has no name"
+                " to come back with; connect with name=…"
+            )
+
+    def _filter(self, filter: str | FilterSource) -> Filter:
+        if isinstance(filter, str):
+            return Filter.parse(filter, self._limits)
+        return Filter.of(filter, self._limits)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        attributes: Attributes,
+        *,
+        timeout: float = 10.0,  # noqa: ASYNC109 - it bounds several steps, and its error says so
+        **how: Unpack[How],
+    ) -> Received:
+        """Publish a request, and return the first reply; `RequestTimeoutError` if none comes."""
+        if isinstance(attributes, Event):
+            raise EventError("a request is given as attributes, not as an event made before")
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                correlation_id = await self._requests.prepare()
+        except TimeoutError:
+            raise self._requests.nobody(timeout) from None
+        how.setdefault("correlation_id", correlation_id)
+        with self._requests.expecting(how["correlation_id"]) as reply:
+            try:
+                async with asyncio.timeout_at(limit.when()):
+                    await self.publish(attributes, **how)
+                    return await reply
+            except TimeoutError:
+                raise self._requests.nobody(timeout) from None
+
+    async def reply(
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+    ) -> EventId:
+        """Answer a request: only the client that published it gets the answer."""
+        requester = received.id.publisher
+        how["correlation_id"] = received.event.control.correlation_id
+        how["destinations"] = (requester,)
+        return await self.publish({**attributes, REPLY_TO: requester}, **how)
+
+    async def _open_inbox(self) -> Subscription:
+        inbox = await self.subscribe(inbox_filter(self.name))
+        await inbox.wait_started(self.broker)
+        return inbox
+
+    # -- the end --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Wait for confirmations for a while, acknowledge what is dealt with, and leave."""
+        if self._closed is not None:
+            return
+        try:
+            async with asyncio.timeout(self._options.close_within_s):
+                await self.flush()
+        except TimeoutError:
+            pass
+        self._subscriptions.settle()
+        self._end(ClosedError("the client is closed"), None)
+        await self._roaming.wait_until_left()
+
+    def abandon(self, why: ClosedError) -> None:
+        """Leave at once, waiting for nothing."""
+        self._end(why, None)
+
+    def _end(self, why: ClosedError, failure: ClosedError | None) -> None:
+        if self._closed is not None:
+            return
+        self._closed = why
+        self._requests.close()
+        self._subscriptions.close(failure)
+        self._outbox.close(why)
+        self._roaming.close(str(why))
+        if self._state is not None:
+            self._state.close()
+        if self._trace is not None:
+            self._trace.close()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- for the parts --------------------------------------------------------------------------
+
+    def _next_incarnation(self, floor: int) -> int:
+        """Higher than any before: by the clock, and by what this client remembers."""
+        least = max(time.time_ns(), self._incarnation + 1, floor + 1)
+        self._incarnation = least if self._state is None else self._state.next_incarnation(least)
+        return self._incarnation
+
+    def arriving(self, old: Uplink | None, new: Uplink) -> None:
+        """There is a home again."""
+        self._subscriptions.arriving(old, new)
+
+    def publisher_moved(self) -> None:
+        """Events go to the home from now on."""
+        assert self._roaming.origin is not None
+        self._outbox.move_to(self._roaming.origin)
+        self._outbox.pump()
+
+    def connected(self, uplink: Uplink, effects: SessionEffects) -> None:
+        """There is a connection."""
+        self._subscriptions.connected(uplink)
+        uplink.perform(effects)
+        self._outbox.connected(uplink)
+
+    def hear(self, uplink: Uplink, effect: SessionEffect) -> None:
+        """A session has news."""
+        if isinstance(effect, Confirm):
+            self._outbox.confirmed(effect)
+            self._roaming.settle_publisher()
+            self._outbox.pump()
+        elif isinstance(effect, TellPublishRefused):
+            if self._outbox.refused(effect):
+                uplink.is_spent = True
+                uplink.cut("the publisher begins anew")
+        elif isinstance(effect, TellCut) and not effect.subscription:
+            if effect.reason == CONNECTED_ANEW:
+                text = f"another client called {self.name!r} has connected to {uplink.broker!r}"
+                why = ClosedError(f"{text}; give every client a name of its own")
+                self._end(why, why)
+        elif uplink is self._roaming.home:
+            self._subscriptions.hear(effect)
+
+    def progressed(self, uplink: Uplink, frame: AnyClientFrame) -> None:
+        """A frame was dealt with."""
+        if uplink is not self._roaming.home:
+            return
+        if isinstance(frame, Deliver | StartsAt | WithheldFrame):
+            self._subscriptions.progressed(frame.subscription)
+        elif isinstance(frame, Subscribed):
+            self._subscriptions.stands_at(frame.subscription, frame.ticks)
+
+    def lost(self, uplink: Uplink, reason: str) -> None:
+        """A connection is gone."""
+        if self._closed is None:
+            self._roaming.note_lost(uplink, reason)
+            self._subscriptions.lost(uplink)
+            if uplink is not self._roaming.home:
+                uplink.session.disconnected(asyncio.get_running_loop().time())
+            self._roaming.lost(uplink)

@@ -1,0 +1,89 @@
+"""What can go wrong for a client, told apart by what the application can do about it.
+
+    ConnectError                no broker of the addresses could be reached; check them
+    ClosedError                 the client is closed, by the application or by what the text says
+    PublishRefusedError         the event will never be in the log; publish another one
+    PublishUnknownError         nobody can say any more whether the event is in the log
+    NotAdvertisedError          the event is outside of what this client advertised
+    SubscriptionRefusedError    the broker does not grant the subscription
+    SubscriptionCutError        the subscription is over; a durable one can be taken up again
+    WithheldError               some ticks will not come; reading on continues after them
+    RequestTimeoutError         no reply came in time
+
+All are `AnabranchError`; what is wrong with an event or a filter is an `EventError` or a
+`FilterError`, as everywhere.
+"""
+
+from anabranch.model.errors import AnabranchError, LocalError
+from anabranch.model.header import EventId
+
+
+class ClientError(AnabranchError):
+    """Something a client could not do."""
+
+
+class ConnectError(ClientError, ConnectionError):
+    """No broker could be reached."""
+
+
+class ClosedError(ClientError):
+    """The client is closed."""
+
+
+class PublishRefusedError(ClientError):
+    """The origin will never take this event."""
+
+    def __init__(self, event_id: EventId, reason: str) -> None:
+        super().__init__(f"event {event_id} was refused: {reason}")
+        self.event_id = event_id
+        self.reason = reason
+
+
+class PublishUnknownError(ClientError):
+    """Whether this event is in the log cannot be known; it will not be sent again."""
+
+    def __init__(self, event_id: EventId, reason: str) -> None:
+        super().__init__(f"event {event_id} may be published or not: {reason}")
+        self.event_id = event_id
+        self.reason = reason
+
+
+class NotAdvertisedError(LocalError):
+    """The event matches no advertisement of the client that publishes it."""
+
+
+class SubscriptionRefusedError(ClientError):
+    """The broker does not grant a subscription."""
+
+    def __init__(self, subscription: str, reason: str) -> None:
+        super().__init__(f"subscription {subscription!r} was refused: {reason}")
+        self.subscription = subscription
+        self.reason = reason
+
+
+class SubscriptionCutError(ClientError):
+    """A subscription is over although the application did not end it."""
+
+    def __init__(self, subscription: str, reason: str) -> None:
+        super().__init__(f"subscription {subscription!r} was cut: {reason}")
+        self.subscription = subscription
+        self.reason = reason
+
+
+class WithheldError(ClientError):
+    """Matches may have been in these ticks, and will not come."""
+
+    def __init__(self, subscription: str, stream: str, first: int, last: int, reason: str) -> None:
+        super().__init__(
+            f"subscription {subscription!r} does not get ticks {first} to {last}"
+            f" of stream {stream!r}: {reason}"
+        )
+        self.subscription = subscription
+        self.stream = stream
+        self.first = first
+        self.last = last
+        self.reason = reason
+
+
+class RequestTimeoutError(ClientError, TimeoutError):
+    """Nobody replied in time."""

@@ -1,0 +1,54 @@
+"""How a client behaves where an application may choose. The defaults suit a program on a LAN."""
+
+import msgspec
+
+from anabranch.core.session.effects import SessionOptions
+
+
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One value for every choice. Times are in seconds."""
+
+    # -- connecting
+    #: How long `connect` goes on trying before it says that nobody answers.
+    connect_within_s: float = 10.0
+    #: How long one address may take to answer and to greet.
+    dial_within_s: float = 5.0
+    #: Pauses between attempts: doubling from the first to the last, each drawn from 0 to that.
+    pause_first_s: float = 0.05
+    pause_last_s: float = 2.0
+    #: A connection on which an answer is due and nothing was heard for this long is given up.
+    dead_after_s: float = 15.0
+    #: How long `close` waits for confirmations.
+    close_within_s: float = 5.0
+
+    # -- publishing
+    #: Events, and their bytes, that may wait for confirmation; publishing waits for room then.
+    unconfirmed_max: int = 4_096
+    unconfirmed_bytes_max: int = 64 * 1024 * 1024
+    #: Events that may be on the way to the broker without being confirmed.
+    in_flight_max: int = 1_024
+    #: Events that were sent and not confirmed for this long are sent again.
+    resend_after_s: float = 5.0
+
+    # -- subscribing
+    #: Events that a subscription may hold here before the application has dealt with them.
+    window: int = 4_096
+    #: How long `subscribe` waits for the start at the own broker.
+    start_within_s: float = 5.0
+    #: Acknowledgements are gathered for this long, or until a quarter of the window has arrived.
+    ack_after_s: float = 0.05
+    #: The state directory is brought up to date this often.
+    keep_every_s: float = 1.0
+
+    def for_session(self) -> SessionOptions:
+        """The part of it that a session wants to know."""
+        return SessionOptions(
+            unconfirmed_max=self.unconfirmed_max,
+            unconfirmed_bytes_max=self.unconfirmed_bytes_max,
+            in_flight_max=self.in_flight_max,
+            resend_after_s=self.resend_after_s,
+            ack_after_s=self.ack_after_s,
+        )
+
+
+DEFAULT_OPTIONS = ClientOptions()

@@ -1,0 +1,293 @@
+"""Events on their way out: from `publish` to the confirmation of the origin.
+
+    queued        accepted, not given to a session: no connection, or too much on the way
+    unconfirmed   in the session of the origin, with an id; sent, and again, until it answers
+    confirmed     safe: whoever waits for it is told its id
+
+Rules:
+
+1. Order is kept: events leave in the order in which they were accepted.
+2. What is queued and unconfirmed together is bounded in events and bytes; `accept` refuses more,
+   and `accept_later` waits, first come first served.
+3. An event gets its id when it goes to a session, and only a session with a connection gets any.
+   So what was published while disconnected binds the publisher to nobody.
+4. Every incarnation is higher than any before, and written down (where the application gave a state
+   directory) before it is used. A new one begins with the first event, after a move to another
+   origin, and after an incarnation was refused for good.
+5. A final refusal fails the event and all that followed it in its incarnation: none of them is in
+   the log, and what was published after an event that failed may make no sense without it.
+6. If the origin says that our incarnation is over, somebody else published under our name, or a
+   clock went back. Then nobody can say whether what is unconfirmed is in the log, unless it was
+   never sent before: the first is told as `PublishUnknownError`, the second as refused.
+
+State: lost with the process. What is unconfirmed then is in the log or not, never twice.
+"""
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+
+from anabranch.client.errors import ClosedError, PublishRefusedError, PublishUnknownError
+from anabranch.client.options import ClientOptions
+from anabranch.client.tracing import Trace
+from anabranch.client.uplink import Uplink
+from anabranch.core.session.effects import Confirm, TellPublishRefused
+from anabranch.model.errors import EventError, LocalError
+from anabranch.model.event import Event
+from anabranch.model.header import EventId
+
+Promise = asyncio.Future[EventId]
+
+#: What is given to a session at a time.
+_CHUNK_EVENTS = 256
+#: What an attribute takes beside its text, roughly.
+_ATTRIBUTE_BYTES = 24
+_HEADER_BYTES = 128
+_LONG_AGO = float("-inf")
+_IS_OVER = re.compile(r"incarnation \d+ is over, (\d+) has begun")
+
+
+class Outbox:
+    """The events of one client that are not confirmed yet. See the top of this module."""
+
+    def __init__(
+        self,
+        name: str,
+        options: ClientOptions,
+        next_incarnation: Callable[[int], int],
+        trace: Trace | None,
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._next_incarnation = next_incarnation
+        self._trace = trace
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[Event, Promise, int]] = deque()
+        #: (sequence, promise, bytes) of what is in the session, ascending.
+        self._unconfirmed: deque[tuple[int, Promise, int]] = deque()
+        self._bytes = 0
+        self._origin: Uplink | None = None
+        self._incarnation = 0
+        self._is_open = False
+        #: Whether what is queued will be given to the session at the end of this turn.
+        self._is_pumping = False
+        #: When the incarnation began; infinitely long ago once something of it was confirmed, or
+        #: may have been sent twice.
+        self._fresh_since = _LONG_AGO
+        #: No incarnation below this will do.
+        self._floor = 0
+        #: Those who wait for room, in the order they came; and for everything to be confirmed.
+        self._line: deque[asyncio.Event] = deque()
+        self._empty = asyncio.Event()
+        self._closed: ClosedError | None = None
+        #: Why the origin does not take events for the time being; "" if it does.
+        self.refusal = ""
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._unconfirmed)
+
+    # -- the application ------------------------------------------------------------------------
+
+    def accept(self, event: Event) -> Promise | None:
+        """Take an event; None if there is no room for it now."""
+        if self._closed is not None:
+            raise self._closed
+        size = _size_of(event)
+        if self._line or not self._has_room(size):
+            return None
+        return self._accept(event, size)
+
+    def _accept(self, event: Event, size: int) -> Promise:
+        promise: Promise = self._loop.create_future()
+        self._queue.append((event, promise, size))
+        self._bytes += size
+        if not self._is_pumping:
+            # The first event of a turn leaves at once, the others together.
+            self._is_pumping = True
+            self._loop.call_soon(self._pump_the_rest)
+            self.pump()
+        return promise
+
+    def _pump_the_rest(self) -> None:
+        self._is_pumping = False
+        self.pump()
+
+    def _has_room(self, size: int) -> bool:
+        options = self._options
+        if len(self._queue) + len(self._unconfirmed) >= options.unconfirmed_max:
+            return False
+        # A single event larger than all the room there is may still go out alone.
+        return self._bytes + size <= options.unconfirmed_bytes_max or not self._bytes
+
+    async def accept_later(self, event: Event) -> Promise:
+        """Take an event as soon as there is room for it, after those that came before."""
+        size = _size_of(event)
+        turn = asyncio.Event()
+        self._line.append(turn)
+        try:
+            while self._line[0] is not turn or not self._has_room(size):
+                turn.clear()
+                await turn.wait()
+                if self._closed is not None:
+                    raise self._closed
+            return self._accept(event, size)
+        finally:
+            self._line.remove(turn)
+            self._wake()
+
+    async def wait_until_empty(self) -> None:
+        """Wait until everything is confirmed, or has failed."""
+        while len(self):
+            self._empty.clear()
+            await self._empty.wait()
+
+    def _wake(self) -> None:
+        if self._line:
+            self._line[0].set()
+        if not len(self):
+            self._empty.set()
+
+    # -- the origin -----------------------------------------------------------------------------
+
+    def move_to(self, origin: Uplink) -> None:
+        """Events go to this origin from now on; nothing is unconfirmed elsewhere."""
+        if origin is not self._origin:
+            assert not self._unconfirmed
+            self._origin = origin
+            self._is_open = False
+
+    def connected(self, uplink: Uplink) -> None:
+        """There is a new connection."""
+        if uplink is self._origin:
+            self._fresh_since = _LONG_AGO
+            self.pump()
+
+    def pump(self) -> None:
+        """Give the session what it takes."""
+        origin = self._origin
+        if origin is None or origin.is_spent or not origin.is_connected:
+            return
+        chunk = _CHUNK_EVENTS
+        while self._queue and self._open(origin):
+            taken = self._give(origin, min(chunk, len(self._queue)))
+            if taken:
+                continue
+            if chunk == 1:
+                return
+            chunk = 1
+
+    def _open(self, origin: Uplink) -> bool:
+        """Whether there is an incarnation to publish with."""
+        if not self._is_open and not self._unconfirmed:
+            self._incarnation = self._next_incarnation(self._floor)
+            origin.session.open_incarnation(self._incarnation)
+            self._fresh_since = self._loop.time()
+            self._is_open = True
+        return self._is_open
+
+    def _give(self, origin: Uplink, count: int) -> bool:
+        """Give the session the next events, all of them or (if it takes not all) none."""
+        chosen = [self._queue[place] for place in range(count)]
+        try:
+            now, time_ns = self._loop.time(), time.time_ns()
+            events = [event for event, _, _ in chosen]
+            ids, effects = origin.session.publish(now, *events, time_ns=time_ns)
+        except LocalError as error:
+            if count > 1:
+                return False
+            if isinstance(error, EventError) or not self._unconfirmed:
+                # Nothing is in its way, and still it does not fit.
+                self._fail(*chosen[0][1:], error)
+                self._queue.popleft()
+                return True
+            return False
+        for event_id, (_, promise, size) in zip(ids, chosen, strict=True):
+            self._queue.popleft()
+            self._unconfirmed.append((event_id.sequence, promise, size))
+        if self._trace is not None:
+            self._trace.published(events, ids, origin.broker)
+        origin.perform(effects)
+        return True
+
+    def confirmed(self, effect: Confirm) -> None:
+        """The origin has some of it for good."""
+        if effect.incarnation != self._incarnation:
+            return
+        if self._trace is not None:
+            self._trace.confirmed(self._name, effect.incarnation, effect.sequence)
+        self.refusal = ""
+        self._fresh_since = _LONG_AGO
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0][0] <= effect.sequence:
+            sequence, promise, size = unconfirmed.popleft()
+            self._bytes -= size
+            if not promise.done():
+                promise.set_result(EventId(self._name, self._incarnation, sequence))
+        self._wake()
+
+    def refused(self, effect: TellPublishRefused) -> bool:
+        """The origin does not take something. True if this session cannot publish any more."""
+        if effect.incarnation != self._incarnation:
+            return False
+        self.refusal = effect.reason
+        over = _IS_OVER.search(effect.reason)
+        if over is not None:
+            self._floor = max(self._floor, int(over[1]))
+            self._end_incarnation(effect.sequence, effect.reason, is_over=True)
+            return True
+        if effect.final:
+            self._end_incarnation(effect.sequence, effect.reason, is_over=False)
+        return False
+
+    def _end_incarnation(self, first: int, reason: str, *, is_over: bool) -> None:
+        """Fail what is unconfirmed from this sequence on; nothing is published with it any more."""
+        self._is_open = False
+        if self._trace is not None:
+            self._trace.abandoned(self._name, self._incarnation)
+        # Sent once and refused at once: the origin cannot have taken it.
+        sent_once = self._loop.time() - self._fresh_since < self._options.resend_after_s
+        kept: list[tuple[int, Promise, int]] = []
+        for sequence, promise, size in self._unconfirmed:
+            event_id = EventId(self._name, self._incarnation, sequence)
+            if is_over and not sent_once:
+                self._fail(promise, size, PublishUnknownError(event_id, reason))
+            elif is_over or sequence >= first:
+                self._fail(promise, size, PublishRefusedError(event_id, reason))
+            else:
+                kept.append((sequence, promise, size))
+        self._unconfirmed = deque(kept)
+        self._wake()
+
+    def _fail(self, promise: Promise, size: int, error: Exception) -> None:
+        self._bytes -= size
+        if not promise.done():
+            promise.set_exception(error)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def close(self, why: ClosedError) -> None:
+        """Nothing more goes out. What is unconfirmed remains unknown."""
+        self._closed = why
+        if self._unconfirmed and self._trace is not None:
+            self._trace.abandoned(self._name, self._incarnation)
+        for sequence, promise, size in self._unconfirmed:
+            event_id = EventId(self._name, self._incarnation, sequence)
+            self._fail(promise, size, PublishUnknownError(event_id, str(why)))
+        for _, promise, size in self._queue:
+            self._fail(promise, size, why)
+        self._unconfirmed.clear()
+        self._queue.clear()
+        for turn in (*self._line, self._empty):
+            turn.set()
+
+
+def _size_of(event: Event) -> int:
+    """The bytes of an event, roughly."""
+    size = _HEADER_BYTES + len(event.payload)
+    for value in event.attributes.values():
+        size += _ATTRIBUTE_BYTES
+        if type(value) is str:
+            size += len(value)
+    return size

@@ -1,0 +1,144 @@
+"""What a client keeps on disk, so that the next process goes on where this one stopped.
+
+    DIRECTORY/client.json    name, last incarnation, and how the durable subscriptions stand
+    DIRECTORY/lock           held by the process that uses it
+
+Rules:
+
+1. The file is replaced as a whole: written beside it, synced, renamed. It is never half a state.
+2. An incarnation, and the number of a durable subscription, are on disk before anybody else hears
+   of them. How far subscriptions have got is written now and then; what is lost of that comes again
+   unless the broker knows better.
+3. A directory belongs to one client and to one process at a time.
+
+Losing the directory costs no promise: a new incarnation follows the clock, and the owners of
+durable subscriptions are asked where they stand.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from anabranch.core.session.effects import Standing
+from anabranch.model.errors import LocalError
+
+FORMAT = 1
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    client: str
+    incarnation: int = 0
+    standings: list[Standing] = []
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Kept)
+
+
+class State:
+    """The state directory of one client. See the rules at the top of this module."""
+
+    def __init__(self, directory: Path, name: str | None, default_name: str) -> None:
+        """`name` must be the one that the directory is for; None takes that, or the default."""
+        self._directory = directory
+        self._path = directory / "client.json"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(directory / "lock")
+        try:
+            kept = self._load()
+            if kept is not None and name is not None and kept.client != name:
+                raise LocalError(
+                    f"{directory} is the state of client {kept.client!r}, not of {name!r};"
+                    " give every client its own directory"
+                )
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.name = name or (default_name if kept is None else kept.client)
+        self._incarnation = 0 if kept is None else kept.incarnation
+        self._standings = {each.name: each for each in (() if kept is None else kept.standings)}
+
+    def _load(self) -> _Kept | None:
+        try:
+            kept = _decoder.decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise LocalError(
+                f"{self._path} is no state of a client: {error}; remove it to start without"
+            ) from None
+        if kept.format != FORMAT:
+            raise LocalError(f"{self._path} has format {kept.format}; this program reads {FORMAT}")
+        return kept
+
+    def next_incarnation(self, least: int) -> int:
+        """A higher incarnation than any before, at least this one; it is on disk."""
+        self._incarnation = max(self._incarnation + 1, least)
+        self._save()
+        return self._incarnation
+
+    def standing(self, name: str) -> Standing | None:
+        """How a durable subscription stood."""
+        return self._standings.get(name)
+
+    def keep(self, standings: Iterable[Standing]) -> None:
+        """Write down how durable subscriptions stand, if anything has changed."""
+        before = dict(self._standings)
+        for standing in standings:
+            # Number 0 is not known to exist. What this process has in hand, the next has not.
+            if standing.number:
+                kept = msgspec.structs.replace(standing, received={})
+                self._standings[standing.name] = kept
+        if self._standings != before:
+            self._save()
+
+    def forget(self, name: str) -> None:
+        """A durable subscription is over."""
+        if self._standings.pop(name, None) is not None:
+            self._save()
+
+    def close(self) -> None:
+        """Let another process have it."""
+        os.close(self._lock)
+
+    def _save(self) -> None:
+        kept = _Kept(
+            client=self.name,
+            incarnation=self._incarnation,
+            standings=list(self._standings.values()),
+        )
+        beside = self._path.with_suffix(".new")
+        with beside.open("wb") as file:
+            file.write(_encoder.encode(kept))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._path)
+        folder = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _lock(path: Path) -> int:
+    """Hold the directory, or say who does."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = ""
+        with contextlib.suppress(OSError):
+            holder = os.read(file, 64).decode(errors="replace").strip()
+        os.close(file)
+        raise LocalError(
+            f"{path.parent} is in use by process {holder or 'unknown'}; give every client its own"
+            " state directory"
+        ) from None
+    os.ftruncate(file, 0)
+    os.write(file, b"%d\n" % os.getpid())
+    return file

@@ -1,0 +1,333 @@
+"""A subscription, as the application holds it.
+
+    subscription = await client.subscribe("price > 10", durable="orders")
+    async for received in subscription:
+        ...
+
+Rules:
+
+1. Every match is given once, in the order of its stream, from the start that `started` tells. One
+   task reads; several may, with `manual_ack`, and then each event goes to one of them.
+2. *Automatic* acknowledgement: an event counts as dealt with when the next one is asked for, or the
+   subscription is closed. So an event at which the process dies comes again, if the subscription is
+   durable. With `manual_ack` it counts when the application says `ack`.
+3. At most `window` events that are not dealt with are held here. Then the broker waits (durable),
+   or cuts the subscription (others), which is told as `SubscriptionCutError`.
+4. What will not come is never passed over in silence: reading raises `WithheldError`, and reading
+   on continues behind it. With `on_withheld` that is called instead. Transient events that are gone
+   are no error; `withheld_ticks` counts them too.
+5. After the end, what has arrived can still be read; then reading ends. After a cut it raises.
+
+State: `acked` positions may be kept in the client's state directory, and are known to the broker.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol, Self, Unpack
+
+from anabranch.client.arrivals import Arrivals
+from anabranch.client.composing import How
+from anabranch.client.errors import ClientError, WithheldError
+from anabranch.client.received import Item, Received, Withheld
+from anabranch.client.tracing import Trace
+from anabranch.client.wishes import Wish
+from anabranch.model.errors import LocalError
+from anabranch.model.header import EventId
+from anabranch.model.values import Value
+
+OnWithheld = Callable[[Withheld], None]
+
+
+class Reply(Protocol):
+    """Publishes the answer to a request."""
+
+    async def __call__(
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+    ) -> EventId:
+        """Publish it."""
+
+
+class Desk(Protocol):
+    """Who looks after all subscriptions of a client."""
+
+    trace: Trace | None
+
+    async def reply(
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+    ) -> EventId:
+        """Publish the answer to a request."""
+
+    def progress(self, subscription: "Subscription") -> Mapping[str, int]:
+        """Stream → everything up to this tick has arrived."""
+
+    def owes(self, subscription: "Subscription") -> None:
+        """There is something to acknowledge, soon."""
+
+    def acknowledge(self, subscription: "Subscription") -> None:
+        """Acknowledge what is dealt with, now."""
+
+    def end(self, subscription: "Subscription") -> None:
+        """Ask the broker for the end."""
+
+
+class Subscription:
+    """One subscription. See the rules at the top of this module."""
+
+    def __init__(self, desk: Desk, wish: Wish, on_withheld: OnWithheld | None = None) -> None:
+        self._desk = desk
+        self.wish = wish
+        self._on_withheld = on_withheld
+        self._arrivals = Arrivals()
+        #: Stream → ticks that have arrived and are not dealt with, ascending.
+        self._open: dict[str, deque[int]] = {}
+        #: Stream → the application was given it, and has not said or shown that it is dealt with.
+        self._in_hand: dict[str, int] = {}
+        self._acked: dict[str, int] = {}
+        self._unacked_events = 0
+        self._news = asyncio.Event()
+        #: Told by the broker, or by what went wrong.
+        self._stands: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[Mapping[str, int]] = asyncio.get_running_loop().create_future()
+        self._failure: ClientError | None = None
+        self._is_over = False
+        self._started: dict[str, int] = {}
+        #: Which uninterrupted promise this is; see `check.history`.
+        self.episode = ""
+        #: Ticks of which the application was told that they will not come.
+        self.withheld_ticks = 0
+
+    # -- what is known of it --------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its name: network-wide for a durable one, otherwise this client's own."""
+        return self.wish.name
+
+    @property
+    def filter(self) -> str:
+        """Its filter, as canonical text."""
+        return self.wish.filter
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it outlives the client."""
+        return self.wish.quality == "durable"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will arrive."""
+        return self._is_over
+
+    @property
+    def started(self) -> Mapping[str, int]:
+        """Stream → from this tick on every match is given."""
+        return dict(self._started)
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Stream → the application has dealt with every match up to this tick."""
+        return self._positions()
+
+    async def wait_started(self, *streams: str) -> None:
+        """Wait until it has started on these streams, or (without names) on any."""
+        while not (all(s in self._started for s in streams) if streams else self._started):
+            if self._is_over:
+                raise self._failure or LocalError(f"subscription {self.name!r} is over")
+            self._news.clear()
+            await self._news.wait()
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.name!r}, {self.filter!r}, {self.wish.quality!r})"
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Received:
+        received = await self._next()
+        if received is None:
+            raise StopAsyncIteration
+        return received
+
+    async def get(self) -> Received:
+        """The next event; `LocalError` if the subscription has ended."""
+        received = await self._next()
+        if received is None:
+            raise LocalError(f"subscription {self.name!r} has ended; there is no next event")
+        return received
+
+    async def get_batch(self, events_max: int = 256) -> list[Received]:
+        """All events that are there, at least one and at most so many; none after the end."""
+        first = await self._next()
+        if first is None:
+            return []
+        batch = [first]
+        while len(batch) < events_max and self._arrivals.next_is_event:
+            item = self._give()
+            assert isinstance(item, Received)
+            batch.append(item)
+        return batch
+
+    async def _next(self) -> Received | None:
+        self._ask_for_more()
+        while True:
+            while self._arrivals:
+                item = self._give()
+                if isinstance(item, Received):
+                    return item
+                self._tell(item)
+            if self._is_over:
+                if self._failure is not None:
+                    raise self._failure
+                self._finish()
+                return None
+            self._news.clear()
+            await self._news.wait()
+
+    def _give(self) -> Item:
+        item = self._arrivals.take()
+        self._in_hand[item.stream] = item.tick if isinstance(item, Received) else item.last
+        trace = self._desk.trace
+        if trace is not None and isinstance(item, Received):
+            trace.delivered(item.episode, item.stream, item.tick, item.id)
+        return item
+
+    def _tell(self, hole: Withheld) -> None:
+        span = (hole.first, hole.last)
+        self.withheld_ticks += hole.last - hole.first + 1
+        if self._desk.trace is not None:
+            self._desk.trace.withheld(hole.episode, hole.stream, span, hole.reason)
+        if self._on_withheld is not None:
+            self._on_withheld(hole)
+        elif hole.reason != "transient":
+            raise WithheldError(self.name, hole.stream, *span, hole.reason)
+
+    # -- dealing with it ------------------------------------------------------------------------
+
+    async def ack(self, received: Received | None = None) -> None:
+        """Everything given so far is dealt with; or everything of a stream up to this event."""
+        if received is None:
+            self._put_down()
+        elif received.subscription is not self:
+            raise LocalError(
+                f"{received.event!r} came from another subscription; acknowledge there"
+            )
+        else:
+            self._dealt_with(received.stream, received.tick)
+        self._desk.acknowledge(self)
+
+    def _ask_for_more(self) -> None:
+        """The application wants the next event: with automatic acknowledgement, it is done with
+        those before."""
+        if self.wish.manual_ack or not self._in_hand:
+            return
+        self._put_down()
+        if 4 * self._unacked_events >= self.wish.window:
+            self._desk.acknowledge(self)
+        else:
+            self._desk.owes(self)
+
+    def _put_down(self) -> None:
+        for stream, tick in self._in_hand.items():
+            self._dealt_with(stream, tick)
+        self._in_hand.clear()
+
+    def _dealt_with(self, stream: str, tick: int) -> None:
+        waiting = self._open[stream]
+        while waiting and waiting[0] <= tick:
+            waiting.popleft()
+            self._unacked_events += 1
+
+    async def reply(
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+    ) -> EventId:
+        """Answer a request that came here."""
+        return await self._desk.reply(received, attributes, **how)
+
+    async def unsubscribe(self) -> Mapping[str, int]:
+        """End it, for good. Returns where: what came up to there can still be read."""
+        if not self._is_over:
+            self._desk.end(self)
+        return await asyncio.shield(self._ended)
+
+    # -- for the desk ---------------------------------------------------------------------------
+
+    def _positions(self) -> dict[str, int]:
+        positions = dict(self._acked)
+        for stream, arrived in self._desk.progress(self).items():
+            waiting = self._open.get(stream)
+            positions[stream] = waiting[0] - 1 if waiting else arrived
+        return positions
+
+    def owed(self) -> dict[str, int]:
+        """Stream → tick of what is dealt with and not acknowledged; counts as acknowledged now."""
+        self._unacked_events = 0
+        news = {
+            stream: tick
+            for stream, tick in self._positions().items()
+            if tick > self._acked.get(stream, 0)
+        }
+        self._acked.update(news)
+        return news
+
+    @property
+    def waiting_events(self) -> int:
+        """What has arrived and is not dealt with."""
+        return sum(map(len, self._open.values()))
+
+    def drop(self) -> None:
+        """What has arrived and was not read will not be; a durable one gets it again."""
+        self._arrivals = Arrivals()
+
+    def arrived(self, item: Item) -> None:
+        """Something has come."""
+        waiting = self._open.get(item.stream)
+        if waiting is None:
+            waiting = self._open[item.stream] = deque()
+        waiting.append(item.tick if isinstance(item, Received) else item.first)
+        self._arrivals.add(item)
+        self._news.set()
+
+    def starts(self, stream: str, tick: int) -> None:
+        """The broker tells a start."""
+        self._started.setdefault(stream, tick)
+        self._acked[stream] = tick - 1
+        self._news.set()
+
+    def stands(self) -> None:
+        """The broker has it."""
+        if not self._stands.done():
+            self._stands.set_result(None)
+
+    async def wait_until_it_stands(self) -> None:
+        """Wait for the broker; raises what the broker objects to."""
+        await asyncio.shield(self._stands)
+
+    def ends(self, ticks: Mapping[str, int]) -> None:
+        """The broker has ended it."""
+        self._is_over = True
+        self.stands()
+        if not self._ended.done():
+            self._ended.set_result(dict(ticks))
+        self._news.set()
+
+    def fails(self, failure: ClientError) -> None:
+        """It is over, and not by the application's will."""
+        self._is_over = True
+        self._failure = failure
+        if not self._stands.done():
+            self._stands.set_exception(failure)
+            self._stands.exception()
+        if not self._ended.done():
+            self._ended.set_exception(failure)
+            self._ended.exception()
+        self._news.set()
+
+    def _finish(self) -> None:
+        """Everything was read to the end."""
+        trace = self._desk.trace
+        if trace is not None and self.episode:
+            trace.ended(self.episode, self._ended.result())
+            self.episode = ""

@@ -1,0 +1,399 @@
+"""All subscriptions of a client, and the way they follow it from broker to broker.
+
+The session of a broker knows what stands there; this module knows what the application wants, and
+makes the two agree whenever there is a new home. Rules:
+
+1. *Durable* ones are let go by the old session and taken over by the new one. Nothing is seen twice
+   or missed, because what was received goes with them.
+2. *Reliable* ones end with their connection. They are asked for again after the ticks that were
+   received; if the logs still have what follows, the application notices nothing. If they have not,
+   it is told with `SubscriptionCutError`: a gap is never made.
+3. *Best-effort* ones begin anew, over the gap.
+4. A durable one of which this client knows nothing but the name may exist: its owner is asked
+   first, and only if no broker has it, it is made. An application that knows better says `new`.
+5. What arrives for other clients by explicit destination is dropped here, whoever sent it.
+6. Acknowledgements are gathered for `ack_after_s`, for all subscriptions at once.
+7. Numbers of durable subscriptions are on disk before they are used, where there is a state.
+
+State: what the `State` keeps; the rest is lost with the process, which is safe.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Unpack
+
+from anabranch.client.composing import How
+from anabranch.client.episodes import Episodes
+from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
+from anabranch.client.later import Later
+from anabranch.client.options import ClientOptions
+from anabranch.client.received import Received, Withheld
+from anabranch.client.state import State
+from anabranch.client.subscription import OnWithheld, Reply, Subscription
+from anabranch.client.uplink import Uplink
+from anabranch.client.wishes import Wish
+from anabranch.core.session.effects import (
+    DeliverToApplication,
+    SessionEffect,
+    Standing,
+    StartKind,
+    TellCut,
+    TellEnded,
+    TellRefused,
+    TellStands,
+    TellStart,
+    TellWithheld,
+)
+from anabranch.core.session.subscribing import LOST
+from anabranch.model.encoding import decode_event
+from anabranch.model.errors import DuplicateIdError
+from anabranch.model.header import EventId
+from anabranch.model.limits import Limits
+from anabranch.model.values import Value
+
+#: How a broker says that a durable subscription does not exist.
+NOBODY_HAS_IT = "no broker has a durable subscription"
+
+
+class Subscriptions:
+    """All subscriptions of one client. See the rules at the top of this module."""
+
+    def __init__(
+        self,
+        client: str,
+        *,
+        options: ClientOptions,
+        limits: Limits,
+        state: State | None,
+        episodes: Episodes,
+        reply: Reply,
+    ) -> None:
+        self._client = client
+        self._limits = limits
+        self._state = state
+        self._episodes = episodes
+        self.trace = episodes.trace
+        self._reply = reply
+        self._loop = asyncio.get_running_loop()
+        self._home: Uplink | None = None
+        self._all: dict[str, Subscription] = {}
+        #: Those that look for their owner.
+        self._finding: set[str] = set()
+        #: Reliable ones that lost their connection → what they had received.
+        self._broken: dict[str, Mapping[str, int]] = {}
+        #: Durable ones that a former process knew → what it had acknowledged.
+        self._resumed: dict[str, Mapping[str, int]] = {}
+        #: Those whose end was asked for.
+        self._ending: set[str] = set()
+        self._owing: dict[str, Subscription] = {}
+        self._paying = Later(options.ack_after_s, self._pay)
+        self._keeping = Later(options.keep_every_s, self._store)
+
+    # -- the application ------------------------------------------------------------------------
+
+    def subscribe(
+        self, wish: Wish, *, is_new: bool, on_withheld: OnWithheld | None
+    ) -> Subscription:
+        """Make a subscription, or come back to a durable one."""
+        if wish.name in self._all:
+            raise DuplicateIdError(
+                f"this client has a subscription {wish.name!r} already; read that one, or"
+                " choose another name"
+            )
+        subscription = Subscription(self, wish, on_withheld)
+        kept = (
+            self._state.standing(wish.name) if self._state and wish.quality == "durable" else None
+        )
+        self._all[wish.name] = subscription
+        try:
+            if kept is not None:
+                self._resumed[wish.name] = kept.acked
+                self._take_over(subscription, wish.renewed(kept))
+            elif wish.quality == "durable" and not is_new:
+                self._finding.add(wish.name)
+                self._ask(subscription, "resume")
+            else:
+                self._ask(subscription, wish.start)
+        except BaseException:
+            del self._all[wish.name]
+            raise
+        return subscription
+
+    async def reply(
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+    ) -> EventId:
+        """Publish the answer to a request."""
+        return await self._reply(received, attributes, **how)
+
+    def progress(self, subscription: Subscription) -> Mapping[str, int]:
+        """Stream → everything up to this tick has arrived."""
+        broken = self._broken.get(subscription.name)
+        if broken is not None:
+            return broken
+        return {} if self._home is None else self._home.session.progress(subscription.name)
+
+    def owes(self, subscription: Subscription) -> None:
+        """There is something to acknowledge, soon."""
+        self._owing[subscription.name] = subscription
+        self._paying.ask()
+
+    def _pay(self) -> None:
+        owing, self._owing = self._owing, {}
+        for subscription in owing.values():
+            self.acknowledge(subscription)
+
+    def acknowledge(self, subscription: Subscription) -> None:
+        """Acknowledge what is dealt with, now."""
+        home, name = self._home, subscription.name
+        if home is None or name not in self._all or name in self._broken:
+            return
+        if not home.session.knows(name):
+            return
+        ticks = subscription.owed()
+        if ticks:
+            home.perform(home.session.ack(self._loop.time(), name, ticks))
+            if subscription.is_durable and self._state is not None:
+                self._keeping.ask()
+
+    def end(self, subscription: Subscription) -> None:
+        """Ask the broker for the end."""
+        name, home = subscription.name, self._home
+        if name in self._ending:
+            return
+        self._ending.add(name)
+        if home is not None and home.session.knows(name):
+            home.perform(home.session.unsubscribe(self._loop.time(), name))
+        elif name in self._broken:
+            self._over(name, TellEnded(name, self._broken[name]))
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def _store(self) -> None:
+        """Write down how durable subscriptions stand."""
+        if self._state is not None and self._home is not None:
+            self._state.keep(self._home.session.standings())
+
+    # -- brokers --------------------------------------------------------------------------------
+
+    def arriving(self, old: Uplink | None, new: Uplink) -> None:
+        """There is a home again: let it have every subscription."""
+        if old is not None and old is not new:
+            for subscription in self._all.values():
+                self.acknowledge(subscription)
+        self._home = new
+        now = self._loop.time()
+        for name, subscription in list(self._all.items()):
+            if not new.session.knows(name):
+                standing = self._let_go(old, subscription)
+                if standing is not None:
+                    self._take_over(subscription, standing)
+                elif name in self._broken:
+                    self._mend(subscription)
+                else:
+                    is_finding = name in self._finding
+                    self._ask(subscription, "resume" if is_finding else subscription.wish.start)
+                if name in self._ending and new.session.knows(name):
+                    new.perform(new.session.unsubscribe(now, name))
+
+    def connected(self, uplink: Uplink) -> None:
+        """The effects of a new connection are about to be performed."""
+        if uplink is self._home:
+            self._store()
+
+    def lost(self, uplink: Uplink) -> None:
+        """The home is gone: what is not durable has to be asked for again."""
+        if uplink is not self._home:
+            return
+        session = uplink.session
+        progress = {
+            name: dict(session.progress(name))
+            for name, subscription in self._all.items()
+            if subscription.wish.quality == "reliable"
+        }
+        for effect in session.disconnected(self._loop.time()):
+            if isinstance(effect, TellCut) and effect.reason == LOST:
+                self._broken[effect.subscription] = progress[effect.subscription]
+            else:
+                self.hear(effect)
+
+    def _let_go(self, old: Uplink | None, subscription: Subscription) -> Standing | None:
+        """Take a subscription out of the old session; its standing if it is durable."""
+        name = subscription.name
+        if old is None or not old.session.knows(name):
+            return None
+        if not subscription.is_durable:
+            old.session.unsubscribe(self._loop.time(), name)
+            return None
+        if name in self._ending:
+            every = old.session.standings()
+            return next(standing for standing in every if standing.name == name)
+        return old.session.let_go(name)
+
+    def _mend(self, subscription: Subscription) -> None:
+        """Ask for a reliable subscription from where its connection broke."""
+        received = self._broken[subscription.name]
+        if subscription.waiting_events >= subscription.wish.window:
+            reason = f"{LOST}, and too much of what came before is not read yet"
+            self._fail(subscription, SubscriptionCutError(subscription.name, reason), None)
+        elif received:
+            self._ask(subscription, "tick", received)
+        else:
+            self._ask(subscription, subscription.wish.start)
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def _ask(
+        self, subscription: Subscription, start: StartKind, ticks: Mapping[str, int] | None = None
+    ) -> None:
+        wish, home = subscription.wish, self._home
+        assert home is not None
+        start_ticks = dict(wish.start_ticks if ticks is None else ticks)
+        effects = home.session.subscribe(
+            self._loop.time(),
+            wish.name,
+            wish.filter,
+            quality=wish.quality,
+            start=start,
+            start_time_ns=wish.start_time_ns if start == "time" else 0,
+            start_ticks=start_ticks if start == "tick" else {},
+            window=wish.window,
+            manual_ack=True,
+        )
+        latest = {s: t + 1 for s, t in start_ticks.items()} if start == "tick" else {}
+        self._episodes.begin(subscription, start, home.broker, latest)
+        if wish.quality == "durable":
+            self._store()
+        home.perform(effects)
+
+    def _take_over(self, subscription: Subscription, standing: Standing) -> None:
+        home = self._home
+        assert home is not None
+        effects = home.session.take_over(self._loop.time(), standing)
+        if not subscription.episode:
+            self._episodes.begin(subscription, "resume", home.broker, {})
+        self._store()
+        home.perform(effects)
+
+    # -- what the broker says -------------------------------------------------------------------
+
+    def hear(self, effect: SessionEffect) -> None:
+        """The home says something about a subscription."""
+        if isinstance(effect, DeliverToApplication):
+            self._deliver(effect)
+            return
+        if not isinstance(
+            effect, TellStart | TellWithheld | TellStands | TellEnded | TellCut | TellRefused
+        ):
+            return
+        subscription = self._all.get(effect.subscription)
+        if subscription is None:
+            return
+        if isinstance(effect, TellStart):
+            subscription.starts(effect.stream, effect.tick)
+            self._episodes.started(subscription, effect.stream, effect.tick)
+        elif isinstance(effect, TellWithheld):
+            span = (effect.stream, effect.first, effect.last, effect.reason)
+            subscription.arrived(Withheld(effect.subscription, *span, subscription.episode))
+        elif isinstance(effect, TellStands):
+            self._finding.discard(subscription.name)
+            self._broken.pop(subscription.name, None)
+            subscription.stands()
+            if subscription.is_durable:
+                self._store()
+        elif isinstance(effect, TellRefused):
+            self._refused(subscription, effect)
+        else:
+            self._over(subscription.name, effect)
+
+    def _deliver(self, effect: DeliverToApplication) -> None:
+        subscription = self._all.get(effect.subscription)
+        if subscription is None:
+            return
+        event = decode_event(effect.body, self._limits)
+        destinations = event.header.control.destinations
+        if destinations and self._client not in destinations:
+            return
+        place = (effect.stream, effect.tick, effect.time_ns)
+        subscription.arrived(Received(event, *place, subscription, subscription.episode))
+
+    def progressed(self, name: str) -> None:
+        """Something was said about this subscription's ticks, perhaps only that there is none."""
+        subscription = self._all.get(name)
+        if subscription is not None:
+            self.owes(subscription)
+
+    def stands_at(self, name: str, ticks: Mapping[str, int]) -> None:
+        """A subscription stands, on streams that the broker knows at these ticks.
+
+        Where a former process had got to, the session tells no start; the broker may have heard of
+        later acknowledgements than were written down."""
+        acked = self._resumed.pop(name, {})
+        subscription = self._all.get(name)
+        if subscription is not None:
+            for stream, tick in acked.items():
+                start = max(tick, ticks.get(stream, 0)) + 1
+                subscription.starts(stream, start)
+                self._episodes.started(subscription, stream, start)
+
+    def _refused(self, subscription: Subscription, effect: TellRefused) -> None:
+        name = subscription.name
+        if name in self._finding and effect.reason.startswith(NOBODY_HAS_IT):
+            self._finding.discard(name)
+            if name in self._ending:
+                self._over(name, TellEnded(name, {}))
+            else:
+                self._ask(subscription, subscription.wish.start)
+            return
+        if name in self._broken:
+            failure: ClientError = SubscriptionCutError(name, f"{LOST}, and {effect.reason}")
+        else:
+            failure = SubscriptionRefusedError(name, effect.reason)
+        self._fail(subscription, failure, effect.standing)
+
+    def _over(self, name: str, effect: TellEnded | TellCut) -> None:
+        subscription = self._all[name]
+        if isinstance(effect, TellCut):
+            self._fail(subscription, SubscriptionCutError(name, effect.reason), effect.standing)
+            return
+        self._forget(name)
+        if self._state is not None and subscription.is_durable:
+            self._state.forget(name)
+        subscription.ends(effect.ticks)
+
+    def _fail(
+        self, subscription: Subscription, failure: ClientError, standing: Standing | None
+    ) -> None:
+        if standing is not None and self._state is not None:
+            self._state.keep([standing])
+        self._forget(subscription.name)
+        self._episodes.end(subscription)
+        subscription.fails(failure)
+
+    def _forget(self, name: str) -> None:
+        del self._all[name]
+        self._finding.discard(name)
+        self._ending.discard(name)
+        self._broken.pop(name, None)
+        self._resumed.pop(name, None)
+        self._owing.pop(name, None)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Acknowledge everything that is dealt with, and write it down."""
+        for subscription in self._all.values():
+            self.acknowledge(subscription)
+        self._store()
+
+    def close(self, failure: ClientError | None) -> None:
+        """Nothing more will arrive. Durable subscriptions stay with the network."""
+        self._paying.cancel()
+        self._keeping.cancel()
+        for subscription in list(self._all.values()):
+            self._forget(subscription.name)
+            self._episodes.end(subscription)
+            subscription.drop()
+            if failure is None:
+                subscription.ends({})
+            else:
+                subscription.fails(failure)

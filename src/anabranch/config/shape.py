@@ -1,0 +1,268 @@
+"""The shape of a network as a file states it: a tree of brokers, or sites and their joins.
+
+    [tree]                      [sites.core]
+    a = ["b", "c"]              brokers = ["r1", "r2"]
+                                joins = ["west", "east"]
+
+The short form is for networks in which every broker serves clients and none is redundant; the long
+form says everything `model.network` can. One of the two, never both. Rules, beside those of
+`model.network`, which all are checked here first because here it is known where they were broken:
+
+1. A join is written at one of its two sites.
+2. A network has at least one client site; otherwise nobody could attach to it.
+3. At most `SITES_MAX` sites: every broker keeps the way from every site to every other one.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from anabranch.config.errors import ConfigError
+from anabranch.config.names import name_problem, site_name_problem
+from anabranch.config.positions import KeyPath
+from anabranch.config.reading import Table, nearest
+from anabranch.model.errors import LocalError
+from anabranch.model.network import Network, tree_of_brokers
+
+#: Sites of one network. A tree of brokers has two for each broker.
+SITES_MAX = 1_024
+
+
+class TreeShape(msgspec.Struct, frozen=True, tag="tree"):
+    """The short form: each broker, and the brokers below it."""
+
+    below: dict[str, tuple[str, ...]]
+
+    def network(self) -> Network:
+        """The network of this shape."""
+        return tree_of_brokers(self.below)
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A site, and the sites that are joined to it here."""
+
+    brokers: tuple[str, ...]
+    joins: tuple[str, ...] = ()
+
+
+class SitesShape(msgspec.Struct, frozen=True, tag="sites"):
+    """The long form."""
+
+    sites: dict[str, Site]
+
+    def network(self) -> Network:
+        """The network of this shape."""
+        members = {name: site.brokers for name, site in self.sites.items()}
+        return Network(members, [(n, o) for n, site in self.sites.items() for o in site.joins])
+
+
+Shape = TreeShape | SitesShape
+
+
+def read_shape(root: Table) -> tuple[Shape, Network]:
+    """The shape of a file's network, or an error that says where it is none."""
+    if root.has("tree") and root.has("sites"):
+        raise root.error("tree", "there is [sites] too; describe the network in one way only")
+    if not root.has("tree") and not root.has("sites"):
+        raise root.error(
+            "tree", 'is missing; add [tree] with a line such as a = ["b", "c"], or [sites.NAME]'
+        )
+    shape = _read_tree(root.table("tree")) if root.has("tree") else _read_sites(root.table("sites"))
+    try:
+        return shape, shape.network()
+    except LocalError as error:
+        key = "tree" if isinstance(shape, TreeShape) else "sites"
+        raise root.error(key, str(error)) from None
+
+
+# -- the short form ------------------------------------------------------------------------------
+
+
+def _read_tree(table: Table) -> TreeShape:
+    below = {name: tuple(table.texts(name)) for name in table.values}
+    if not below:
+        raise table.error((), "names no broker; a single one is written a = []")
+    joined = _Joined(table, "a tree", "broker")
+    for name, children in below.items():
+        _check_name(table, (name,), name_problem(name))
+        joined.add(name)
+        for number, child in enumerate(children):
+            _check_name(table, (name, number), name_problem(child))
+            joined.join(name, child, (name, number))
+    _check_count(table, 2 * len(joined.groups))
+    joined.check_whole()
+    return TreeShape(below)
+
+
+# -- the long form -------------------------------------------------------------------------------
+
+
+def _read_sites(table: Table) -> SitesShape:
+    sites = {name: _read_site(table, name, each) for name, each in table.tables()}
+    if not sites:
+        raise table.error((), "there is no site; write [sites.NAME] with brokers = [...]")
+    _check_count(table, len(sites))
+    joined = _Joined(table, "a network's sites form a tree", "site")
+    for name in sites:
+        joined.add(name)
+    for name, site in sites.items():
+        for number, other in enumerate(site.joins):
+            if other not in sites:
+                raise table.error(
+                    (name, "joins", number), f"there is no site {other!r}; {nearest(other, sites)}"
+                )
+            joined.join(name, other, (name, "joins", number))
+    joined.check_whole()
+    _check_client_sites(table, sites, joined.neighbours)
+    _check_presences(table, sites, joined.neighbours)
+    return SitesShape(sites)
+
+
+def _read_site(sites: Table, name: str, table: Table) -> Site:
+    _check_name(sites, (name,), site_name_problem(name))
+    table.only(("brokers", "joins"))
+    brokers = table.texts("brokers")
+    if not brokers:
+        raise table.error("brokers", 'a site needs brokers; write brokers = ["r1", "r2"]')
+    for number, broker in enumerate(brokers):
+        _check_name(table, ("brokers", number), name_problem(broker))
+        if broker in brokers[:number]:
+            raise table.error(("brokers", number), f"broker {broker!r} is here twice; remove one")
+    return Site(tuple(brokers), tuple(table.texts("joins")))
+
+
+def _check_client_sites(
+    table: Table, sites: Mapping[str, Site], neighbours: Mapping[str, set[str]]
+) -> None:
+    brokers = {broker for site in sites.values() for broker in site.brokers}
+    if not brokers & set(sites):
+        raise table.error(
+            (),
+            "there is no client site, so nobody could attach; name a site with one broker and at"
+            " most one join like that broker",
+        )
+    for name, site in sites.items():
+        if name not in brokers:
+            continue
+        if site.brokers != (name,):
+            raise table.error(
+                (name, "brokers"),
+                f"{name!r} is also the name of a broker, so this is its client site and holds that"
+                f" broker alone; rename the site, or write brokers = [{name!r}]",
+            )
+        if len(neighbours[name]) > 1:
+            others = ", ".join(sorted(neighbours[name]))
+            raise table.error(
+                (name,),
+                f"the client site of broker {name!r} must be a leaf, but it is joined to {others};"
+                " join it to one of them",
+            )
+
+
+def _check_presences(
+    table: Table, sites: Mapping[str, Site], neighbours: Mapping[str, set[str]]
+) -> None:
+    present: dict[str, list[str]] = {}
+    for name, site in sites.items():
+        for broker in site.brokers:
+            present.setdefault(broker, []).append(name)
+    for broker, where in present.items():
+        for name in where[1:]:
+            if not any(name in neighbours[other] for other in where):
+                number = sites[name].brokers.index(broker)
+                raise table.error(
+                    (name, "brokers", number),
+                    f"broker {broker!r} is also in {where[0]!r}, which is not adjacent; a broker"
+                    " may only be in sites that are joined to each other",
+                )
+
+
+# -- both ----------------------------------------------------------------------------------------
+
+
+class _Joined:
+    """Names joined one by one, which notices the join that closes a cycle."""
+
+    def __init__(self, table: Table, what: str, word: str) -> None:
+        self._table = table
+        self._what = what
+        self._word = word
+        self.neighbours: dict[str, set[str]] = {}
+        #: Name → all names that can be reached from it; shared by all of these.
+        self.groups: dict[str, set[str]] = {}
+
+    def add(self, name: str) -> None:
+        self.neighbours.setdefault(name, set())
+        self.groups.setdefault(name, {name})
+
+    def join(self, one: str, other: str, key: KeyPath) -> None:
+        self.add(one)
+        self.add(other)
+        if one == other:
+            raise self._error(key, f"{self._word} {one!r} is joined to itself; remove it")
+        if other in self.neighbours[one]:
+            raise self._error(
+                key, f"{one!r} and {other!r} are joined already; write it at one of them only"
+            )
+        if self.groups[one] is self.groups[other]:
+            cycle = " – ".join([*self._way(one, other), one])
+            raise self._error(
+                key, f"closes a cycle: {cycle}; {self._what} has none: leave one of these joins out"
+            )
+        self.neighbours[one].add(other)
+        self.neighbours[other].add(one)
+        small, large = sorted((self.groups[one], self.groups[other]), key=len)
+        large |= small
+        self.groups.update(dict.fromkeys(small, large))
+
+    def check_whole(self) -> None:
+        """All of it hangs together."""
+        first = next(iter(self.groups))
+        apart = [name for name in self.groups if name not in self.groups[first]]
+        if apart:
+            group = self.groups[apart[0]]
+            names = ", ".join(name for name in self.groups if name in group)
+            raise self._error(
+                (apart[0],), f"{names} is not joined to {first!r} in any way; join it to one tree"
+            )
+
+    def _way(self, start: str, end: str) -> list[str]:
+        """From one name to another along the joins; there is exactly one way."""
+        before = {start: start}
+        pending = [start]
+        while end not in before:
+            name = pending.pop()
+            for each in self.neighbours[name] - before.keys():
+                before[each] = name
+                pending.append(each)
+        way = [end]
+        while way[-1] != start:
+            way.append(before[way[-1]])
+        return way[::-1]
+
+    def _error(self, key: KeyPath, message: str) -> ConfigError:
+        return self._table.error(key, message)
+
+
+def _check_name(table: Table, key: KeyPath, problem: str) -> None:
+    if problem:
+        raise table.error(key, problem)
+
+
+def _check_count(table: Table, count: int) -> None:
+    if count > SITES_MAX:
+        raise table.error((), f"{count} sites; a network has at most {SITES_MAX}")
+
+
+def mention(root: Table, broker: str) -> KeyPath:
+    """Where a broker of the network is named first."""
+    for key in ("tree", "sites"):
+        for name, value in root.table(key).values.items():
+            inside = isinstance(value, dict)
+            place: KeyPath = (key, name, "brokers") if inside else (key, name)
+            members = value.get("brokers") if isinstance(value, dict) else value
+            if key == "tree" and name == broker:
+                return place
+            if isinstance(members, list) and broker in members:
+                return (*place, members.index(broker))
+    return ()

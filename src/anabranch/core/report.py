@@ -1,0 +1,149 @@
+"""What a broker can say about itself, for people and for instruments.
+
+A report is a picture of one moment, taken between two steps; taking it changes nothing. It costs
+the same however many subscriptions there are: what would have to be looked at one by one is looked
+at up to `LOOKED_AT_MAX`.
+"""
+
+from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
+
+import msgspec
+
+from anabranch.core.broker import Broker
+from anabranch.core.edge.state import State
+from anabranch.core.edge.subscriptions import Stream, Subscription
+from anabranch.core.routing.tree.tree import TreeRouter
+
+#: Subscriptions that are looked at to find those that are farthest behind,
+LOOKED_AT_MAX = 10_000
+#: and how many of them are told.
+CURSORS_MAX = 20
+
+
+class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream as the edge knows it."""
+
+    stream: str
+    #: The newest tick known to exist, and the one up to which nothing is missing.
+    head: int
+    position: int
+    #: What the origin was told to be needed no more.
+    done: int
+    #: Ticks that somebody here still needs, or may need.
+    lag: int
+    #: Subscriptions that follow the line, that catch up, and that have not started.
+    live: int
+    behind: int
+    waiting: int
+
+
+class CursorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable subscription, and how far behind it is."""
+
+    subscription: str
+    client: str
+    is_connected: bool
+    #: Ticks over all streams that its client has not dealt with.
+    lag: int
+    unacked: int
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The log of the own stream."""
+
+    #: The oldest tick there is, the newest that is synced, and what waits for that.
+    oldest: int
+    head: int
+    unsynced: int
+    unsynced_bytes: int
+    #: Edge → version of its interest that the newest tick carries.
+    vector: dict[str, str]
+
+
+class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker at one moment."""
+
+    life: int
+    is_ready: bool
+    is_edge: bool
+    subscriptions: int = 0
+    clients: int = 0
+    streams: tuple[StreamReport, ...] = ()
+    #: Durable subscriptions that are farthest behind, those first.
+    cursors: tuple[CursorReport, ...] = ()
+    log: LogReport | None = None
+    #: What the router counts.
+    routing: dict[str, int] = {}
+
+
+def report(broker: Broker) -> BrokerReport:
+    """What this broker can say about itself."""
+    router = broker.router
+    routing = router.counters.as_dict() if isinstance(router, TreeRouter) else {}
+    state = None if broker.edge is None else broker.edge._state
+    if state is None:
+        return BrokerReport(
+            life=broker.life, is_ready=broker.is_ready, is_edge=False, routing=routing
+        )
+    return BrokerReport(
+        life=broker.life,
+        is_ready=broker.is_ready,
+        is_edge=True,
+        subscriptions=len(state.subscriptions),
+        clients=len(state.clients),
+        streams=tuple(map(_stream, state.streams.values())),
+        cursors=tuple(nlargest(CURSORS_MAX, _cursors(state), key=_lag)),
+        log=_log(broker),
+        routing=routing,
+    )
+
+
+def _stream(stream: Stream) -> StreamReport:
+    line, done = stream.line, max(stream.done_told, 0)
+    return StreamReport(
+        stream=stream.name,
+        head=line.head,
+        position=line.position,
+        done=done,
+        lag=max(line.head - done, 0) if line.is_placed else 0,
+        live=len(stream.live),
+        behind=len(stream.behind),
+        waiting=len(stream.waiting),
+    )
+
+
+def _cursors(state: State) -> Iterator[CursorReport]:
+    for subscription in islice(state.subscriptions.values(), LOOKED_AT_MAX):
+        if subscription.is_durable:
+            yield _cursor(subscription)
+
+
+def _cursor(subscription: Subscription) -> CursorReport:
+    places = subscription.places.values()
+    return CursorReport(
+        subscription=subscription.name,
+        client=subscription.client,
+        is_connected=subscription.session is not None,
+        lag=sum(max(place.stream.line.head - place.acked, 0) for place in places),
+        unacked=subscription.unacked,
+    )
+
+
+def _lag(cursor: CursorReport) -> int:
+    return cursor.lag
+
+
+def _log(broker: Broker) -> LogReport | None:
+    origin = broker.origin
+    if origin is None:
+        return None
+    tail = origin._tail
+    return LogReport(
+        oldest=origin.oldest,
+        head=origin.head,
+        unsynced=tail.last - tail.synced,
+        unsynced_bytes=tail.unsynced_bytes,
+        vector={edge: str(version) for edge, version in origin.vector.items()},
+    )

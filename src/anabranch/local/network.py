@@ -1,0 +1,162 @@
+"""A whole network on this machine: one process for each broker, supervised.
+
+    network = LocalNetwork(load(path), directory)
+    async with network:
+        print(network.addresses)
+
+Everything is in one directory:
+
+    network.toml       the network with the ports that were chosen; other commands take this file
+    state/BROKER       what a broker keeps
+    logs/BROKER.log    what it said
+
+Rules:
+
+1. Ports that the file does not give are drawn once for a directory: a network that is started again
+   there has the same addresses, so clients find it.
+2. Relays start before edges and stop after them.
+3. Everything else is the supervisor's (`supervisor`).
+
+State kept: the directory, which is all that a later start needs.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from anabranch.config.network_file import NetworkFile, load
+from anabranch.config.writing import dump
+from anabranch.local.child import Program
+from anabranch.local.observing import ask, is_healthy
+from anabranch.local.ports import free_port
+from anabranch.local.supervisor import Change, Patience, State, Supervisor
+from anabranch.model.errors import LocalError
+
+NETWORK_FILE = "network.toml"
+STATE = "state"
+LOGS = "logs"
+
+
+class LocalNetwork:
+    """A network of processes. See the top of this module."""
+
+    def __init__(
+        self,
+        file: NetworkFile,
+        directory: Path,
+        report: Callable[[Change], None] | None = None,
+        *,
+        patience: Patience = Patience(),  # noqa: B008
+        files: Mapping[str, Path] | None = None,
+    ) -> None:
+        """`files`: broker → a network file of its own, for those that are not given the common
+        one."""
+        self.directory = directory.resolve()
+        self.file = settled(file, self.directory)
+        self.path = self.directory / NETWORK_FILE
+        self.path.write_text(dump(self.file))
+        own = files or {}
+        programs = [self._program(name, own.get(name, self.path)) for name in self.file.brokers]
+        self.supervisor = Supervisor(programs, report or _ignore, patience)
+
+    def _program(self, name: str, path: Path) -> Program:
+        settings = self.file.broker(name)
+        command = (sys.executable, "-m", "anabranch", "broker", name, "--network", str(path))
+        return Program(
+            name=name,
+            command=command,
+            log=self.directory / LOGS / f"{name}.log",
+            is_ready=partial(is_healthy, settings.observe_host, settings.observe_port),
+            rank=int(name in self.file.network.edges),
+        )
+
+    async def __aenter__(self) -> "LocalNetwork":
+        await self.supervisor.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.supervisor.stop()
+
+    # -- what is there --------------------------------------------------------------------------
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """All brokers."""
+        return self.file.network.brokers
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        """The brokers that clients attach to."""
+        return self.file.network.edges
+
+    def address(self, edge: str) -> str:
+        """Where clients reach an edge."""
+        settings = self.file.broker(edge)
+        if not settings.clients_port:
+            raise LocalError(f"{edge} takes no clients; the edges are {', '.join(self.edges)}")
+        return f"{settings.host}:{settings.clients_port}"
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Edge → where clients reach it."""
+        return {edge: self.address(edge) for edge in self.edges}
+
+    def state_directory(self, broker: str) -> Path:
+        """What a broker keeps."""
+        return self.file.broker(broker).state
+
+    def state(self, broker: str) -> State:
+        """Whether a broker runs."""
+        return self.supervisor.state(broker)
+
+    async def status(self, broker: str) -> bytes:
+        """What a broker says about itself, as JSON; empty if it says nothing."""
+        settings = self.file.broker(broker)
+        answer = await ask(settings.observe_host, settings.observe_port, "/status")
+        return b"" if answer is None or answer[0] != 200 else answer[1]
+
+    # -- what may happen to it ------------------------------------------------------------------
+
+    async def kill(self, *brokers: str, bound_s: float = 10.0) -> None:
+        """Kill −9; they stay down until `revive`."""
+        for broker in brokers:
+            self.supervisor.hold(broker)
+            self.supervisor.send(broker, signal.SIGKILL)
+        for broker in brokers:
+            await self.supervisor.reaches(broker, "down", bound_s)
+
+    async def revive(self, *brokers: str, bound_s: float = 60.0) -> None:
+        """Start again what was killed, and wait until it serves."""
+        for broker in brokers:
+            self.supervisor.release(broker)
+        for broker in brokers:
+            await self.supervisor.reaches(broker, "ready", bound_s)
+
+    def send(self, broker: str, number: signal.Signals) -> None:
+        """Send a signal to a broker."""
+        self.supervisor.send(broker, number)
+
+
+def settled(file: NetworkFile, directory: Path) -> NetworkFile:
+    """The network with its state below the directory, and with every port it needs."""
+    directory.mkdir(parents=True, exist_ok=True)
+    placed = file.with_state(directory / STATE)
+    known = directory / NETWORK_FILE
+    earlier = load(known).brokers if known.exists() else {}
+    ports = {}
+    for broker, port in placed.unchosen_ports():
+        before = earlier[broker].port(port) if broker in earlier else 0
+        ports[broker, port] = before or free_port(placed.broker(broker).listen_host)
+    return placed.with_ports(ports)
+
+
+def _ignore(_change: Change) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,50 @@
+"""Asking a broker of this machine how it is, over its observe port.
+
+One question, one connection, one answer: enough of HTTP for `/health` and `/status`. Whoever does
+not answer within the bound, or answers something else, counts as silent. This module keeps no
+state.
+"""
+
+import asyncio
+import contextlib
+
+_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+
+
+async def ask(host: str, port: int, path: str, within_s: float = 2.0) -> tuple[int, bytes] | None:
+    """Status and body of the answer; None if there is none."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await _ask(host, port, path)
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+async def _ask(host: str, port: int, path: str) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection(host, port, limit=_ANSWER_BYTES_MAX)
+    try:
+        question = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        writer.write(question.encode())
+        head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")
+        return int(head.split(None, 2)[1]), body
+    except IndexError:
+        raise ValueError("this is no answer") from None
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    chunks: list[bytes] = []
+    while chunk := await reader.read(65_536):
+        chunks.append(chunk)
+        if sum(map(len, chunks)) > _ANSWER_BYTES_MAX:
+            raise ValueError("the answer has no end")
+    return b"".join(chunks)
+
+
+async def is_healthy(host: str, port: int) -> bool:
+    """Whether a broker says that it serves."""
+    answer = await ask(host, port, "/health")
+    return answer is not None and answer[0] == 200

@@ -1,0 +1,144 @@
+"""Metrics as text, in the format that Prometheus reads (version 0.0.4).
+
+One function from a node's status and counters to the text of `/metrics`. Names begin with
+`anabranch_`, counters end in `_total`, units stand before that. This module keeps no state.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from anabranch.node.metrics import Counters, Histogram
+from anabranch.node.status import Status
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_COUNTERS = {
+    "connections_refused": "Connections that came to nothing, for want of room or of a greeting",
+    "connections_taken": "Connections that others opened",
+    "events_confirmed": "Events taken here that are on disk",
+    "events_delivered": "Events sent to clients, one for each subscription",
+    "events_forwarded": "Events sent over links, one for each link",
+    "events_published": "Events that came from publishers, repeated and refused ones included",
+    "events_taken": "Events that got a tick of the log",
+    "nacks": "Requests for ticks that were missing",
+    "publishes_refused": "Refusals told to publishers",
+    "replays": "Requests for events of the past",
+    "requests_refused": "Subscriptions and other requests that were not granted",
+    "ticks_appended": "Ticks of the log, events and marks",
+}
+
+_Labels = Mapping[str, str]
+_Sample = tuple[_Labels, float]
+_NONE: _Labels = {}
+
+
+def exposition(status: Status, counters: Counters) -> str:
+    """The text of `/metrics`."""
+    return "".join(f"{line}\n" for line in _lines(status, counters))
+
+
+def _lines(status: Status, counters: Counters) -> Iterator[str]:
+    yield from _family("info", "gauge", "Who this is", [(_who(status), 1)])
+    for name, text in _COUNTERS.items():
+        yield from _family(f"{name}_total", "counter", text, [(_NONE, status.counters[name])])
+    cpu = "What the process has used of processors"
+    yield from _family("cpu_seconds_total", "counter", cpu, [(_NONE, status.cpu_s)])
+    yield from _gauges(status)
+    yield from _links(status)
+    yield from _streams(status)
+    yield from _histogram("step_seconds", "From bytes that came to all effects", counters.step_s)
+    yield from _histogram("sync_seconds", "From asking for a sync to having it", counters.sync_s)
+
+
+def _who(status: Status) -> _Labels:
+    return {
+        "broker": status.broker,
+        "network": status.network,
+        "revision": str(status.revision),
+        "routing": status.routing,
+        "version": status.version,
+        "life": str(status.life),
+    }
+
+
+def _gauges(status: Status) -> Iterator[str]:
+    log = status.log
+    up = sum(link.is_up for link in status.links)
+    gauges: dict[str, tuple[str, float]] = {
+        "links_up": ("Links that are up", up),
+        "links": ("Links there should be", len(status.links)),
+        "sessions": ("Clients that are connected", status.sessions),
+        "connections": ("Connections that others opened", status.connections),
+        "strangers": ("Connections that have not greeted", status.strangers),
+        "subscriptions": ("Subscriptions, those of absent clients included", status.subscriptions),
+        "client_waiting_bytes": ("Bytes to be sent to clients", status.client_waiting_bytes),
+        "syncs": ("Syncs that the disk owes", status.syncs),
+        "resident_bytes": ("Memory of the process", status.resident_bytes),
+        "uptime_seconds": ("Since the start of this life", status.uptime_s),
+        "is_ready": ("1 if it serves", float(status.state == "ready")),
+        "log_oldest_tick": ("The oldest tick of the log", log.oldest if log else 0),
+        "log_head_tick": ("The newest tick of the log that is synced", log.head if log else 0),
+        "log_unsynced_ticks": ("Ticks that wait for the disk", log.unsynced if log else 0),
+        "log_unsynced_bytes": ("Bytes that wait for the disk", log.unsynced_bytes if log else 0),
+        "cursor_lag_ticks": (
+            "Ticks that the slowest durable subscription has not dealt with",
+            max((cursor.lag for cursor in status.cursors), default=0),
+        ),
+    }
+    for name, (text, value) in gauges.items():
+        yield from _family(name, "gauge", text, [(_NONE, value)])
+
+
+def _links(status: Status) -> Iterator[str]:
+    families = {
+        "link_is_up": ("gauge", "1 if the link is up", "is_up"),
+        "link_waiting_bytes": ("gauge", "Bytes to be sent over the link", "waiting_bytes"),
+        "link_up_total": ("counter", "Times the link came up", "times_up"),
+        "link_frames_sent_total": ("counter", "Frames sent over the link", "frames_sent"),
+        "link_sent_bytes_total": ("counter", "Bytes sent over the link", "sent_bytes"),
+        "link_frames_received_total": ("counter", "Frames received", "frames_received"),
+        "link_received_bytes_total": ("counter", "Bytes received", "received_bytes"),
+    }
+    for name, (kind, text, field) in families.items():
+        samples = [({"peer": link.peer}, float(getattr(link, field))) for link in status.links]
+        yield from _family(name, kind, text, samples)
+
+
+def _streams(status: Status) -> Iterator[str]:
+    families = {
+        "stream_head_tick": ("The newest tick known to exist", "head"),
+        "stream_position_tick": ("The tick up to which nothing is missing", "position"),
+        "stream_lag_ticks": ("Ticks that somebody here still needs", "lag"),
+        "stream_live": ("Subscriptions that follow the stream", "live"),
+        "stream_behind": ("Subscriptions that catch up with it", "behind"),
+        "stream_waiting": ("Subscriptions that have not started on it", "waiting"),
+    }
+    for name, (text, field) in families.items():
+        samples = [({"stream": s.stream}, float(getattr(s, field))) for s in status.streams]
+        yield from _family(name, "gauge", text, samples)
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:
+    yield from _head(name, "histogram", text)
+    for bound, count in histogram.cumulative():
+        yield f'anabranch_{name}_bucket{{le="{bound:g}"}} {count}'
+    yield f'anabranch_{name}_bucket{{le="+Inf"}} {histogram.count}'
+    yield f"anabranch_{name}_sum {histogram.total!r}"
+    yield f"anabranch_{name}_count {histogram.count}"
+
+
+def _family(name: str, kind: str, text: str, samples: Iterable[_Sample]) -> Iterator[str]:
+    yield from _head(name, kind, text)
+    for labels, value in samples:
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        braces = f"{{{inside}}}" if inside else ""
+        number = int(value) if float(value).is_integer() else value
+        yield f"anabranch_{name}{braces} {number}"
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP anabranch_{name} {text}"
+    yield f"# TYPE anabranch_{name} {kind}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,333 @@
+"""One broker as a process part: a core, a store, connections and a timer, in one event loop.
+
+    node = Node(config)
+    await node.start()        # listening, and its life on disk
+    await node.stopped()      # until it fails, or somebody calls `drain` or `stop`
+
+A `Driver` drives the core; the node gives it a store, links and sessions, and looks after their
+beginning and their end. Rules:
+
+1. `start` takes the ports before it touches the disk, and listens when the life is on disk.
+2. What the store cannot write, and any mistake of our own in the core, ends the node at once, like
+   a crash: nothing is confirmed that is not on disk, so nothing is lost.
+3. `drain` ends it in order: nobody new is let in, clients are not listened to any more, what they
+   published is synced and confirmed, then they are told and hung up on, then the store is closed.
+
+State: the core's and the store's; here only connections. Whatever is lost with it is safe to lose.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import time
+from functools import partial
+from importlib.metadata import version
+from typing import Literal
+
+import msgspec
+
+from anabranch.core.broker import Broker
+from anabranch.core.report import report
+from anabranch.model.errors import LocalError
+from anabranch.node.driving import Driver
+from anabranch.node.exposition import CONTENT_TYPE, exposition
+from anabranch.node.links import Links
+from anabranch.node.listening import Listener, address_of, bind
+from anabranch.node.metrics import Counters
+from anabranch.node.news import StoreNews
+from anabranch.node.notes import NodeLog, Throttle
+from anabranch.node.observe import Observatory, Page
+from anabranch.node.sessions import Sessions
+from anabranch.node.settings import Address, NodeConfig
+from anabranch.node.status import Status, counted, link_status, resident_bytes
+from anabranch.node.strangers import Host, Strangers, Visitor
+from anabranch.store.store import Store
+from anabranch.wire.greeting import Greeting, Kind
+
+Port = Literal["clients", "links", "observe"]
+STOPPING = "the broker is stopping"
+_json = msgspec.json.Encoder()
+#: A timer that is later than the deadline by less than this is not set anew.
+_TIMER_SLACK_S = 1e-4
+
+_NEVER = float("inf")
+
+
+class Addresses(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node really listens."""
+
+    clients: Address | None = None
+    links: Address | None = None
+    observe: Address | None = None
+
+
+class Node:
+    """One broker. See the rules at the top of this module."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self.log = NodeLog(config.name)
+        self.counters = Counters()
+        self.addresses = Addresses()
+        #: Why it ended, if it did not end in order.
+        self.failure = ""
+        self._began_at = time.monotonic()
+        self._listeners: list[Listener] = []
+        self._closing: asyncio.Task[None] | None = None
+
+    # -- a life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take the ports and the state directory, begin the life, then listen and dial.
+
+        `LocalError` if that cannot be."""
+        config = self.config
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._driver = Driver(self.log, self.counters, self.fail)
+        self._observatory = Observatory(
+            {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page}
+        )
+        plugs = self._bind()
+        try:
+            self._open()
+            await asyncio.wait({self._driver.ready, self._ended}, return_when="FIRST_COMPLETED")
+            if self.failure:
+                raise LocalError(self.failure)
+            await self._listen(plugs)
+        except BaseException:
+            for plug in plugs.values():
+                plug.close()
+            raise
+        self.links.dial(config.neighbours)
+
+    def _open(self) -> None:
+        """Take the state directory and begin the life."""
+        config = self.config
+        self._news = StoreNews(self._loop, self._driver.from_store, self._store_failed)
+        self.store = Store.open(
+            config.state,
+            network=config.network_name,
+            broker=config.name,
+            options=config.store,
+            listener=self._news,
+        )
+        try:
+            for note in self.store.notes:
+                self.log.warning("%s", note)
+            self._make_parts()
+        except BaseException:
+            self.store.close()
+            raise
+        self._driver.begin(self.broker, self.store, self.links, self.sessions)
+
+    def _bind(self) -> dict[Port, socket.socket]:
+        config = self.config
+        wanted: dict[Port, Address | None] = {
+            "clients": config.clients,
+            "links": config.links,
+            "observe": config.observe,
+        }
+        plugs: dict[Port, socket.socket] = {}
+        try:
+            for port, address in wanted.items():
+                if address is not None:
+                    plugs[port] = bind(address, f"{port} of broker {config.name!r}")
+        except BaseException:
+            for plug in plugs.values():
+                plug.close()
+            raise
+        return plugs
+
+    def _make_parts(self) -> None:
+        config, limits = self.config, self.config.limits
+        self.broker = Broker(config.core(), self.store.recovered, self._driver.clock.now())
+        self.links = Links(config, self._greeting("link"), self._driver.handle, self.counters)
+        self.sessions = Sessions(self._driver.handle, self.counters, limits)
+        self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
+        self._refusals = Throttle(self.log)
+
+    def _greeting(self, kind: Kind) -> Greeting:
+        config = self.config
+        return Greeting(
+            kind=kind,
+            network=config.network_name,
+            revision=config.revision,
+            name=config.name,
+            frame_bytes_max=config.limits.frame_bytes_max,
+            life=self.broker.life if kind == "link" else 0,
+        )
+
+    async def _listen(self, plugs: dict[Port, socket.socket]) -> None:
+        limits, tls = self.config.limits, self.config.tls
+        self.addresses = Addresses(**{port: address_of(plug) for port, plug in plugs.items()})
+        if "observe" in plugs:
+            await self._observatory.start(plugs["observe"])
+        if "links" in plugs:
+            self._listener(
+                plugs["links"],
+                "link",
+                self.links,
+                tls=tls.links,
+                waiting_bytes_max=limits.link_waiting_bytes_max,
+                connections_max=limits.greetings_max + len(self.links),
+            )
+        if "clients" in plugs:
+            self._listener(
+                plugs["clients"],
+                "client",
+                self.sessions,
+                tls=tls.clients,
+                waiting_bytes_max=limits.client_waiting_bytes_max,
+                connections_max=limits.connections_max,
+            )
+
+    def _listener(
+        self,
+        plug: socket.socket,
+        kind: Kind,
+        host: Host,
+        *,
+        tls: ssl.SSLContext | None,
+        waiting_bytes_max: int,
+        connections_max: int,
+    ) -> None:
+        greeting = self._greeting(kind)
+        listener = Listener(
+            plug,
+            partial(Visitor, self.strangers, greeting, host, self._came_to_nothing),
+            connections_max=connections_max,
+            counters=self.counters,
+            waiting_bytes_max=waiting_bytes_max,
+            tls=tls,
+            greeting_s=self.config.timing.greeting_s,
+            log=self.log,
+        )
+        self._listeners.append(listener)
+        listener.start()
+
+    def _came_to_nothing(self, address: str, reason: str) -> None:
+        self.counters.connections_refused += 1
+        self._refusals.info(f"a connection from {address} came to nothing: {reason}")
+
+    async def stopped(self) -> None:
+        """Return when it is over; `failure` says why, if it was not in order."""
+        await asyncio.shield(self._ended)
+
+    async def drain(self) -> None:
+        """End in order (rule 3), within `drain_s`."""
+        self.log.info("stopping: clients are told, and the disk is waited for")
+        try:
+            async with asyncio.timeout(self.config.timing.drain_s):
+                await self._drain()
+        except TimeoutError:
+            self.log.warning("stopping at once: not everything was said within drain_s")
+        await self.stop()
+
+    async def _drain(self) -> None:
+        self.sessions.closed_because = STOPPING
+        for listener in self._listeners:
+            listener.close()
+        self.strangers.cut_all(STOPPING)
+        self.sessions.deafen()
+        await self._driver.all_synced()
+        self.sessions.cut_all(STOPPING)
+        await self._driver.all_synced()
+        await self.sessions.all_left()
+
+    async def stop(self) -> None:
+        """End now. What is in the store's hands is written."""
+        self._close()
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._finish())
+        await asyncio.shield(self._closing)
+
+    def _close(self) -> None:
+        """Nothing reaches the core, and nobody reaches us, from now on."""
+        self._driver.end()
+        for listener in self._listeners:
+            listener.close()
+        self._observatory.close()
+        self.strangers.cut_all(STOPPING)
+        self.sessions.cut_all(STOPPING)
+
+    async def _finish(self) -> None:
+        try:
+            await self.links.close(STOPPING)
+            self._news.close()
+            await asyncio.to_thread(self.store.close)
+        except (OSError, LocalError) as error:
+            self.failure = self.failure or f"the store cannot be closed: {error}"
+            self.log.error("%s", self.failure)
+        finally:
+            self._ended.set_result(None)
+
+    def _store_failed(self, reason: str) -> None:
+        self.fail(f"the state directory {self.config.state} cannot be written: {reason}")
+
+    def fail(self, reason: str) -> None:
+        """End now, because something is wrong with us."""
+        if self.failure:
+            return
+        self.failure = reason
+        self.log.error("the broker ends: %s", reason)
+        self._close()
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._finish())
+
+    # -- for whoever watches --------------------------------------------------------------------
+
+    @property
+    def state(self) -> Literal["starting", "ready", "stopping"]:
+        """Whether it serves."""
+        if self._driver.is_over or self.sessions.closed_because:
+            return "stopping"
+        return "ready" if self.broker.is_ready else "starting"
+
+    @property
+    def connections(self) -> int:
+        """Connections that others have opened."""
+        return sum(listener.connections for listener in self._listeners)
+
+    def status(self) -> Status:
+        """What it can say about itself."""
+        config, found = self.config, report(self.broker)
+        addresses = msgspec.structs.asdict(self.addresses)
+        return Status(
+            broker=config.name,
+            network=config.network_name,
+            revision=config.revision,
+            routing=config.routing,
+            version=version("anabranch"),
+            life=found.life,
+            state=self.state,
+            is_edge=found.is_edge,
+            pid=os.getpid(),
+            uptime_s=time.monotonic() - self._began_at,
+            cpu_s=time.process_time(),
+            resident_bytes=resident_bytes(),
+            addresses={port: str(each) for port, each in addresses.items() if each is not None},
+            links=tuple(map(link_status, self.links.all())),
+            connections=self.connections,
+            strangers=len(self.strangers),
+            sessions=len(self.sessions),
+            client_waiting_bytes=self.sessions.waiting_bytes(),
+            subscriptions=found.subscriptions,
+            streams=found.streams,
+            cursors=found.cursors,
+            log=found.log,
+            syncs=self._driver.syncs,
+            counters=counted(self.counters),
+            routing_counters=found.routing,
+        )
+
+    def _health(self) -> Page:
+        state = self.state
+        return Page(b"ok\n") if state == "ready" else Page(f"{state}\n".encode(), code=503)
+
+    def _status_page(self) -> Page:
+        return Page(_json.encode(self.status()), "application/json")
+
+    def _metrics_page(self) -> Page:
+        return Page(exposition(self.status(), self.counters).encode(), CONTENT_TYPE)

@@ -1,0 +1,117 @@
+"""The observe port: a little HTTP, for monitors and for people.
+
+    GET /health     200 `ok` if the broker serves, 503 with its state if it does not
+    GET /status     what it says about itself, as JSON (`status`)
+    GET /metrics    the same for Prometheus (`exposition`)
+
+HTTP/1.1 with one request per connection, which is all that monitors need. Rules:
+
+1. A request has at most `REQUEST_BYTES_MAX` bytes and `REQUEST_S` to arrive, an answer has
+   `ANSWER_S` to be taken; there are at most `CONNECTIONS_MAX` connections.
+2. Whatever is not a GET of a known path gets an answer that says so; what is not HTTP gets none.
+3. Nothing here changes anything.
+
+This module keeps no state but its sockets.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+
+REQUEST_BYTES_MAX = 8_192
+REQUEST_S = 5.0
+ANSWER_S = 10.0
+CONNECTIONS_MAX = 64
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class Page:
+    """An answer: code, type, text."""
+
+    __slots__ = ("body", "code", "kind")
+
+    def __init__(self, body: bytes, kind: str = "text/plain; charset=utf-8", code: int = 200):
+        self.body = body
+        self.kind = kind
+        self.code = code
+
+    def encoded(self, with_body: bool) -> bytes:
+        """The answer as it travels."""
+        head = (
+            f"HTTP/1.1 {self.code} {_REASONS[self.code]}\r\nContent-Type: {self.kind}\r\n"
+            f"Content-Length: {len(self.body)}\r\nCache-Control: no-store\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode() + (self.body if with_body else b"")
+
+
+class Observatory:
+    """Answers questions about a node. See the rules at the top of this module."""
+
+    def __init__(self, pages: dict[str, Callable[[], Page]]) -> None:
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.StreamWriter] = set()
+
+    async def start(self, plug: socket.socket) -> None:
+        """Answer whoever connects here."""
+        self._server = await asyncio.start_server(
+            self._serve, sock=plug, limit=REQUEST_BYTES_MAX, backlog=CONNECTIONS_MAX
+        )
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._connections):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections.add(writer)
+        try:
+            # Whoever goes away, or takes too long, does not want an answer.
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await self._answer(reader, writer)
+        finally:
+            self._connections.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            page, with_body = Page(b"the request is too large\n", code=431), True
+        else:
+            page, with_body = self._page(head)
+        async with asyncio.timeout(ANSWER_S):
+            writer.write(page.encoded(with_body))
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    def _page(self, head: bytes) -> tuple[Page, bool]:
+        """The answer, and whether its body is wanted."""
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return Page(b"this is no request\n", code=400), True
+        method, path = words[0], words[1].split(b"?", 1)[0]
+        if method not in (b"GET", b"HEAD"):
+            return Page(b"only GET and HEAD are answered here\n", code=405), True
+        make = self._pages.get(path.decode("latin-1"))
+        if make is None:
+            known = ", ".join(self._pages)
+            return Page(f"there is no such page; there are {known}\n".encode(), code=404), True
+        return make(), method == b"GET"

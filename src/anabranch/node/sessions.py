@@ -1,0 +1,192 @@
+"""Clients of one node: a session for each connection that has greeted.
+
+1. A session has a number, which is never used again in this life.
+2. What the core says about a session goes to its connection, if that is still there.
+3. A client that sends what is no frame is told so, with a `Cut` for the whole session, and hung up
+   on. So is one that the core cuts, unless it told the client itself.
+4. What one client sends at once is dealt with for `_TURN_S` at a time; meanwhile nothing more is
+   read from it.
+5. A session that was cut counts as left at once; its connection may last a little longer, until
+   what was sent is through, or the client does not take it.
+
+State: connections, worth nothing after a crash.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+
+from anabranch.core import contract as say
+from anabranch.model.client_frames import (
+    AnyClientFrame,
+    Cut,
+    Deliver,
+    Publish,
+    PublishRefused,
+    Refused,
+)
+from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.limits import Limits
+from anabranch.node.metrics import Counters
+from anabranch.wire.codec import decode_client, encode_client
+from anabranch.wire.greeting import Greeting
+from anabranch.wire.transport import Connection
+
+_REASON_CHARACTERS_MAX = 1_000
+_TURN_S = 0.01
+#: Frames that are dealt with between two looks at the clock.
+_FRAMES_MIN = 8
+
+
+class Session:
+    """One client that is connected. See the rules at the top of this module."""
+
+    __slots__ = ("_every", "connection", "is_told", "name", "number")
+
+    def __init__(self, every: "Sessions", number: int, connection: Connection, name: str) -> None:
+        self._every = every
+        self.number = number
+        self.connection = connection
+        #: As the client calls itself in its greeting.
+        self.name = name
+        #: Whether the client knows that the session is over.
+        self.is_told = False
+
+    def opened(self, connection: Connection) -> None:
+        """It was open before it became a session."""
+
+    def received(self, connection: Connection, frames: list[bytes]) -> None:
+        """The client says something."""
+        self._take(connection, frames, 0)
+
+    def _take(self, connection: Connection, frames: list[bytes], first: int) -> None:
+        every, counters = self._every, self._every.counters
+        began = perf_counter()
+        for place in range(first, len(frames)):
+            if not connection.is_open:
+                break
+            done = place - first
+            if done and done % _FRAMES_MIN == 0 and perf_counter() - began > _TURN_S:
+                # Others wait: neighbours for a sign of life, clients for their turn.
+                connection.deafen()
+                asyncio.get_running_loop().call_soon(self._go_on, connection, frames, place)
+                break
+            try:
+                frame = decode_client(frames[place], every.limits)
+            except RemoteError as error:
+                every.cut(self.number, str(error))
+                break
+            every.handle(say.ClientFrameReceived(self.number, frame))
+            if type(frame) is Publish:
+                counters.events_published += len(frame.bodies)
+        counters.step_s.add(perf_counter() - began)
+
+    def _go_on(self, connection: Connection, frames: list[bytes], first: int) -> None:
+        if not self._every.closed_because:
+            connection.listen()
+        self._take(connection, frames, first)
+
+    def full(self, _connection: Connection, full: bool) -> None:
+        """The client does not keep up; or does again."""
+        self._every.handle(say.ClientFull(self.number, full))
+
+    def closed(self, _connection: Connection, _reason: str) -> None:
+        """The connection is gone."""
+        self._every.gone(self)
+
+    def send(self, frame: AnyClientFrame) -> None:
+        """Say something to the client."""
+        kind, counters = type(frame), self._every.counters
+        if kind is Deliver:
+            counters.events_delivered += len(frame.data)  # type: ignore[union-attr]
+        elif kind is PublishRefused:
+            counters.publishes_refused += 1
+        elif kind is Refused:
+            counters.requests_refused += 1
+        elif isinstance(frame, Cut) and not frame.subscription:
+            self.is_told = True
+        self.connection.send(encode_client(frame, self._every.limits))
+
+
+class Sessions:
+    """All clients of a node. See the rules at the top of this module."""
+
+    def __init__(
+        self, handle: Callable[[say.Stimulus], None], counters: Counters, limits: Limits
+    ) -> None:
+        self.handle = handle
+        self.counters = counters
+        self.limits = limits
+        self._last_number = 0
+        self._sessions: dict[int, Session] = {}
+        #: Sessions that are over, and whose connections are not.
+        self._leaving: set[Session] = set()
+        self._all_left = asyncio.Event()
+        #: Why nobody is let in; "" if everybody is.
+        self.closed_because = ""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def judge(self, _connection: Connection, _theirs: Greeting) -> str:
+        """Whether a client may come in."""
+        return self.closed_because
+
+    def adopt(self, connection: Connection, theirs: Greeting) -> None:
+        """A client has greeted."""
+        self._last_number += 1
+        session = Session(self, self._last_number, connection, theirs.name)
+        self._sessions[session.number] = session
+        connection.hand_over(session)
+        self.handle(say.ClientCame(session.number))
+
+    def send(self, number: int, frame: AnyClientFrame) -> None:
+        """Say something to a client, if it is there."""
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        try:
+            session.send(frame)
+        except LocalError as error:
+            # It takes smaller frames than this one; there is no other way to tell it the same.
+            self.cut(number, str(error))
+
+    def cut(self, number: int, reason: str) -> None:
+        """End a session, with a word to the client."""
+        session = self._sessions.pop(number, None)
+        if session is None:
+            return
+        if not session.is_told:
+            session.send(Cut("", reason[:_REASON_CHARACTERS_MAX]))
+        self._leaving.add(session)
+        session.connection.hang_up(reason)
+        self.handle(say.ClientLeft(number))
+
+    def cut_all(self, reason: str) -> None:
+        """End all sessions, and let nobody in any more."""
+        self.closed_because = reason
+        for number in list(self._sessions):
+            self.cut(number, reason)
+
+    def deafen(self) -> None:
+        """Listen to no client any more."""
+        for session in self._sessions.values():
+            session.connection.deafen()
+
+    def gone(self, session: Session) -> None:
+        """A connection is over."""
+        self._leaving.discard(session)
+        if not self._leaving:
+            self._all_left.set()
+        if self._sessions.pop(session.number, None) is not None:
+            self.handle(say.ClientLeft(session.number))
+
+    async def all_left(self) -> None:
+        """Return when the connections of all sessions that were cut are over."""
+        while self._leaving:
+            self._all_left.clear()
+            await self._all_left.wait()
+
+    def waiting_bytes(self) -> int:
+        """What waits to be sent to clients."""
+        return sum(session.connection.waiting_bytes for session in self._sessions.values())

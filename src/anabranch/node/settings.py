@@ -1,0 +1,126 @@
+"""What one broker process is told: who it is, where it listens, whom it dials, how long it waits.
+
+`NodeConfig` is complete: a node reads no file and no environment. `config_of` makes one of a
+network file. A port of 0 means any free one; the node tells which (`Node.addresses`). Of two
+neighbours the one whose name sorts first dials, so only that one needs the other's address.
+"""
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from anabranch.config.addresses import missing_port
+from anabranch.config.network_file import NetworkFile
+from anabranch.config.tls import (
+    clients_server_context,
+    links_client_context,
+    links_server_context,
+    rehearse,
+)
+from anabranch.core.broker import BrokerConfig, RoutingName
+from anabranch.core.options import Options
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.network import Network
+from anabranch.store.store import StoreOptions
+
+
+class Address(msgspec.Struct, frozen=True, order=True):
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a node waits for what."""
+
+    #: For the greeting of a new connection, its TLS handshake included.
+    greeting_s: float = 5.0
+    #: Before a neighbour is dialled again: a random part of this, which doubles with every failure
+    redial_s: float = 0.05
+    #: up to this.
+    redial_max_s: float = 2.0
+    #: For the disk and for clients when the broker stops.
+    drain_s: float = 10.0
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """The contexts of one broker; None is plain text."""
+
+    #: For those who dial us: clients, and neighbours.
+    clients: ssl.SSLContext | None = None
+    links: ssl.SSLContext | None = None
+    #: For the neighbours we dial.
+    dialling: ssl.SSLContext | None = None
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a node needs to know. See the top of this module."""
+
+    name: str
+    network_name: str
+    network: Network
+    #: Of the network's file; neighbours must have the same.
+    revision: int = 1
+    routing: RoutingName = "tree"
+    options: Options = Options()
+    limits: Limits = DEFAULT_LIMITS
+    #: The state directory.
+    state: Path
+    #: Where it listens; None: not at all.
+    clients: Address | None = None
+    links: Address | None = None
+    observe: Address | None = None
+    #: Neighbour → where it listens for links.
+    neighbours: Mapping[str, Address] = {}
+    tls: Tls = Tls()
+    timing: Timing = Timing()
+    store: StoreOptions = StoreOptions()
+
+    def core(self) -> BrokerConfig:
+        """What the core is told of it."""
+        return BrokerConfig(self.name, self.network, self.routing, self.options, self.limits)
+
+
+def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeConfig:
+    """What a network file says to one of its brokers; `state` is another state directory.
+
+    Clients and people are told where to go; neighbours have to know."""
+    here = file.broker(name)
+    network = file.network
+    neighbours = {peer: file.broker(peer) for peer in network.links_of(name)}
+    for dialled in [here, *neighbours.values()] if neighbours else []:
+        if not dialled.links_port:
+            raise missing_port(file.path, dialled.name, "links")
+    return NodeConfig(
+        name=name,
+        network_name=file.name,
+        network=network,
+        revision=file.revision,
+        routing=file.routing,
+        options=file.options,
+        limits=file.limits,
+        state=state or here.state,
+        clients=Address(here.listen_host, here.clients_port) if name in network.edges else None,
+        links=Address(here.listen_host, here.links_port) if neighbours else None,
+        observe=Address(here.observe_host, here.observe_port),
+        neighbours={peer: Address(at.host, at.links_port) for peer, at in neighbours.items()},
+        tls=_tls(file, name),
+    )
+
+
+def _tls(file: NetworkFile, name: str) -> Tls:
+    if file.tls is None:
+        return Tls()
+    rehearse(file.tls, name)
+    return Tls(
+        clients=clients_server_context(file.tls, name),
+        links=links_server_context(file.tls, name),
+        dialling=links_client_context(file.tls, name),
+    )

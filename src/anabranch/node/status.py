@@ -1,0 +1,110 @@
+"""What a node says about itself on `/status`: the core's report, and what only the node knows.
+
+`Status` is the one description of a running broker; `/metrics`, `anabranch status` and
+`anabranch top` are made of it. Fields may be added, and readers ignore those they do not know.
+"""
+
+import os
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+import msgspec
+
+from anabranch.core.report import CursorReport, LogReport, StreamReport
+from anabranch.node.links import Link
+from anabranch.node.metrics import Counters
+
+_STATM = Path("/proc/self/statm")
+
+
+class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One neighbour."""
+
+    peer: str
+    is_up: bool
+    #: Where it is, as far as the connection tells; "" without one.
+    address: str
+    #: How long the link has been up, in seconds; 0 if it is down.
+    up_s: float
+    #: Why it is down; "" if it is up.
+    reason: str
+    #: How often it came up in this life.
+    times_up: int
+    is_full: bool
+    waiting_bytes: int
+    frames_sent: int
+    sent_bytes: int
+    frames_received: int
+    received_bytes: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """One running broker."""
+
+    broker: str
+    network: str
+    revision: int
+    routing: str
+    #: Of the program.
+    version: str
+    life: int
+    #: `starting`, `ready` or `stopping`.
+    state: Literal["starting", "ready", "stopping"]
+    is_edge: bool
+    pid: int
+    uptime_s: float
+    #: What the process has used of processors, all threads together.
+    cpu_s: float
+    resident_bytes: int
+    #: clients, links, observe → where it listens.
+    addresses: dict[str, str]
+    links: tuple[LinkStatus, ...]
+    #: Connections that others opened, those that have not greeted, and sessions among them.
+    connections: int
+    strangers: int
+    sessions: int
+    #: What waits to be sent to clients.
+    client_waiting_bytes: int
+    subscriptions: int
+    streams: tuple[StreamReport, ...]
+    cursors: tuple[CursorReport, ...]
+    log: LogReport | None
+    #: Syncs that the disk owes.
+    syncs: int
+    counters: dict[str, int]
+    routing_counters: dict[str, int]
+
+
+def link_status(link: Link) -> LinkStatus:
+    """What there is to say about a link."""
+    connection = link.connection
+    return LinkStatus(
+        peer=link.peer,
+        is_up=connection is not None,
+        address=connection.peer_address if connection else "",
+        up_s=monotonic() - link.up_at if connection else 0.0,
+        reason="" if connection else link.down_because,
+        times_up=link.times_up,
+        is_full=link.is_full,
+        waiting_bytes=connection.waiting_bytes if connection else 0,
+        frames_sent=link.frames_sent,
+        sent_bytes=link.sent_bytes,
+        frames_received=link.frames_received,
+        received_bytes=link.received_bytes,
+    )
+
+
+def counted(counters: Counters) -> dict[str, int]:
+    """All plain counters by name."""
+    named = {name: getattr(counters, name) for name in Counters.__slots__}
+    return {name: value for name, value in named.items() if isinstance(value, int)}
+
+
+def resident_bytes() -> int:
+    """The memory that this process has, or 0 where that cannot be known."""
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,169 @@
+"""Strangers: connections of which nobody knows yet who is at the other end.
+
+Whoever dials greets first; whoever was dialled answers with its own greeting, or with a refusal and
+its reason. After that a connection belongs to a link or to a session. Rules:
+
+1. A stranger has `greeting_s` to greet; then it is cut. (The TLS handshake has the same time.)
+2. There are at most `greetings_max` strangers. When one more comes, the one that has waited longest
+   is cut: an honest one greets within a round trip, so it is the slow ones that lose.
+3. A stranger may send a greeting and nothing else before it is answered; it is at most
+   `GREETING_BYTES_MAX` long.
+4. Where both sides have TLS, a broker's certificate carries the broker's name.
+
+State: connections, worth nothing after a crash.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from anabranch.config.tls import check_peer
+from anabranch.model.errors import RemoteError
+from anabranch.wire.greeting import (
+    Greeting,
+    Refusal,
+    decode_greeting,
+    encode_greeting,
+    objection,
+)
+from anabranch.wire.transport import Connection
+
+#: Hears of a connection that came to nothing: from where, and why.
+Complaint = Callable[[str, str], None]
+_REASON_CHARACTERS_MAX = 1_000
+
+
+class Host(Protocol):
+    """Who takes connections that have greeted."""
+
+    def judge(self, connection: Connection, theirs: Greeting) -> str:
+        """Why this one is refused although it greets well; "" if it is not."""
+
+    def adopt(self, connection: Connection, theirs: Greeting) -> None:
+        """It belongs to the host from now on."""
+
+
+class Strangers:
+    """All connections that have not greeted. See the rules at the top of this module."""
+
+    def __init__(self, greeting_s: float, strangers_max: int) -> None:
+        self._greeting_s = greeting_s
+        self._strangers_max = strangers_max
+        #: In the order in which they came.
+        self._waiting: dict[Connection, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, connection: Connection) -> None:
+        """One has come."""
+        if len(self._waiting) >= self._strangers_max:
+            oldest = next(iter(self._waiting))
+            oldest.cut("it has not greeted, and others want to")
+            self.remove(oldest)
+        timer = asyncio.get_running_loop().call_later(self._greeting_s, self._late, connection)
+        self._waiting[connection] = timer
+
+    def _late(self, connection: Connection) -> None:
+        connection.cut(f"it has not greeted within {self._greeting_s:g} s")
+
+    def remove(self, connection: Connection) -> None:
+        """It has greeted, or is gone."""
+        timer = self._waiting.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+
+    def cut_all(self, reason: str) -> None:
+        """None of them will be heard."""
+        for connection in list(self._waiting):
+            connection.cut(reason)
+
+
+class Visitor:
+    """Owns one connection that somebody else has opened, until its greeting."""
+
+    __slots__ = ("_complain", "_host", "_ours", "_strangers", "address")
+
+    def __init__(
+        self, strangers: Strangers, ours: Greeting, host: Host, complain: Complaint
+    ) -> None:
+        self._strangers = strangers
+        self._ours = ours
+        self._host = host
+        self._complain = complain
+        self.address = ""
+
+    def opened(self, connection: Connection) -> None:
+        """It is there, and will say who it is."""
+        self.address = connection.peer_address
+        self._strangers.add(connection)
+
+    def received(self, connection: Connection, frames: list[bytes]) -> None:
+        """It says who it is."""
+        self._strangers.remove(connection)
+        theirs = decode_greeting(frames[0])
+        reason = objection(self._ours, theirs) or self._host.judge(connection, theirs)
+        if reason:
+            self.refuse(connection, reason)
+            return
+        connection.send(encode_greeting(self._ours))
+        connection.allow(min(self._ours.frame_bytes_max, theirs.frame_bytes_max))
+        self._host.adopt(connection, theirs)
+
+    def refuse(self, connection: Connection, reason: str) -> None:
+        """Say why not, and end it."""
+        connection.send(encode_greeting(Refusal(reason[:_REASON_CHARACTERS_MAX])))
+        connection.hang_up(f"refused: {reason}")
+
+    def full(self, connection: Connection, full: bool) -> None:
+        """A greeting fills nothing."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """It came to nothing."""
+        self._strangers.remove(connection)
+        self._complain(self.address, reason)
+
+
+class Caller:
+    """Owns one connection that we have opened, until it is answered; `answered` says how."""
+
+    __slots__ = ("_host", "_ours", "answered")
+
+    def __init__(self, ours: Greeting, host: Host) -> None:
+        self._ours = ours
+        self._host = host
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def opened(self, connection: Connection) -> None:
+        """Who dials speaks first."""
+        connection.send(encode_greeting(self._ours))
+
+    def received(self, connection: Connection, frames: list[bytes]) -> None:
+        """It is answered."""
+        theirs = decode_greeting(frames[0])
+        reason = objection(self._ours, theirs) or self._host.judge(connection, theirs)
+        if reason:
+            raise RemoteError(reason)
+        connection.allow(min(self._ours.frame_bytes_max, theirs.frame_bytes_max))
+        self._host.adopt(connection, theirs)
+        if not self.answered.done():
+            self.answered.set_result(None)
+
+    def full(self, connection: Connection, full: bool) -> None:
+        """A greeting fills nothing."""
+
+    def closed(self, _connection: Connection, reason: str) -> None:
+        """There was no answer, or a wrong one."""
+        if not self.answered.done():
+            self.answered.set_exception(RemoteError(reason))
+
+
+def certificate_objection(tls: ssl.SSLObject | None, name: str) -> str:
+    """Why this certificate is not that of the broker of this name; "" if it is, or without TLS."""
+    if tls is not None:
+        try:
+            check_peer(tls, name)
+        except RemoteError as error:
+            return str(error)
+    return ""

@@ -1,0 +1,138 @@
+"""The catalog: what a broker remembers beside its log, in sqlite.
+
+Tables of keys and values, as the core puts them, and two facts about the log. Rules:
+
+1. sqlite in WAL mode with `synchronous=FULL`: what `commit` returned from is on disk.
+2. Puts go in in their order, all of one commit or none.
+3. With every commit goes the newest tick of the log that was synced before it, and with every new
+   segment its first tick. After a crash the log has to have both; if not, it lost its end, which
+   the log alone could not tell (rule 7 of `segment`).
+4. Every row has a CRC of its own, because sqlite has none.
+
+One thread at a time uses it. All of it survives a crash, that is what it is for.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from anabranch.model.errors import LocalError
+
+#: Table, key, value; None forgets the key.
+PutRow = tuple[str, str, bytes | None]
+Tables = dict[str, dict[str, bytes]]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entry (
+    name TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, crc INTEGER NOT NULL,
+    PRIMARY KEY (name, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS log (
+    only INTEGER PRIMARY KEY CHECK (only = 1), synced INTEGER NOT NULL, begun INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO log VALUES (1, 0, 0);
+PRAGMA user_version = 1;
+"""
+_VERSION = 1
+_NO_ROOM = sqlite3.SQLITE_FULL
+
+
+class CatalogFullError(LocalError):
+    """There is no room for a commit; the catalog is as it was before."""
+
+
+class LogFacts(msgspec.Struct, frozen=True):
+    """What the catalog knows of the log."""
+
+    #: Ticks up to this one were synced.
+    synced_tick: int = 0
+    #: The first tick of the newest segment, which is there with its header; 0 if none is.
+    begun_tick: int = 0
+
+
+class Catalog:
+    """Keys and values on disk. See the rules at the top of this module."""
+
+    __slots__ = ("_connection", "_path", "facts", "tables")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._connection = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=5.0
+            )
+            self._prepare()
+            self.facts = LogFacts(*self._one("SELECT synced, begun FROM log"))
+            self.tables = self._read()
+        except sqlite3.Error as error:
+            raise LocalError(
+                f"the catalog {path} cannot be read: {error}; put a good copy in its place"
+            ) from error
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = FULL")
+        version = self._one("PRAGMA user_version")[0]
+        if version == 0:
+            self._connection.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
+        elif version != _VERSION:
+            raise LocalError(
+                f"{self._path} has format {version}, this program knows only {_VERSION};"
+                " start the version that wrote it"
+            )
+
+    def _one(self, query: str) -> tuple[int, ...]:
+        row: tuple[int, ...] | None = self._connection.execute(query).fetchone()
+        if row is None:
+            raise LocalError(
+                f"the catalog {self._path} is incomplete; put a good copy in its place"
+            )
+        return row
+
+    def _read(self) -> Tables:
+        tables: Tables = {}
+        for name, key, value, crc in self._connection.execute(
+            "SELECT name, key, value, crc FROM entry"
+        ):
+            if _crc(name, key, value) != crc:
+                raise LocalError(
+                    f"the catalog {self._path} is corrupt: {name} {key!r} was changed after it was"
+                    " written; put a good copy in its place"
+                )
+            tables.setdefault(name, {})[key] = value
+        return tables
+
+    def commit(self, puts: Iterable[PutRow], facts: LogFacts) -> None:
+        """Have all of this on disk; `CatalogFullError` if there is no room."""
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for name, key, value in puts:
+                if value is None:
+                    connection.execute("DELETE FROM entry WHERE name = ? AND key = ?", (name, key))
+                else:
+                    row = (name, key, value, _crc(name, key, value))
+                    connection.execute("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?)", row)
+            connection.execute(
+                "UPDATE log SET synced = ?, begun = ?", (facts.synced_tick, facts.begun_tick)
+            )
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF != _NO_ROOM:
+                raise
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise CatalogFullError(f"no room for {self._path}") from error
+        self.facts = facts
+
+    def close(self) -> None:
+        """Done with it."""
+        self._connection.close()
+
+
+def _crc(name: str, key: str, value: bytes) -> int:
+    return crc32(value, crc32(f"{name}\0{key}".encode()))

@@ -1,0 +1,115 @@
+"""Kill −9, again and again: any broker, at any instant, while applications go on.
+
+    python -m tests.process.kill_loop --seed 3 --kills 10 --events 40000 --json
+
+Two publishers and five subscribers, durable and not, use a network of seven brokers. At moments
+that the seed chooses, one broker or two are killed and stay away for a while that the seed chooses;
+an edge among them makes its clients roam. In the end everything is back, everything arrives, and
+the checker judges. Exit code 1 if a promise was broken, or something did not arrive.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from anabranch.local.drill import Drill
+from anabranch.local.verdict import Verdict
+from tests.process_parts import BRISK, DOUBLE, SETTLE_BOUND_S, drilling, published
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loop came to."""
+
+    seed: int
+    kills: int
+    published: int
+    confirmed: int
+    delivered: int
+    anomalies: int
+    #: What did not arrive, for people.
+    missing: str
+    named: dict[str, int]
+
+
+async def populate(drill: Drill, rate: float) -> None:
+    """Everybody has a home and somewhere to go."""
+    await drill.listen("acme", "symbol = 'ACME'", "e3", "e1", durable=True, options=BRISK)
+    await drill.listen("cheap", "price < 60", "e2", "e3", durable=True, options=BRISK)
+    await drill.listen("moves", "change > 1 OR change < -1", "e1", durable=True, options=BRISK)
+    await drill.listen("large", "volume > 70000", "e3", "e2", options=BRISK)
+    await drill.listen("london", "exchange = 'LON' AND price > 20", "e2", "e1", options=BRISK)
+    await drill.speak("west", "e1", "e2", rate=rate / 2, options=BRISK)
+    await drill.speak("east", "e3", "e2", rate=rate / 2, options=BRISK)
+
+
+async def kill_loop(
+    folder: Path, *, seed: int, kills: int, events: int, rate: float = 600.0
+) -> tuple[Outcome, Verdict]:
+    """Kill so many brokers while at least so many events are published."""
+    chance = Random(seed)
+    async with drilling(folder, DOUBLE, seed=1_000 * seed) as drill:
+        await populate(drill, rate)
+        killed = 0
+        while killed < kills:
+            await published(drill, int(rate * chance.uniform(0.1, 0.6)))
+            victims = chance.sample(drill.network.brokers, min(chance.choice((1, 1, 2)), kills))
+            await drill.network.kill(*victims)
+            killed += len(victims)
+            await asyncio.sleep(chance.uniform(0.0, 2.0))
+            await drill.network.revive(*victims)
+        drill.healed()
+        so_far = sum(speaker.published for speaker in drill.speakers.values())
+        while so_far < events:
+            await published(drill, min(events - so_far, 5_000))
+            drill.follow_logs()
+            so_far = sum(speaker.published for speaker in drill.speakers.values())
+        missing = await drill.settle(SETTLE_BOUND_S + events / 2_000)
+        verdict = await drill.verdict()
+        return _outcome(seed, killed, missing, verdict), verdict
+
+
+def _outcome(seed: int, kills: int, missing: str, verdict: Verdict) -> Outcome:
+    return Outcome(
+        seed=seed,
+        kills=kills,
+        published=verdict.published,
+        confirmed=verdict.confirmed,
+        delivered=verdict.delivered,
+        anomalies=sum(verdict.anomalies.values()),
+        missing=missing,
+        named=verdict.anomalies,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--events", type=int, default=40_000)
+    parser.add_argument("--rate", type=float, default=600.0)
+    parser.add_argument("--keep", type=Path, help="keep everything in this directory")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="anabranch-kills-") as folder:
+        loop = kill_loop(
+            options.keep or Path(folder),
+            seed=options.seed,
+            kills=options.kills,
+            events=options.events,
+            rate=options.rate,
+        )
+        outcome, verdict = asyncio.run(loop)
+    document = _encoder.encode(outcome if options.json else verdict).decode()
+    sys.stdout.write(document + "\n")
+    return 1 if outcome.anomalies or outcome.missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

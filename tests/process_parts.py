@@ -1,0 +1,154 @@
+"""Networks of real processes for tests: started, spoilt, settled and judged.
+
+Every wait has a bound and says what it waited for. Processes end with the test, by their own ids;
+those of a test process that dies end with it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from anabranch.client.options import ClientOptions
+from anabranch.config.addresses import BrokerSettings
+from anabranch.config.network_file import NetworkFile, loads
+from anabranch.config.writing import dump
+from anabranch.local.drill import Drill
+from anabranch.local.network import LocalNetwork
+from anabranch.local.verdict import Verdict
+from anabranch.node.status import Status
+
+#: More than anything here should take, on a machine that is busy with something else.
+TEST_BOUND_S = 120.0
+SETTLE_BOUND_S = 45.0
+#: Tests do not wait for pauses that suit people.
+BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.5, dead_after_s=4.0)
+
+PAIR = """
+[network]
+name = "pair"
+[tree]
+B1 = ["B2"]
+"""
+#: Origin B1, relays B2 and B3 as one site, edge B4.
+DIAMOND = """
+[network]
+name = "diamond"
+[sites]
+relays = { brokers = ["B2", "B3"], joins = ["B1", "B4"] }
+B1 = { brokers = ["B1"] }
+B4 = { brokers = ["B4"] }
+"""
+#: Three edges round two sites of two.
+DOUBLE = """
+[network]
+name = "double"
+[sites]
+west = { brokers = ["w1", "w2"], joins = ["east", "e1", "e2"] }
+east = { brokers = ["x1", "x2"], joins = ["e3"] }
+e1 = { brokers = ["e1"] }
+e2 = { brokers = ["e2"] }
+e3 = { brokers = ["e3"] }
+"""
+
+
+def run(work: Coroutine[None, None, None], bound_s: float = TEST_BOUND_S) -> None:
+    """Run a test to its end, or say that it took too long."""
+
+    async def bounded() -> None:
+        try:
+            async with asyncio.timeout(bound_s):
+                await work
+        except TimeoutError:
+            raise AssertionError(f"the test took longer than {bound_s:.0f} s") from None
+
+    asyncio.run(bounded())
+
+
+def network_file(text: str) -> NetworkFile:
+    return loads(text, Path("test.toml"))
+
+
+@asynccontextmanager
+async def drilling(
+    folder: Path, text: str, files: Mapping[str, Path] | None = None, seed: int = 0
+) -> AsyncIterator[Drill]:
+    """A running network, and applications to come."""
+    async with LocalNetwork(network_file(text), folder, files=files) as network:
+        drill = Drill(network, folder / "traces", seed)
+        try:
+            yield drill
+        finally:
+            await drill.close()
+
+
+async def judged(drill: Drill, *, expect_missing: str = "") -> Verdict:
+    """Let everything arrive, and demand that every promise was kept."""
+    drill.healed()
+    missing = await drill.settle(SETTLE_BOUND_S)
+    verdict = await drill.verdict()
+    where = f"see {drill.directory.parent}"
+    assert verdict.clean, f"{verdict.anomalies}: {verdict.examples}; {where}"
+    assert missing == expect_missing, f"missing after {SETTLE_BOUND_S:.0f} s: {missing}; {where}"
+    assert verdict.published > 0
+    assert verdict.delivered > 0
+    return verdict
+
+
+async def until(is_so: Callable[[], bool], what: str, bound_s: float = 30.0) -> None:
+    """Wait for something, or say that it did not happen."""
+    await until_asked(_answering(is_so), what, bound_s)
+
+
+def _answering(is_so: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def answer() -> bool:
+        return is_so()
+
+    return answer
+
+
+async def until_asked(
+    is_so: Callable[[], Awaitable[bool]], what: str, bound_s: float = 30.0
+) -> None:
+    """The same, where asking takes a while."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + bound_s
+    while not await is_so():
+        assert clock() < deadline, f"not within {bound_s:.0f} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def published(drill: Drill, count: int) -> None:
+    """Wait until so many more events were published."""
+    enough = count + sum(each.published for each in drill.speakers.values())
+    await until(
+        lambda: sum(each.published for each in drill.speakers.values()) >= enough,
+        f"{count} more events are published",
+    )
+
+
+async def status(network: LocalNetwork, broker: str) -> Status:
+    """What a broker says about itself."""
+    data = await network.status(broker)
+    assert data, f"{broker} says nothing"
+    return msgspec.json.decode(data, type=Status)
+
+
+def proxied(
+    folder: Path,
+    text: str,
+    ports: Mapping[str, Mapping[str, int]],
+    brokers: Mapping[str, BrokerSettings],
+) -> dict[str, Path]:
+    """Network files in which some brokers see others elsewhere: broker → peer → port."""
+    common = replace(network_file(text), brokers=dict(brokers))
+    (folder / "network.toml").write_text(dump(common))
+    files = {}
+    for broker, seen in ports.items():
+        own = common.with_ports({(peer, "links"): port for peer, port in seen.items()})
+        files[broker] = folder / f"{broker}.toml"
+        files[broker].write_text(dump(own))
+    return files

@@ -1,0 +1,99 @@
+"""Bars of a network bind for tree routing, at their sizes, and are missed by what was not
+measured."""
+
+import msgspec
+import pytest
+
+from anabranch.cli.bench.bars import Verdict
+from anabranch.cli.bench.network_bars import verdicts
+from anabranch.local.measuring.flow import Flow, Load, Service, Unmeasured
+from anabranch.local.measuring.latency import ChainLatency, Delivery, Spread
+from anabranch.local.measuring.outage import Outage
+
+CHAIN = ChainLatency(
+    routing="tree",
+    hops=7,
+    deliveries=[
+        Delivery(rate=200.0, latency=Spread(5.0, 90.0, 600)),
+        Delivery(rate=2_000.0, latency=Spread(50.0, 90.0, 600)),
+    ],
+    local_start=Spread(70.0, 90.0, 30),
+    remote_start=Spread(51.0, 90.0, 30),
+    local_told=Spread(70.0, 90.0, 30),
+    remote_told=Spread(10.0, 90.0, 30),
+)
+OUTAGE = Outage(
+    routing="tree",
+    timeout_s=2.0,
+    rate=200.0,
+    killed_gaps_s=[0.1, 4.1, 0.2],
+    paused_gap_s=3.9,
+    idle_resident_bytes={"origin": 119_000_000, "relay-1": 60_000_000, "edge": 121_000_000},
+    idle_cpu_share=0.01,
+)
+
+
+def flow(service: Service, subscriptions: int, relay_us: float = 25.0) -> Flow:
+    return Flow(
+        load=Load(routing="tree", service=service, subscriptions=subscriptions),
+        confirmed_per_s=1.0,
+        deliveries_per_s=1.0,
+        cpu_us_per_event={"origin": 25.0, "relay-1": relay_us, "edge": 50.0},
+        publisher_us_per_event=1.0,
+        subscriber_us_per_event=1.0,
+        subscribing_s=1.0,
+        resident_bytes={},
+    )
+
+
+def met(found: list[Verdict]) -> dict[str, bool]:
+    return {verdict.name: verdict.met for verdict in found}
+
+
+def test_a_chain_of_seven_hops_is_judged_by_its_medians() -> None:
+    assert met(verdicts([CHAIN], [], [])) == {
+        "7 hops, 200/s, p50 ms": True,
+        "7 hops, remote start, p50 ms": False,
+    }
+
+
+def test_the_worst_kill_and_the_largest_broker_count() -> None:
+    assert met(verdicts([], [], [OUTAGE])) == {
+        "relay killed, gap in detector timeouts": False,
+        "relay paused, gap in detector timeouts": True,
+        "idle broker, MB resident": False,
+    }
+
+
+def test_flood_and_other_sizes_are_not_judged() -> None:
+    flood = msgspec.structs.replace(CHAIN, routing="flood")
+    shorter = msgspec.structs.replace(CHAIN, hops=4)
+    outage = msgspec.structs.replace(OUTAGE, routing="flood")
+    assert verdicts([flood, shorter], [flow("durable", 1_000)], [outage]) == []
+
+
+def test_cpu_is_judged_with_ten_thousand_subscriptions() -> None:
+    found = met(verdicts([], [flow("durable", 10_000, 25.1), flow("best-effort", 10_000)], []))
+    assert found == {
+        "relay, best effort, CPU µs per event": True,
+        "origin + relay + edge, durable, CPU µs per event": False,
+    }
+
+
+@pytest.mark.parametrize(("relay_us", "is_met"), [(125.0, True), (126.0, False)])
+def test_an_event_may_cost_twice_as_much_with_many_subscriptions(
+    relay_us: float, is_met: bool
+) -> None:
+    flows = [flow("durable", 100), flow("durable", 200_000, relay_us)]
+    assert list(met(verdicts([], flows, [])).values()) == [is_met]
+
+
+def test_what_could_not_be_measured_misses_its_bars() -> None:
+    loads = [
+        Load(routing="tree", service="durable", subscriptions=10_000),
+        Load(routing="tree", service="durable", subscriptions=200_000),
+        Load(routing="flood", service="durable", subscriptions=200_000),
+    ]
+    failed = [Unmeasured(load, "too slow") for load in loads]
+    found = verdicts([], [flow("durable", 100)], [], failed)
+    assert [verdict.met for verdict in found] == [False, False]

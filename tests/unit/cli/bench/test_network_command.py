@@ -1,0 +1,132 @@
+"""`anabranch bench network` with real processes on a small scale: complete, and honest about what
+it could not measure."""
+
+import msgspec
+import pytest
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from typer.testing import CliRunner
+
+from anabranch.cli.bench import app
+from anabranch.cli.bench.network import ROUTINGS, chosen, counts, run
+from anabranch.cli.bench.network_report import NetworkReport, NetworkSize, print_report
+from anabranch.cli.bench.tables import Steps
+from anabranch.local.measuring.flow import Load
+from anabranch.local.measuring.latency import LatencySize
+from anabranch.local.measuring.outage import OutageSize
+
+TINY = NetworkSize(
+    latency=LatencySize(hops=(2,), rates=(200.0,), seconds=0.2, passes=1, starts=2),
+    subscriptions=(20,),
+    connections=2,
+    fan_out=3,
+    events=300,
+    passes=1,
+    outage=OutageSize(kills=1, around=1.5),
+)
+
+
+@pytest.fixture(scope="module")
+def report() -> NetworkReport:
+    return run(("a", "b", "c", "d"), TINY, None, Steps(Progress(disable=True)), ("tree",))
+
+
+@pytest.mark.slow
+def test_every_part_is_measured(report: NetworkReport) -> None:
+    assert [(chain.hops, len(chain.deliveries)) for chain in report.chains] == [(2, 1)]
+    assert [flow.load.service for flow in report.flows] == ["durable", "best-effort"]
+    assert [flow.load.matches for flow in report.fan_outs] == [3]
+    assert [len(outage.killed_gaps_s) for outage in report.outages] == [1]
+    assert report.unmeasured == []
+
+
+def test_tree_and_flood_are_measured_in_one_run() -> None:
+    loads = [*TINY.loads(ROUTINGS), *TINY.fan_out_loads(ROUTINGS)]
+    assert [load.routing for load in loads] == ["tree", "tree", "flood", "flood", "tree", "flood"]
+
+
+@pytest.mark.slow
+def test_every_broker_costs_something(report: NetworkReport) -> None:
+    for flow in (*report.flows, *report.fan_outs):
+        assert list(flow.cpu_us_per_event) == ["origin", "relay-1", "edge"]
+        assert min(flow.cpu_us_per_event.values()) > 0
+        assert min(flow.resident_bytes.values()) > 0
+
+
+@pytest.mark.slow
+def test_a_paused_relay_is_noticed_by_the_failure_detector_alone(report: NetworkReport) -> None:
+    # Whoever had closed its connections would have been noticed long before.
+    for outage in report.outages:
+        assert outage.paused_gap_s > outage.timeout_s / 2
+
+
+@pytest.mark.slow
+def test_the_report_prints_every_table(report: NetworkReport) -> None:
+    console = Console(width=200, record=True, file=None, quiet=True)
+    with console.capture() as captured:
+        console.quiet = False
+        print_report(report, console)
+    for words in ("delivery latency", "one match per event", "time without a delivery", "Bars"):
+        assert words in captured.get()
+
+
+@pytest.mark.slow
+def test_a_load_that_is_too_much_is_listed_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loads = [
+        Load(
+            routing="tree",
+            service="durable",
+            subscriptions=many,
+            events=50,
+            passes=1,
+            subscribing_s_max=bound_s,
+        )
+        for many, bound_s in ((500, 0.001), (5, 60.0))
+    ]
+    monkeypatch.setattr(NetworkSize, "loads", lambda _size, _routings: loads)
+    found = run(("b",), TINY, None, Steps(Progress(disable=True)), ("tree",))
+    assert [flow.load.subscriptions for flow in found.flows] == [5]
+    assert [each.load.subscriptions for each in found.unmeasured] == [500]
+    assert "of 500 subscriptions stood after 0.001 s" in found.unmeasured[0].reason
+
+
+def test_parts_are_measured_in_their_order() -> None:
+    assert chosen("d, a") == ("a", "d")
+    assert counts("100,10000") == (100, 10_000)
+
+
+@pytest.mark.parametrize("wrong", ["e", "", "a,,b"])
+def test_an_unknown_part_is_refused(wrong: str) -> None:
+    with pytest.raises(typer.BadParameter, match="there is no part"):
+        chosen(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["many", "0", "100,-1", ","])
+def test_what_is_no_number_of_subscriptions_is_refused(wrong: str) -> None:
+    with pytest.raises(typer.BadParameter, match="are no numbers"):
+        counts(wrong)
+
+
+def test_the_command_says_what_is_wrong_before_it_starts_anything() -> None:
+    result = CliRunner().invoke(app, ["network", "--only", "z"])
+    assert result.exit_code == 2
+    assert "there is no part" in result.output
+
+
+def test_a_report_comes_back_from_json() -> None:
+    report = NetworkReport(
+        cores=2,
+        system="",
+        python="",
+        size=TINY,
+        chains=[],
+        flows=[],
+        fan_outs=[],
+        outages=[],
+        unmeasured=[],
+        bars=[],
+    )
+    assert msgspec.json.decode(msgspec.json.encode(report), type=NetworkReport) == report

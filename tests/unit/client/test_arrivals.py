@@ -1,0 +1,65 @@
+"""Priority decides between streams, and never within one."""
+
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.client.arrivals import Arrivals
+from anabranch.client.received import Received, Withheld
+from anabranch.client.subscription import Subscription
+from anabranch.model.event import Control, Event
+
+NOBODY = cast("Subscription", None)
+
+
+def event(stream: str, tick: int, priority: int = 4) -> Received:
+    return Received(Event(control=Control(priority=priority)), stream, tick, 0, NOBODY)
+
+
+def taken(arrivals: Arrivals) -> list[tuple[str, int]]:
+    items = []
+    while arrivals:
+        item = arrivals.take()
+        items.append((item.stream, item.tick if isinstance(item, Received) else item.first))
+    return items
+
+
+def test_a_higher_priority_of_another_stream_goes_first() -> None:
+    arrivals = Arrivals()
+    for item in (event("a", 1), event("a", 2), event("b", 1, 9), event("c", 1, 0)):
+        arrivals.add(item)
+    assert taken(arrivals) == [("b", 1), ("a", 1), ("a", 2), ("c", 1)]
+
+
+def test_a_higher_priority_does_not_overtake_in_its_own_stream() -> None:
+    arrivals = Arrivals()
+    for item in (event("a", 1, 0), event("a", 2, 9), event("b", 1, 4)):
+        arrivals.add(item)
+    assert taken(arrivals) == [("b", 1), ("a", 1), ("a", 2)]
+
+
+def test_a_withheld_range_keeps_its_place() -> None:
+    arrivals = Arrivals()
+    for item in (event("a", 1), Withheld("s", "a", 2, 5, "retention"), event("a", 6, 9)):
+        arrivals.add(item)
+    assert not arrivals or arrivals.next_is_event
+    assert taken(arrivals) == [("a", 1), ("a", 2), ("a", 6)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans())))
+def test_the_next_item_is_the_best_first_of_all_streams(
+    steps: list[tuple[str, int, bool]],
+) -> None:
+    arrivals = Arrivals()
+    naive: list[tuple[str, int, int]] = []
+    for number, (stream, priority, takes) in enumerate(steps, 1):
+        arrivals.add(event(stream, number, priority))
+        naive.append((stream, number, priority))
+        if takes:
+            firsts = {each[0]: each for each in reversed(naive)}
+            best = min(firsts.values(), key=lambda each: (-each[2], each[1]))
+            item = arrivals.take()
+            assert isinstance(item, Received)
+            assert (item.stream, item.tick) == best[:2]
+            naive.remove(best)

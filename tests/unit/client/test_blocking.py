@@ -1,0 +1,137 @@
+"""The blocking client, against a broker that runs in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from anabranch import (
+    BlockingClient,
+    ClosedError,
+    ConnectError,
+    FilterError,
+    connect_blocking,
+)
+from anabranch.client.options import ClientOptions
+from tests.client_parts import network
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where a broker listens while the test runs."""
+    ready = threading.Event()
+    place: list[str] = []
+    stop: list[object] = []
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        async with network("a") as (a,):
+            place.append(a.address)
+            stop.append(lambda: loop.call_soon_threadsafe(over.set))
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(30)
+    yield place[0]
+    end = stop[0]
+    assert callable(end)
+    end()
+    thread.join()
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[BlockingClient]:
+    with connect_blocking(address, name="c") as made:
+        yield made
+
+
+def test_a_script_publishes_and_reads(client: BlockingClient) -> None:
+    subscription = client.subscribe("n > 1")
+    subscription.wait_started("a", timeout=10)
+    client.publish({"n": 1})
+    ids = client.publish_many({"n": n} for n in (2, 3))
+    promise = client.publish_soon({"n": 4})
+    assert promise.result(10).sequence == 4
+    assert [each.sequence for each in ids] == [2, 3]
+    got = []
+    for received in subscription:
+        got.append(received["n"])
+        if len(got) == 3:
+            break
+    assert got == [2, 3, 4]
+    subscription.unsubscribe(10)
+    assert list(subscription) == []
+
+
+def test_reading_with_a_timeout_takes_nothing_that_nobody_gets(client: BlockingClient) -> None:
+    subscription = client.subscribe("TRUE")
+    subscription.wait_started("a", timeout=10)
+    for n in range(20):
+        with pytest.raises(TimeoutError):
+            subscription.get(timeout=0.001)
+        client.publish({"n": n})
+        received = subscription.get(timeout=10)
+        assert received is not None
+        assert received["n"] == n
+
+
+def test_mistakes_are_raised_in_the_calling_thread(client: BlockingClient, address: str) -> None:
+    with pytest.raises(FilterError):
+        client.subscribe("n >")
+    with pytest.raises(ConnectError):
+        connect_blocking("127.0.0.1:1", options=ClientOptions(connect_within_s=0.05))
+    other = connect_blocking(address)
+    other.close()
+    other.close()
+    with pytest.raises(ClosedError):
+        other.publish({"n": 1})
+
+
+def test_several_threads_share_a_client(client: BlockingClient) -> None:
+    subscription = client.subscribe("TRUE")
+    subscription.wait_started("a", timeout=10)
+
+    def publish(who: int) -> None:
+        for n in range(20):
+            client.publish({"who": who, "n": n})
+
+    threads = [threading.Thread(target=publish, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    got: dict[object, list[object]] = {}
+    for _ in range(80):
+        received = subscription.get(timeout=10)
+        assert received is not None
+        got.setdefault(received["who"], []).append(received["n"])
+    for thread in threads:
+        thread.join()
+    assert got == {who: list(range(20)) for who in range(4)}
+
+
+def test_a_durable_subscription_goes_on_after_the_batch_that_was_read(address: str) -> None:
+    with connect_blocking(address, name="s") as one:
+        subscription = one.subscribe("TRUE", durable="d", batch=1)
+        subscription.wait_started("a", timeout=10)
+        one.publish_many({"n": n} for n in range(3))
+        assert [next(subscription)["n"] for _ in range(2)] == [0, 1]
+        subscription.ack()
+    with connect_blocking(address, name="s") as other:
+        assert next(other.subscribe("TRUE", durable="d"))["n"] == 2
+
+
+def test_a_request_is_answered_across_threads(client: BlockingClient, address: str) -> None:
+    questions = client.subscribe("question > 0")
+    questions.wait_started("a", timeout=10)
+
+    def answer() -> None:
+        client.reply(next(questions), {"answer": 2})
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with connect_blocking(address, name="asks") as asks:
+        assert asks.request({"question": 1}, timeout=10)["answer"] == 2
+    thread.join()

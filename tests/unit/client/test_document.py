@@ -1,0 +1,89 @@
+"""The examples of docs/CLIENT.md, and the programs in examples/, run against real brokers."""
+
+import ast
+import asyncio
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import anabranch
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT = (ROOT / "docs" / "CLIENT.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+BLOCKING_BLOCKS = re.findall(r"```python blocking\n(.*?)```", DOCUMENT, re.DOTALL)
+OUTPUT = {
+    "quotes": "IBM 99.5 at tick 2\nHPQ 98.0 at tick 5\n",
+    "durable_orders": "booked: [1, 2, 3, 4]\n",
+    "ask": "3 squared is 9 says squares\n7 squared is 49 says squares\n",
+    "script": "room 3 has 35\nroom 4 has 40\n",
+}
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[anabranch.Embedded]:
+    with anabranch.embedded() as running:
+        yield running
+
+
+def at(network: anabranch.Embedded, text: str) -> str:
+    """An example with the addresses of a network that is there."""
+    return re.sub(r"127\.0\.0\.1:4[12]00", network.addresses[0], text)
+
+
+def test_there_are_examples() -> None:
+    assert len(BLOCKS) == 4
+    assert len(BLOCKING_BLOCKS) == 1
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == OUTPUT.keys()
+
+
+@pytest.mark.parametrize("place", range(len(BLOCKS)))
+def test_an_example_of_the_document_runs(
+    network: anabranch.Embedded, place: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code = compile(at(network, BLOCKS[place]), "CLIENT.md", "exec", flags)
+    work = eval(code, {})
+    assert inspect.iscoroutine(work)
+    asyncio.run(asyncio.wait_for(work, 30))
+    assert bool(capsys.readouterr().out) == ("print" in BLOCKS[place])
+
+
+def test_the_blocking_example_runs(
+    network: anabranch.Embedded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(compile(at(network, BLOCKING_BLOCKS[0]), "CLIENT.md", "exec"), {})
+    assert capsys.readouterr().out == "1\n2\n3\n4\n"
+
+
+@pytest.mark.parametrize("name", OUTPUT)
+def test_a_program_of_the_examples_runs_by_itself(name: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{name}.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.endswith(OUTPUT[name])
+
+
+def test_importing_the_package_loads_no_sockets() -> None:
+    code = "import anabranch, sys; print({'asyncio', 'ssl', 'socket'} & set(sys.modules))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == "set()\n"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in anabranch.__all__:
+        assert getattr(anabranch, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'konnect'"):
+        _ = anabranch.konnect  # type: ignore[attr-defined]

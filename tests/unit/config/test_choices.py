@@ -1,0 +1,69 @@
+"""`[limits]` and `[options]`: every field can be written, and the reference lists them all."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from anabranch.config.network_file import loads
+from anabranch.core.options import Options
+from anabranch.model.limits import Limits
+
+PAGE = Path(__file__).parents[3] / "docs" / "NETWORK_FILE.md"
+PATH = Path("/srv/n.toml")
+HEAD = '[network]\nname = "n"\n[tree]\na = []\n'
+FIELDS = [
+    *(("limits", field.name, field.default) for field in msgspec.structs.fields(Limits)),
+    *(
+        ("options", field.name, field.default)
+        for field in msgspec.structs.fields(Options)
+        if field.name != "plants"
+    ),
+]
+
+
+def another(value: object) -> tuple[str, object]:
+    """A value of the same kind that is allowed too, as text and as it is."""
+    if isinstance(value, bool):
+        return str(not value).lower(), not value
+    if isinstance(value, int):
+        return str(value - 1), value - 1
+    if isinstance(value, float):
+        return str(value * 1.5 + 0.5), value * 1.5 + 0.5
+    if value is None:
+        return '3.5\nretention = "lossy"', 3.5
+    return '"lossy"', "lossy"
+
+
+def shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:_}"
+    return repr(value) if isinstance(value, float) else f'"{value}"'
+
+
+@pytest.mark.parametrize(("table", "name", "default"), FIELDS)
+def test_every_field_can_be_written(table: str, name: str, default: object) -> None:
+    text, expected = another(default)
+    file = loads(f"{HEAD}[{table}]\n{name} = {text}\n", PATH)
+    assert getattr(getattr(file, table), name) == expected
+    assert expected != default
+
+
+@pytest.mark.parametrize(("table", "name", "default"), FIELDS)
+def test_the_reference_has_every_field_with_its_default(
+    table: str, name: str, default: object
+) -> None:
+    part = PAGE.read_text().split(f"## `[{table}]`")[1].split("\n## ")[0]
+    rows = [line for line in part.splitlines() if line.startswith(f"| `{name}`")]
+    assert len(rows) == 1
+    assert f"| `{shown(default)}` |" in rows[0]
+
+
+def test_whole_numbers_do_for_times() -> None:
+    file = loads(f"{HEAD}[options]\ndead_after_s = 3\nmark_after_s = 0\n", PATH)
+    assert isinstance(file.options.dead_after_s, float)
+    assert file.options.mark_after_s == 0.0

@@ -1,0 +1,65 @@
+"""A network inside the process keeps the same promises, and leaves nothing behind."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from anabranch import embedded
+from anabranch.model.errors import LocalError
+
+BOUND_S = 60.0
+
+
+def test_a_blocking_client_publishes_and_gets_what_matches() -> None:
+    with embedded() as network, network.connect_blocking(name="till") as client:
+        subscription = client.subscribe("price > 10", since="beginning")
+        client.publish({"price": 5})
+        client.publish({"price": 12})
+        received = subscription.get(timeout=BOUND_S)
+        assert received is not None
+        assert received["price"] == 12
+
+
+def test_a_small_network_carries_events_from_edge_to_edge() -> None:
+    async def work() -> None:
+        async with embedded("pair") as network:
+            assert len(network.addresses) == 2
+            async with await network.connect(name="reader") as reader:
+                subscription = await reader.subscribe("n > 0")
+                await subscription.wait_started(reader.broker)
+                async with await network.connect(name="writer") as writer:
+                    await writer.publish({"n": 1})
+                    assert (await subscription.get())["n"] == 1
+            assert network.failures == {}
+
+    asyncio.run(asyncio.wait_for(work(), BOUND_S))
+
+
+def test_a_given_state_directory_is_gone_on_with(tmp_path: Path) -> None:
+    with embedded(state=tmp_path) as network, network.connect_blocking(name="one") as client:
+        client.publish({"n": 1})
+    with embedded(state=tmp_path) as network, network.connect_blocking(name="two") as client:
+        received = client.subscribe("n > 0", since="beginning").get(timeout=BOUND_S)
+        assert received is not None
+        assert received["n"] == 1
+
+
+def test_temporary_state_and_threads_are_gone_at_the_end() -> None:
+    before = set(threading.enumerate())
+    with embedded() as network:
+        state = network.state
+        assert state.is_dir()
+    assert not state.exists()
+    assert set(threading.enumerate()) == before
+
+
+def test_a_state_directory_in_use_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with embedded(state=tmp_path), pytest.raises(LocalError, match="in use"):
+        embedded(state=tmp_path).start()
+
+
+def test_an_unknown_network_is_an_error_that_names_the_shapes() -> None:
+    with pytest.raises(LocalError, match=r"the shapes are .*redundant"):
+        embedded("no-such-thing")

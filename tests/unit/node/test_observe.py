@@ -1,0 +1,133 @@
+"""The observe port: pages for monitors, and what happens to those who ask badly."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from anabranch.node.metrics import Histogram
+from anabranch.node.node import Node
+from anabranch.node.observe import REQUEST_BYTES_MAX
+from anabranch.node.status import Status
+from tests.node_parts import RawClient, Stranger, address, chain, config, running, until
+
+SAMPLE = re.compile(r'(anabranch_\w+)(\{\w+="[^"]*"(?:,\w+="[^"]*")*\})? (\S+)')
+
+
+async def ask(node: Node, request: str) -> tuple[str, str]:
+    """The first line of the answer, and its body."""
+    stranger = await Stranger.at(address(node, "observe"))
+    stranger.send(request.encode())
+    answer = (await stranger.end()).decode()
+    await stranger.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return head.split("\r\n")[0], body
+
+
+async def get(node: Node, path: str) -> str:
+    line, body = await ask(node, f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert line == "HTTP/1.1 200 OK"
+    return body
+
+
+def test_status_tells_links_sessions_streams_and_the_log(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with chain(tmp_path) as (a, m, z):
+            client = await RawClient.at(z, "c")
+            await client.subscribe("dear", "price > 10", quality="durable", streams=2)
+            publisher = await RawClient.at(a, "p")
+            publisher.publish({"price": 11}, {"price": 9})
+            await until(client.events)
+            status = msgspec.json.decode(await get(z, "/status"), type=Status)
+            assert (status.broker, status.network, status.state) == ("z", "shop", "ready")
+            assert [(link.peer, link.is_up) for link in status.links] == [("m", True)]
+            assert (status.sessions, status.subscriptions) == (1, 1)
+            assert {stream.stream for stream in status.streams} == {"a", "z"}
+            assert [cursor.subscription for cursor in status.cursors] == ["dear"]
+            assert status.cursors[0].is_connected
+            origin = msgspec.json.decode(await get(a, "/status"), type=Status)
+            assert origin.log is not None
+            assert origin.log.head >= 2
+            assert "z" in origin.log.vector
+            relay = msgspec.json.decode(await get(m, "/status"), type=Status)
+            assert (relay.log, relay.is_edge, len(relay.links)) == (None, False, 2)
+
+    asyncio.run(story())
+
+
+def test_metrics_are_samples_of_families_that_are_told_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with chain(tmp_path) as (a, _, z):
+            client = await RawClient.at(z, "c")
+            await client.subscribe("dear", "price > 10", streams=2)
+            publisher = await RawClient.at(a, "p")
+            publisher.publish({"price": 11}, {"price": 9})
+            await until(client.events)
+            text = await get(a, "/metrics")
+            lines = text.splitlines()
+            samples = [SAMPLE.fullmatch(line) for line in lines if not line.startswith("#")]
+            assert all(samples)
+            found = {match[1] + (match[2] or ""): float(match[3]) for match in samples if match}
+            assert len(found) == len(samples)
+            assert found["anabranch_events_taken_total"] == 2
+            assert found["anabranch_events_forwarded_total"] == 1
+            assert found['anabranch_link_is_up{peer="m"}'] == 1
+            assert found["anabranch_step_seconds_count"] > 0
+            assert found["anabranch_sync_seconds_count"] > 0
+            types = [line for line in lines if line.startswith("# TYPE")]
+            assert len(types) == len(set(types))
+
+    asyncio.run(story())
+
+
+def test_health_is_ok_while_it_serves(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            assert await get(node, "/health") == "ok\n"
+            assert await get(node, "/health?verbose") == "ok\n"
+            node.sessions.closed_because = "the broker is stopping"
+            line, body = await ask(node, "GET /health HTTP/1.1\r\n\r\n")
+            assert (line, body) == ("HTTP/1.1 503 Service Unavailable", "stopping\n")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("request_text", "answer"),
+    [
+        ("GET /nowhere HTTP/1.1\r\n\r\n", "404"),
+        ("POST /status HTTP/1.1\r\n\r\n", "405"),
+        ("GET\r\n\r\n", "400"),
+        ("\x00\x01\r\n\r\n", "400"),
+        (f"GET /{'x' * 2 * REQUEST_BYTES_MAX} HTTP/1.1\r\n\r\n", "431"),
+    ],
+)
+def test_a_bad_request_is_answered_with_its_fault(
+    tmp_path: Path, request_text: str, answer: str
+) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            line, _ = await ask(node, request_text)
+            assert line.split(" ")[1] == answer
+            assert await get(node, "/health") == "ok\n"
+
+    asyncio.run(story())
+
+
+def test_a_head_request_gets_no_body(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            line, body = await ask(node, "HEAD /status HTTP/1.1\r\n\r\n")
+            assert (line, body) == ("HTTP/1.1 200 OK", "")
+
+    asyncio.run(story())
+
+
+def test_a_histogram_counts_what_is_at_or_below_each_bound() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 3.0):
+        histogram.add(value)
+    assert histogram.cumulative() == [(1.0, 2), (2.0, 3)]
+    assert (histogram.count, histogram.total) == (4, 6.0)

@@ -1,0 +1,95 @@
+"""Sessions: turns, clients that take nothing, and mistakes of our own."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from anabranch.core import contract as say
+from anabranch.model.limits import Limits
+from anabranch.model.values import Value
+from anabranch.node import sessions
+from anabranch.node.node import Node
+from tests.node_parts import RawClient, config, running, until
+
+
+def test_what_a_client_sends_at_once_is_dealt_with_in_turns_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_TURN_S", -1.0)
+    taken: list[int] = []
+
+    class Noting(sessions.Session):
+        def _take(self, *arguments: object) -> None:
+            taken.append(1)
+            super()._take(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sessions, "Session", Noting)
+    monkeypatch.setattr(sessions, "_FRAMES_MIN", 5)
+
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            client = await RawClient.at(node, "c")
+            await client.subscribe("all", "x IS NOT NULL")
+            taken.clear()
+            for number in range(100):
+                client.publish({"x": number})
+            await until(lambda: client.confirmed() == 100 and len(client.events()) == 100)
+            assert [event["x"] for event in client.events()] == list(range(100))
+            assert len(taken) >= 20
+
+    asyncio.run(story())
+
+
+def test_a_client_that_takes_nothing_loses_a_subscription_that_is_not_durable(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        small = Limits(client_waiting_bytes_max=10_000)
+        async with running(config("a", tmp_path, limits=small)) as node:
+            deaf = await RawClient.at(node, "deaf")
+            await deaf.subscribe("all", "x IS NOT NULL", window=60_000)
+            assert deaf.connection is not None
+            deaf.connection.deafen()
+            busy = await RawClient.at(node, "busy")
+            await until(lambda: pour(node, busy))
+            deaf.connection.listen()
+            await until(lambda: deaf.of("TellCut"))
+            assert "too slow" in str(deaf.of("TellCut")[0])
+
+    asyncio.run(story())
+
+
+def test_a_mistake_in_the_core_ends_the_node_and_confirms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        node = Node(config("a", tmp_path))
+        await node.start()
+        client = await RawClient.at(node, "c")
+        handle = node.broker.handle
+
+        def broken(now: float, stimulus: say.Stimulus) -> say.Effects:
+            assert not isinstance(stimulus, say.ClientFrameReceived), "planted"
+            return handle(now, stimulus)
+
+        monkeypatch.setattr(node.broker, "handle", broken)
+        # The loop tells it too, to whoever runs the process.
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        client.publish({"x": 1})
+        async with asyncio.timeout(20):
+            await node.stopped()
+        assert "a mistake in the broker: AssertionError: planted" in node.failure
+        await until(lambda: client.end)
+        assert client.confirmed() == 0
+
+    asyncio.run(story())
+
+
+def pour(node: Node, publisher: RawClient) -> bool:
+    """Publish some more, unless that was enough for the subscription to go."""
+    is_enough = node.status().subscriptions == 0
+    if not is_enough and publisher.confirmed() == node.counters.events_published:
+        large: list[dict[str, Value]] = [{"x": 1, "note": "n" * 50_000}]
+        publisher.publish(*large * 10)
+    return is_enough
