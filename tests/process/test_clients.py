@@ -121,7 +121,7 @@ def test_slow_consumers_hold_up_nobody_else(tmp_path: Path) -> None:
             await drill.speak("ticker", "B1", rate=400, events_max=800, options=BRISK)
             await until(lambda: fast.received == 800, "the fast one has everything")
             await until(lambda: patient.received == 800, "the slow durable one has everything")
-            assert stuck.received == 1
+            assert stuck.received <= 1
             await drill.listeners.pop("stuck").client.close()
             await judged(drill)
 

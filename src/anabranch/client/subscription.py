@@ -16,7 +16,8 @@ Rules:
 4. What will not come is never passed over in silence: reading raises `WithheldError`, and reading
    on continues behind it. With `on_withheld` that is called instead. Transient events that are gone
    are no error; `withheld_ticks` counts them too.
-5. After the end, what has arrived can still be read; then reading ends. After a cut it raises.
+5. After the end, what has arrived can still be read; then reading ends. After a cut it raises at
+   once: what was not read is the next owner's, or is lost with the subscription.
 
 State: `acked` positions may be kept in the client's state directory, and are known to the broker.
 """
@@ -316,6 +317,7 @@ class Subscription:
     def fails(self, failure: ClientError) -> None:
         """It is over, and not by the application's will."""
         self._is_over = True
+        self.drop()
         self._failure = failure
         if not self._stands.done():
             self._stands.set_exception(failure)
