@@ -12,12 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.matching.bodies import Bodies
 from anabranch.matching.engine import Found, Integers, Words, joined
 from anabranch.matching.events import Events, Plain, message_of, plain_event
+from anabranch.matching.kernels import bodies as bound
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.answer import answer_many, answer_one
+from anabranch.matching.kernels.answer import answer_bodies, answer_many, answer_one
 from anabranch.matching.kernels.naming import name_owners
-from anabranch.matching.kernels.reach import reach
+from anabranch.matching.kernels.reach import reach, reach_many
 from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory
@@ -25,6 +27,7 @@ from anabranch.matching.namebook import NameBook
 from anabranch.matching.patterns import PatternBook
 from anabranch.matching.spelling import Spelling
 from anabranch.model.encoding import Envelope
+from anabranch.model.limits import Limits
 
 
 class CompiledEngine:
@@ -42,6 +45,10 @@ class CompiledEngine:
         self._ids: Words | None = None
         self._message_view = self.memory.arrays[at.MESSAGE].data
         self._named = self.memory.arrays[at.NAMED]
+        #: For the kernel that looks for destinations.
+        self._scratch = np.zeros(130, np.int64)
+        #: The limits of the last encoded events, as kernels take them.
+        self._bounds: tuple[Limits | None, Words] = None, np.zeros(bound.BOUNDS, np.int64)
 
     # -- axes and codes -----------------------------------------------------------------------
 
@@ -305,6 +312,52 @@ class CompiledEngine:
 
         self._answered(ask, event)
         return self.memory.integers(at.DOUBTS)[: state[1]].copy()
+
+    # -- encoded events -----------------------------------------------------------------------
+
+    def search_bodies(self, bodies: Bodies) -> tuple[Integers, list[int]]:
+        """The owners that encoded events have, and where those of each end; -1: ask about it
+        alone."""
+        self.reserve_output()
+        count = len(bodies.stops)
+        ends = np.zeros(count + 1, np.int64)
+        bounds = self._bounds_of(bodies.limits)
+        owners: list[Integers] = []
+        first = total = 0
+        while first < count:
+            done = answer_bodies(
+                self.memory.context, bodies.joined, bodies.stops, bounds, first, ends
+            )
+            part = ends[first + 1 : done + 1]
+            found = int(part.max(initial=0))
+            owners.append(self.memory.integers(at.OUTPUT)[:found].copy())
+            part[part >= 0] += total
+            total += found
+            first = done
+        return joined(owners), ends[1:].tolist()
+
+    def reach_many(self, bodies: Bodies, asked: int) -> list[int]:
+        """Which of the destinations asked for, as bits below 63, each event reaches; -1: ask about
+        it alone."""
+        self.reserve_output()
+        answers = np.empty(len(bodies.stops), np.int64)
+        bounds = self._bounds_of(bodies.limits)
+        reach_many(
+            self.memory.context, bodies.joined, bodies.stops, bounds, asked, self._scratch, answers
+        )
+        reached: list[int] = answers.tolist()
+        return reached
+
+    def _bounds_of(self, limits: Limits) -> Words:
+        known, bounds = self._bounds
+        if known is not limits:
+            bounds[bound.ENTRIES_MAX] = limits.attributes_max
+            bounds[bound.NAME_BYTES_MAX] = limits.name_bytes_max
+            bounds[bound.VALUE_BYTES_MAX] = limits.value_bytes_max
+            bounds[bound.PAYLOAD_BYTES_MAX] = limits.payload_bytes_max
+            bounds[bound.EVENT_BYTES_MAX] = limits.event_bytes_max
+            self._bounds = limits, bounds
+        return bounds
 
     @property
     def nbytes(self) -> int:

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.matching.bodies import Bodies
 from anabranch.matching.events import Events, Plain
 from anabranch.matching.memory import Memory
 from anabranch.matching.spelling import Spelling
@@ -110,6 +111,14 @@ class Engine(Protocol):
 
     def reach(self, event: Plain | Envelope, hits: NDArray[np.bool_], open_bits: Words) -> Integers:
         """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
+
+    def search_bodies(self, bodies: Bodies) -> tuple[Integers, list[int]]:
+        """The owners that encoded events have, and where those of each end; -1: ask about it
+        alone."""
+
+    def reach_many(self, bodies: Bodies, asked: int) -> list[int]:
+        """Which of the destinations asked for, as bits below 63, each event reaches; -1: ask about
+        it alone."""
 
     @property
     def nbytes(self) -> int:

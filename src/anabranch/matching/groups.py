@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 
 #: The number of subscriptions that name no destination; it is never asked for.
 NOWHERE = 0
+#: Destinations of which a word has a bit for each, and a sign to spare.
+_BITS = 63
+#: Sets of destinations that are kept.
+_NAMED_MAX = 4_096
 
 
 class Groups:
@@ -24,6 +28,8 @@ class Groups:
         self._free: list[int] = []
         #: What `unhit` answers until a destination comes or goes.
         self._unhit: tuple[NDArray[np.bool_], NDArray[np.int64]] | None = None
+        #: Bits → the destinations they stand for, likewise; those asked for so far.
+        self._named: dict[int, frozenset[Hashable]] = {}
 
     def join(self, destination: Hashable) -> int:
         """The number of a destination with one subscription more; None is nowhere."""
@@ -37,7 +43,7 @@ class Groups:
                 self._members.append(0)
             self._names[number] = destination
             self._numbers[destination] = number
-            self._unhit = None
+            self._changed()
         self._members[number] += 1
         return number
 
@@ -50,7 +56,11 @@ class Groups:
             del self._numbers[self._names[number]]
             self._names[number] = None
             self._free.append(number)
-            self._unhit = None
+            self._changed()
+
+    def _changed(self) -> None:
+        self._unhit = None
+        self._named.clear()
 
     def members(self) -> list[tuple[Hashable, int, int]]:
         """(destination, number, subscriptions) of each destination in use."""
@@ -64,7 +74,7 @@ class Groups:
         self._names[number] = destination
         self._members[number] = members
         self._numbers[destination] = number
-        self._unhit = None
+        self._changed()
 
     def unhit(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """(what is hit: unused numbers only, how many are not hit per number modulo 64)."""
@@ -79,3 +89,21 @@ class Groups:
         return {
             self._names[number] for number in hits.nonzero()[0].tolist() if self._members[number]
         }
+
+    # -- as bits ------------------------------------------------------------------------------
+
+    def in_use(self) -> int | None:
+        """The numbers of all destinations as bits; None if they are too many."""
+        if len(self._members) > _BITS:
+            return None
+        return sum(1 << number for number in self._numbers.values())
+
+    def named(self, bits: int) -> frozenset[Hashable]:
+        """The destinations that these bits stand for."""
+        names = self._named.get(bits)
+        if names is None:
+            if len(self._named) >= _NAMED_MAX:
+                self._named.clear()
+            held = [number for number in self._numbers.values() if bits >> number & 1]
+            names = self._named[bits] = frozenset(self._names[number] for number in held)
+        return names

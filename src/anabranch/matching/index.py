@@ -30,6 +30,7 @@ from typing import Self, TypeVar
 import numpy as np
 
 from anabranch.matching import snapshot
+from anabranch.matching.bodies import bodies_of, cut
 from anabranch.matching.doubts import Doubts, check_of
 from anabranch.matching.engine import (
     Engine,
@@ -67,16 +68,6 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.plain import Demands, read_plain
 from anabranch.model.values import Attributes
-
-#: What was accepted once is accepted again: a snapshot does not say by which limits it was.
-_ANY_SIZE = Limits(
-    filter_bytes_max=1 << 30,
-    filter_depth_max=1 << 30,
-    filter_nodes_max=1 << 30,
-    name_bytes_max=1 << 30,
-    value_bytes_max=1 << 30,
-    attributes_max=1 << 30,
-)
 
 #: What is asked about without further ado.
 _AS_IT_IS = (dict, Envelope)
@@ -297,6 +288,26 @@ class MatchIndex:
                     hits[group] = self._doubts.decide(entry, attributes)
             return self._groups.names(hits)
 
+    def match_bodies(
+        self, bodies: Sequence[bytes], limits: Limits
+    ) -> list[Sequence[Hashable] | None]:
+        """`match` for encoded events; None for one that has to be decoded: it is not plain, or it
+        limits its life or its way, or a filter of a rare form may match."""
+        with self._lock:
+            owners, ends = self._engine.search_bodies(bodies_of(bodies, limits))
+            return cut(self._identities.of(owners, self._engine.named).tolist(), ends)
+
+    def destinations_of(
+        self, bodies: Sequence[bytes], limits: Limits
+    ) -> list[frozenset[Hashable] | None]:
+        """`destinations` for encoded events; None for one that has to be decoded, likewise."""
+        with self._lock:
+            named, asked = self._groups.named, self._groups.in_use()
+            if asked is None:
+                return [None] * len(bodies)
+            reached = self._engine.reach_many(bodies_of(bodies, limits), asked)
+            return [None if each < 0 else named(each) for each in reached]
+
     def _decided(self, owners: Integers, doubts: Integers, attributes: Attributes) -> Integers:
         """The owners, and those of doubtful entries that do match."""
         known = set(owners.tolist())
@@ -372,7 +383,7 @@ class MatchIndex:
         for identity, entry in contents["ids"]:
             index._identities.put(identity, entry)
         for entry, text in contents["doubts"]:
-            filter = Filter.parse(text, _ANY_SIZE)
+            filter = Filter.parse(text, snapshot.ANY_SIZE)
             index._doubts.put(entry, filter.matches, filter)
         for name, number, members in contents["groups"]:
             index._groups.restore(name, number, members)

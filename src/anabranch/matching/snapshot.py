@@ -29,12 +29,23 @@ from numpy.typing import NDArray
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.memory import STORED, Array, Memory, stored_sizes
 from anabranch.model.errors import LocalError
+from anabranch.model.limits import Limits
 from anabranch.model.values import INT_MAX, INT_MIN
 
 FORMAT = "anabranch-match-index-3"
 _CONTEXT = "context.npy"
 _INDEX = "index.json"
 _INDEX_CHECKSUM = "index.crc32"
+
+#: What was accepted once is accepted again: a snapshot does not say by which limits it was.
+ANY_SIZE = Limits(
+    filter_bytes_max=1 << 30,
+    filter_depth_max=1 << 30,
+    filter_nodes_max=1 << 30,
+    name_bytes_max=1 << 30,
+    value_bytes_max=1 << 30,
+    attributes_max=1 << 30,
+)
 
 
 class SnapshotError(LocalError):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.matching.bodies import Bodies
 from anabranch.matching.engine import Found, Integers, Words, joined
 from anabranch.matching.events import Events, Plain, plain_event
 from anabranch.matching.kernels import layout as at
@@ -308,6 +309,14 @@ class VectorisedEngine:
             else:
                 hits[entry.group] = True
         return np.array(doubts, np.int32)
+
+    def search_bodies(self, bodies: Bodies) -> tuple[Integers, list[int]]:
+        """Encoded events are not read here."""
+        return np.zeros(0, np.int32), [-1] * len(bodies.stops)
+
+    def reach_many(self, bodies: Bodies, asked: int) -> list[int]:  # noqa: ARG002 - the contract
+        """Encoded events are not read here."""
+        return [-1] * len(bodies.stops)
 
     @property
     def nbytes(self) -> int:

@@ -3,30 +3,87 @@
 The first use of an index on a machine compiles its kernels, which takes the better part of a
 minute; afterwards they are loaded from the cache beside the package. Scripts run this once
 before anything is timed and before processes are started, so that none of them compiles again.
+
+Loading takes a second, too, once in every process. Whoever cannot pause for so long calls
+`warm_for_broker` in a thread of its own, and uses no index until it returns.
 Without numba there is nothing to do.
 """
 
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 from anabranch.matching.covering import CoveringTable
+from anabranch.matching.dag import ConjunctionDag
 from anabranch.matching.engine import numba_is_here
 from anabranch.matching.index import MatchIndex
+from anabranch.model.encoding import decode_envelope, encode_event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.values import Value
+
+#: Among them: a plain one, one that it covers, patterns, a residue.
+_FILTERS = (
+    "number > 1",
+    "number > 2 AND text = 'x'",
+    "text LIKE 'x%' OR text LIKE '%y' OR flag",
+    "number + other > 3 AND text <> 'z'",
+)
+_EVENT: dict[str, Value] = {"number": 3, "other": 1.5, "text": "x", "flag": True}
+#: So many filters of different attributes make an index larger than it was made.
+_UNLIKE = 600
+
+_lock = threading.Lock()
+_done = threading.Event()
 
 
 def warm() -> float:
     """Run every kernel once; returns the seconds it took."""
     begin = time.perf_counter()
+    warm_for_broker()
     if numba_is_here():
-        _use_index()
+        _use_batches()
         _use_covering()
     return time.perf_counter() - begin
 
 
+def warm_for_broker() -> None:
+    """Run every kernel that a broker needs, once in a process."""
+    with _lock:
+        if numba_is_here() and not _done.is_set():
+            _use_index()
+            _use_dag()
+            _done.set()
+
+
 def _use_index() -> None:
+    index = MatchIndex(engine="numba")
+    event = Event(_EVENT, id=EventId("warm", 1, 1))
+    body = encode_event(event)
+    unlike = [f"attribute{number} = 1" for number in range(_UNLIKE)]
+    for number, text in enumerate([*_FILTERS, *unlike]):
+        index.add(number, text, destination=number % 3)
+    for asked in (event, decode_envelope(body)):
+        index.match(asked)
+        index.destinations(asked)
+    index.match_bodies([body], DEFAULT_LIMITS)
+    index.destinations_of([body], DEFAULT_LIMITS)
+    for number in range(len(_FILTERS)):
+        index.remove(number)
+
+
+def _use_dag() -> None:
+    dag = ConjunctionDag()
+    conjunctions = [each for text in _FILTERS for each in Filter.parse(text).conjunctions]
+    for number, conjunction in enumerate(conjunctions):
+        dag.add(number, conjunction)
+    for number in range(len(conjunctions)):
+        dag.remove(number)
+
+
+def _use_batches() -> None:
     index = MatchIndex(engine="numba")
     for number in range(1_200):
         index.add(number, f"a = 'x' AND b >= {number % 7}", destination=number % 3)

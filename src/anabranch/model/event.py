@@ -61,6 +61,9 @@ class Event:
     #: Read-only, in the order they were given.
     attributes: MappingProxyType[str, Value]
     payload: bytes
+    #: The limits that all but the header was checked against, and the bytes it takes at most; None
+    #: if that is not known.
+    _checked: tuple[Limits, int] | None
 
     def __init__(
         self,
@@ -77,16 +80,16 @@ class Event:
         header = Header(id, stream, timestamp_ns, control, content_type)
         own_attributes = _own_attributes(attributes)
         own_payload = _own_payload(payload, limits)
-        size = check_attributes(own_attributes, limits) + check_header(header, limits)
-        if size + len(own_payload) > limits.event_bytes_max:
+        size = check_attributes(own_attributes, limits) + len(own_payload)
+        if size + check_header(header, limits) > limits.event_bytes_max:
             _check_encoded_size(encoded_parts(header, own_attributes, own_payload), limits)
-        _set_parts(self, header, own_attributes, own_payload)
+        _set_parts(self, header, MappingProxyType(own_attributes), own_payload, (limits, size))
 
     @classmethod
     def of_checked_parts(cls, header: Header, attributes: dict[str, Value], payload: bytes) -> Self:
         """An event of parts that were checked, without checking again. It keeps the dict."""
         event = object.__new__(cls)
-        _set_parts(event, header, attributes, payload)
+        _set_parts(event, header, MappingProxyType(attributes), payload, None)
         return event
 
     def stamped(
@@ -95,16 +98,20 @@ class Event:
         """This event with its id, and with this timestamp if it has none of its own."""
         if self.id is not None:
             raise EventError(f"the event has the id {self.id} already; publish a new event instead")
-        return Event(
-            self.attributes,
-            payload=self.payload,
-            content_type=self.content_type,
-            id=event_id,
-            stream=self.stream,
-            timestamp_ns=self.timestamp_ns or timestamp_ns,
-            control=self.control,
-            limits=limits,
+        own, checked = self.header, self._checked
+        header = Header(
+            event_id, own.stream, own.timestamp_ns or timestamp_ns, own.control, own.content_type
         )
+        size = None if checked is None or checked[0] is not limits else checked[1]
+        if size is None:
+            size = check_attributes(self.attributes, limits) + len(self.payload)
+            _own_payload(self.payload, limits)
+        if size + check_header(header, limits) > limits.event_bytes_max:
+            encoded = encoded_parts(header, self.attributes.copy(), self.payload)
+            _check_encoded_size(encoded, limits)
+        event = object.__new__(Event)
+        _set_parts(event, header, self.attributes, self.payload, (limits, size))
+        return event
 
     @property
     def id(self) -> EventId | None:
@@ -178,11 +185,18 @@ class Event:
         return f"Event({', '.join(parts)})"
 
 
-def _set_parts(event: Event, header: Header, attributes: dict[str, Value], payload: bytes) -> None:
-    # Frozen for everybody else; nobody else gets hold of the dict.
+def _set_parts(
+    event: Event,
+    header: Header,
+    attributes: MappingProxyType[str, Value],
+    payload: bytes,
+    checked: tuple[Limits, int] | None,
+) -> None:
+    # Frozen for everybody else; nobody else gets hold of the dict below the attributes.
     _set(event, "header", header)
-    _set(event, "attributes", MappingProxyType(attributes))
+    _set(event, "attributes", attributes)
     _set(event, "payload", payload)
+    _set(event, "_checked", checked)
 
 
 def _own_attributes(attributes: object) -> dict[str, Value]:

@@ -7,7 +7,8 @@ what one event takes is one call whose only array is the context.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.machine import borrowed, bytes_at, entry_point, inlined
+from anabranch.matching.kernels.bodies import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
+from anabranch.matching.kernels.machine import borrowed, bytes_at, entry_point, inlined, kernel
 from anabranch.matching.kernels.naming import name_output
 from anabranch.matching.kernels.placing import lift_event, next_stamp
 from anabranch.matching.kernels.reading import read_event
@@ -72,3 +73,45 @@ def answer_many(context, messages, position, first, ends, doubt_ends):
         ends[event + 1] = n
         doubt_ends[event + 1] = d
     return ends.shape[0] - 1, position
+
+
+@kernel
+def _free_event(context, bodies, start, stop, bounds):
+    """(axes, patterns) of a free event that is placed; axes -1 if it is not, and none is."""
+    first, end, is_free = attributes_in(bodies, start, stop, bounds)
+    if first < 0 or not is_free:
+        return np.int64(-1), np.int64(0)
+    next_stamp(context)
+    position, count, hits = read_event(
+        context, bodies, first, end, bounds[ENTRIES_MAX], bounds[NAME_BYTES_MAX]
+    )
+    return (count if position >= 0 else np.int64(-1)), hits
+
+
+@entry_point
+def answer_bodies(context, bodies, stops, bounds, first, ends):
+    """Match encoded events `first` …, the bodies of which end at `stops`.
+
+    Owners go to OUTPUT; those of event i end at ends[i + 1], which is -1 if Python has to find
+    them: the event is not free, or something is in doubt. Returns the events done, which are fewer
+    than there are when OUTPUT might overflow.
+    """
+    context = borrowed(context)
+    bodies = borrowed(bodies)
+    bounds = borrowed(bounds)
+    n = np.int64(0)
+    start = stops[first - 1] if first > 0 else np.int64(0)
+    for event in range(first, stops.shape[0]):
+        if not _has_room(context, n, 0):
+            return event
+        count, hits = _free_event(context, bodies, start, stops[event], bounds)
+        start = stops[event]
+        ends[event + 1] = -1
+        if count < 0:
+            continue
+        found, doubts = find(context, count, hits, n, np.int64(0))
+        lift_event(context, count)
+        if doubts == 0:
+            n = found
+            ends[event + 1] = n
+    return stops.shape[0]

@@ -9,6 +9,7 @@ end after a few blocks.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
+from anabranch.matching.kernels.bodies import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
 from anabranch.matching.kernels.keys import (
     words_of_predicate,
 )
@@ -17,6 +18,7 @@ from anabranch.matching.kernels.machine import (
     borrowed,
     bytes_at,
     entry_point,
+    highest_bit,
     integers_at,
     kernel,
     lowest_bit,
@@ -161,27 +163,13 @@ def _try_cluster(context, cluster, hits, open_bits, state):
         block = (zones[block * at.ZONE_WORDS + at.Z_NEXT] & 0xFFFFFFFF) - 1
 
 
-@entry_point
-def reach(context, size, entries_max, name_bytes_max, hits, open_bits, state):
-    """Mark in `hits` the destinations that the event in MESSAGE reaches; doubts go to DOUBTS.
-
-    `open_bits` counts, modulo 64, the destinations that are not hit; `state` is how many those
-    are, and how many doubts there are. Returns 0, or what went wrong, as `answer_one` does.
-    """
-    context = borrowed(context)
-    hits = borrowed(hits)
-    open_bits = borrowed(open_bits)
-    state = borrowed(state)
+@kernel
+def _reach_placed(context, count, hit_count, hits, open_bits, state):
+    """Mark in `hits` what the placed event reaches."""
     axes = words_at(context, at.AXES)
     touched = words_at(context, at.TOUCHED)
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
-    next_stamp(context)
-    position, count, hit_count = read_event(
-        context, bytes_at(context, at.MESSAGE), np.int64(0), size, entries_max, name_bytes_max
-    )
-    if position < 0:
-        return position
     _try_cluster(context, np.int64(0), hits, open_bits, state)
     for i in range(count):
         axis = touched[i]
@@ -204,5 +192,79 @@ def reach(context, size, entries_max, name_bytes_max, hits, open_bits, state):
         cluster = find_cluster(context, np.int64(axis), code << 32, np.int64(0))
         if cluster >= 0:
             _try_cluster(context, cluster, hits, open_bits, state)
+
+
+@entry_point
+def reach(context, size, entries_max, name_bytes_max, hits, open_bits, state):
+    """Mark in `hits` the destinations that the event in MESSAGE reaches; doubts go to DOUBTS.
+
+    `open_bits` counts, modulo 64, the destinations that are not hit; `state` is how many those
+    are, and how many doubts there are. Returns 0, or what went wrong, as `answer_one` does.
+    """
+    context = borrowed(context)
+    hits = borrowed(hits)
+    open_bits = borrowed(open_bits)
+    state = borrowed(state)
+    next_stamp(context)
+    position, count, hit_count = read_event(
+        context, bytes_at(context, at.MESSAGE), np.int64(0), size, entries_max, name_bytes_max
+    )
+    if position < 0:
+        return position
+    _reach_placed(context, count, hit_count, hits, open_bits, state)
     lift_event(context, count)
     return np.int64(0)
+
+
+@kernel
+def _reached(context, message, first, end, bounds, asked, groups, hits, open_bits, state):
+    """The destinations, of those asked for, that the event with these attributes reaches, as bits;
+    -1 if Python has to find out."""
+    state[0] = 0
+    state[1] = 0
+    for group in range(groups):
+        is_asked = (asked >> group) & 1
+        hits[group] = is_asked == 0
+        open_bits[group] = is_asked
+        state[0] += is_asked
+    next_stamp(context)
+    position, count, hit_count = read_event(
+        context, message, first, end, bounds[ENTRIES_MAX], bounds[NAME_BYTES_MAX]
+    )
+    if position < 0:
+        return np.int64(-1)
+    _reach_placed(context, count, hit_count, hits, open_bits, state)
+    lift_event(context, count)
+    if state[1] > 0:
+        return np.int64(-1)
+    reached = np.int64(0)
+    for group in range(groups):
+        reached |= np.int64(hits[group]) << group
+    return reached & asked
+
+
+@entry_point
+def reach_many(context, bodies, ends, bounds, asked, scratch, answers):
+    """`reach` for many encoded events, which stand in `bodies` one after the other.
+
+    Destinations are bits, and those asked for are below 63. `answers` gets those that each event
+    reaches, or -1 if Python has to find out: the event is not plain, or something is in doubt.
+    `scratch` has 130 words.
+    """
+    context = borrowed(context)
+    bodies = borrowed(bodies)
+    bounds = borrowed(bounds)
+    hits = borrowed(scratch[:64])
+    open_bits = borrowed(scratch[64:128])
+    state = borrowed(scratch[128:])
+    groups = highest_bit(np.uint64(asked)) + 1 if asked > 0 else np.int64(0)
+    start = np.int64(0)
+    for event in range(ends.shape[0]):
+        stop = ends[event]
+        first, end, _ = attributes_in(bodies, start, stop, bounds)
+        answers[event] = np.int64(-1)
+        if first >= 0:
+            answers[event] = _reached(
+                context, bodies, first, end, bounds, asked, groups, hits, open_bits, state
+            )
+        start = stop

@@ -41,7 +41,7 @@ _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 
 
 @inlined
-def _big_endian(message, first, size, stop):
+def big_endian(message, first, size, stop):
     """The unsigned number in a few bytes; of eight, their bits."""
     if stop - first >= 8:
         word = np.uint64(swapped(word_of_bytes(message, first)))
@@ -53,7 +53,7 @@ def _big_endian(message, first, size, stop):
 
 
 @inlined
-def _text_at(message, position, stop):
+def text_at(message, position, stop):
     """(first byte, length) of the text at a position; length -1 if there is none."""
     if position >= stop:
         return position, _NONE
@@ -64,7 +64,7 @@ def _text_at(message, position, stop):
         size = np.int64(1) << (mark - 0xD9) if 0xD9 <= mark <= 0xDB else np.int64(0)
         if size == 0 or size > stop - first:
             return position, _NONE
-        length = _big_endian(message, first, size, stop)
+        length = big_endian(message, first, size, stop)
         first += size
     return first, length if length <= stop - first else _NONE
 
@@ -84,7 +84,7 @@ def _entries_at(message, position, stop):
         size = np.int64(4)
     if size == 0 or size > stop - position - 1:
         return position, _NONE
-    return position + 1 + size, _big_endian(message, position + 1, size, stop)
+    return position + 1 + size, big_endian(message, position + 1, size, stop)
 
 
 @kernel
@@ -123,7 +123,7 @@ def _name_is_plain(context, message, first, length, hashed, before, name_bytes_m
 @inlined
 def _read_text(context, message, position, stop, attribute, is_checked, count, hits):
     """(position behind it, axes, patterns) of a text."""
-    first, length = _text_at(message, position, stop)
+    first, length = text_at(message, position, stop)
     if length < 0 or (is_checked and not _is_ascii(message, first, length)):
         return np.int64(at.UNREAD), count, hits
     if attribute >= 0:
@@ -154,7 +154,7 @@ def _read_number(context, message, position, stop, attribute, count):
         size = np.int64(8) if mark == 0xCB else np.int64(1) << (mark & 3)
         if size > stop - position:
             return np.int64(at.UNREAD), count
-        value = _big_endian(message, position, size, stop)
+        value = big_endian(message, position, size, stop)
         position += size
         if mark == 0xCB:
             if attribute >= 0:
@@ -179,7 +179,7 @@ def _read_entries(context, message, position, stop, entries, name_bytes_max):
     count = np.int64(0)
     hits = np.int64(0)
     for entry in range(entries):
-        first, length = _text_at(message, position, stop)
+        first, length = text_at(message, position, stop)
         if length < 0:
             return np.int64(at.UNREAD), count, hits
         hashed = hash_of(message, first, length)
