@@ -56,6 +56,9 @@ class Host:
         #: While set, nothing is synced, so nothing is confirmed.
         self.is_stalled = False
         self._unsynced: list[say.Sync] = []
+        #: While set, it does nothing at all, and its connections stay; what waits for that.
+        self.is_frozen = False
+        self._frozen: list[Callable[[], None]] = []
         #: Names of clients that are not let in for the time being.
         self.turned_away: set[str] = set()
 
@@ -112,6 +115,9 @@ class Host:
     # -- the core -------------------------------------------------------------------------------
 
     def handle(self, stimulus: say.Stimulus) -> None:
+        if self.is_frozen:
+            self._frozen.append(lambda: self.handle(stimulus))
+            return
         if self.broker is None:
             return
         for effect in self.broker.handle(time.time(), stimulus):
@@ -176,6 +182,14 @@ class Host:
         self.is_stalled = is_stalled
         self._sync(self._life)
 
+    def freeze(self, is_frozen: bool) -> None:
+        """Stop as a process stops, or go on with what has come meanwhile."""
+        self.is_frozen = is_frozen
+        if not is_frozen:
+            waiting, self._frozen = self._frozen, []
+            for each in waiting:
+                each()
+
     def fill(self, is_full: bool) -> None:
         """Let the disk be full, or not any more."""
         self.handle(say.LogFull(is_full))
@@ -188,9 +202,13 @@ class Host:
             connection.cut("killed while it was accepted")
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
+        if self.is_frozen:
+            self._frozen.append(lambda: self.received(connection, frames))
+            return
         session = self._numbers.get(connection)
         if session is None:
-            self._greet(connection, frames[0])
+            if connection in self.open:
+                self._greet(connection, frames[0])
             return
         for data in frames:
             frame = decode_client(data)

@@ -62,6 +62,8 @@ CLIENT: list[c.AnyClientFrame] = [
     c.Unsubscribed(2, "orders", TICKS),
     c.Refused(2, "there is no subscription of this name"),
     c.Cut("", "too slow"),
+    c.Cut("", "the client has connected anew", c.REPLACED),
+    c.Alive(),
 ]
 
 TEXTS = st.characters(exclude_categories=["Cs"])

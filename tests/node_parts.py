@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from anabranch.core.session.effects import Confirm, DeliverToApplication, SendFrame, SessionEffect
 from anabranch.core.session.session import Session
@@ -115,6 +115,18 @@ class Stranger:
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
+
+    def pause(self) -> None:
+        """Take nothing more from the socket."""
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take again."""
+        self._transport.resume_reading()
+
+    @property
+    def _transport(self) -> asyncio.ReadTransport:
+        return cast("asyncio.ReadTransport", self._writer.transport)
 
     async def frame(self) -> bytes:
         """The next frame that comes."""

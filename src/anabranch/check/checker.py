@@ -31,7 +31,7 @@ subscription has been, may be missing; one that is addressed to others must be. 
 - `wrongly-withheld`: ticks were withheld that their log was not allowed to lack at that moment, or
   that were delivered; or a tick as transient whose event is not.
 - `wrongly-refused`: the start that was asked for was there, or none had been asked for.
-- `wrongly-granted`: a start was told at a tick that was deleted before it was asked for.
+- `wrongly-granted`: a start that was asked for was told at a tick that had been deleted before.
 - `stuck`: a confirmation is due and the publisher was not abandoned; or a subscription lives at the
   end, its start on every stream is due, and on one of those that `Finished` names it has none.
 - `late-start`: a subscription has started after a tick of an event that was
@@ -288,6 +288,8 @@ def _check_refusal(facts: Facts, subscription: saw.Subscribed) -> Iterator[Anoma
 def _latest_start(facts: Facts, subscription: saw.Subscribed, stream: str) -> int | None:
     """The tick at which it has to start by what was asked for; None if anywhere."""
     place = (subscription.subscription, stream)
+    if subscription.time <= facts.joined.get(stream, -1.0):
+        return None
     if subscription.start == "beginning":
         return facts.gone_when_started.get(place, 0) + 1
     if subscription.start != "time":
@@ -306,7 +308,9 @@ def _check_start(facts: Facts, subscription: saw.Subscribed, stream: str) -> Ite
         yield Anomaly("late-start", *place, start, f"it should start at {limit} or before")
         return
     deleted = facts.deleted_when_asked[who].get(stream, 0)
-    if start is not None and start <= deleted and subscription.start in {"tick", "time"}:
+    names_tick = subscription.start == "tick" and stream in subscription.latest_start
+    is_asked_for = names_tick or subscription.start == "time"
+    if start is not None and start <= deleted and is_asked_for:
         yield Anomaly("wrongly-granted", *place, start, f"{deleted} was deleted before")
     is_over = who in facts.over
     is_awaited = stream in facts.all_streams and facts.is_due(subscription.time)

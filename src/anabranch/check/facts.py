@@ -33,6 +33,8 @@ class Facts:
         #: The same → (highest sequence, when that was told), ascending.
         self.confirmations: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self.abandoned: set[tuple[str, int]] = set()
+        #: Stream → since when it is part of the network, if it was not from the beginning.
+        self.joined: dict[str, float] = {}
         self.logged: list[saw.Logged] = []
         self.subscriptions: dict[str, saw.Subscribed] = {}
         self.started: dict[Place, int] = {}
@@ -107,6 +109,8 @@ class Facts:
                 self.abandoned.add((record.publisher, record.incarnation))
             case saw.Forgotten():
                 self._take_forgotten(record)
+            case saw.Joined():
+                self.joined.setdefault(record.stream, record.time)
             case saw.Healed():
                 self.healed = record.time
             case saw.Finished():

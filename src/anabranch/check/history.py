@@ -184,6 +184,13 @@ class Cut(Record, frozen=True):
     subscription: str
 
 
+class Joined(Record, frozen=True):
+    """A stream that was not there at first; whoever subscribed earlier starts there anywhere."""
+
+    time: float
+    stream: str
+
+
 class Healed(Record, frozen=True):
     """No faults after this."""
 
@@ -215,6 +222,7 @@ AnyRecord = (
     | WithheldTold
     | Ended
     | Cut
+    | Joined
     | Healed
     | Finished
 )

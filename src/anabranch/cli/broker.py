@@ -58,7 +58,7 @@ def broker(
     """Run one broker of a network until it is told to stop (SIGTERM, Ctrl-C)."""
     write_logs(LEVELS[log_level], as_json=log_format is Format.json)
     config = config_of(load(network), name, None if state is None else state.absolute())
-    failure = run(config, _say_ready)
+    failure = run(config, _say_ready, lambda: load(network))
     if failure:
         raise CommandError(f"broker {name!r} ended: {failure}")
 

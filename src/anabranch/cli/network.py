@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 import typer
 from rich.table import Table
 
+from anabranch.cli import network_changes
 from anabranch.cli.errors import CommandError
 from anabranch.cli.network_view import address, drawing, state_text, summary
 from anabranch.cli.output import console, print_json
@@ -16,10 +17,11 @@ from anabranch.config.survey import Survey, survey
 
 app = typer.Typer(
     name="network",
-    help="Check network files, write a first one, make certificates for trials.",
+    help="Check network files, write and change them, make certificates for trials.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+network_changes.register(app)
 
 ShapeName = Literal["single", "pair", "star", "chain", "redundant", "wide"]
 SHAPES: tuple[ShapeName, ...] = get_args(ShapeName)

@@ -18,6 +18,7 @@ from rich.text import Text
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json
 from anabranch.config.network_file import load
+from anabranch.core.report import DepartureReport
 from anabranch.local.observing import ask
 from anabranch.node.status import Status
 
@@ -165,6 +166,8 @@ def _troubles(asked: Asked) -> list[str]:
         f"{name}: no link to {link.peer}: {link.reason}" for link in status.links if not link.is_up
     ]
     lines += [f"{name}: the link to {link.peer} is full" for link in status.links if link.is_full]
+    if status.departure is not None:
+        lines.append(f"{name}: {_departing(status.departure)}")
     for stream in status.streams:
         if stream.behind or stream.waiting:
             lines.append(
@@ -172,6 +175,13 @@ def _troubles(asked: Asked) -> list[str]:
                 f" {stream.waiting} have not started"
             )
     return lines
+
+
+def _departing(departure: DepartureReport) -> str:
+    if departure.is_drained:
+        return "departs, and may leave: it is drained"
+    needed, kept = ", ".join(departure.needed_by), ", ".join(departure.kept)
+    return f"departs; its events are needed by: {needed or 'nobody'}; it keeps: {kept or 'nothing'}"
 
 
 def size(count: float) -> str:

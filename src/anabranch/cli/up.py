@@ -16,6 +16,7 @@ from rich.table import Table
 
 from anabranch.cli.output import console, print_json
 from anabranch.config.network_file import NetworkFile
+from anabranch.local.errands import serve
 from anabranch.local.network import LocalNetwork
 from anabranch.local.source import network_from
 from anabranch.local.supervisor import Change
@@ -54,6 +55,7 @@ class _Show:
         self._screen = console()
         self._moves = self._screen.is_terminal and not as_json
         self._changes: dict[str, Change] = {}
+        self._is_up = asyncio.Event()
 
     async def run(self, file: NetworkFile, directory: Path) -> None:
         """Until it is told to stop."""
@@ -62,19 +64,25 @@ class _Show:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         network = LocalNetwork(file, directory, self._hear)
+        errands = asyncio.create_task(self._see_to_errands(network))
         starting = asyncio.create_task(network.supervisor.start())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         try:
             if starting.done():
                 await starting
+                self._is_up.set()
                 self._welcome(network)
                 await self._watch(network, stop)
         finally:
-            starting.cancel()
-            stopping.cancel()
-            await asyncio.gather(starting, stopping, return_exceptions=True)
+            for task in (starting, stopping, errands):
+                task.cancel()
+            await asyncio.gather(starting, stopping, errands, return_exceptions=True)
             await network.supervisor.stop()
+
+    async def _see_to_errands(self, network: LocalNetwork) -> None:
+        await self._is_up.wait()
+        await serve(network)
 
     def _hear(self, change: Change) -> None:
         self._changes[change.name] = change

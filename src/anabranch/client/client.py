@@ -43,7 +43,13 @@ from anabranch.core.session.effects import (
     TellCut,
     TellPublishRefused,
 )
-from anabranch.model.client_frames import AnyClientFrame, Deliver, StartsAt, Subscribed
+from anabranch.model.client_frames import (
+    REPLACED,
+    AnyClientFrame,
+    Deliver,
+    StartsAt,
+    Subscribed,
+)
 from anabranch.model.client_frames import Withheld as WithheldFrame
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event
@@ -54,8 +60,6 @@ from anabranch.model.names import check_name
 from anabranch.model.values import Value
 
 Attributes = Event | Mapping[str, Value]
-#: How a broker says that somebody else uses our name.
-CONNECTED_ANEW = "the client has connected anew"
 
 
 class Client:
@@ -356,9 +360,10 @@ class Client:
         elif isinstance(effect, TellPublishRefused):
             if self._outbox.refused(effect):
                 uplink.is_spent = True
+                self._roaming.settle_publisher()
                 uplink.cut("the publisher begins anew")
         elif isinstance(effect, TellCut) and not effect.subscription:
-            if effect.reason == CONNECTED_ANEW:
+            if effect.code == REPLACED:
                 text = f"another client called {self.name!r} has connected to {uplink.broker!r}"
                 why = ClosedError(f"{text}; give every client a name of its own")
                 self._end(why, why)

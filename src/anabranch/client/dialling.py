@@ -92,8 +92,10 @@ class Call:
     def full(self, connection: Connection, full: bool) -> None:
         """A greeting fills nothing."""
 
-    def closed(self, connection: Connection, reason: str) -> None:  # noqa: ARG002 - there is one
+    def closed(self, connection: Connection, reason: str) -> None:
         """The connection is over."""
+        if connection.tls is None:
+            reason += " before it greeted; if it wants TLS, say whom to trust (tls=…, --ca)"
         self._fail(reason)
 
     def _fail(self, reason: str) -> None:
@@ -113,6 +115,11 @@ async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> C
     except TimeoutError:
         call.give_up("too slow")
         raise ConnectError(f"{address}: no answer within {within_s:g} s") from None
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectError(
+            f"{address}: its certificate is not accepted: {error.verify_message};"
+            " is the authority that of this network?"
+        ) from error
     except ssl.SSLError as error:
         raise ConnectError(f"{address}: TLS failed: {error.reason or error}") from error
     except OSError as error:

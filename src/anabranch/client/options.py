@@ -16,8 +16,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Pauses between attempts: doubling from the first to the last, each drawn from 0 to that.
     pause_first_s: float = 0.05
     pause_last_s: float = 2.0
-    #: A connection on which an answer is due and nothing was heard for this long is given up.
-    dead_after_s: float = 15.0
+    #: A broker that says nothing is asked this often whether it is there,
+    heartbeat_s: float = 2.0
+    #: and a connection on which nothing was heard for this long is given up.
+    dead_after_s: float = 8.0
     #: How long `close` waits for confirmations.
     close_within_s: float = 5.0
 

@@ -19,12 +19,13 @@ Rules:
 6. If the origin says that our incarnation is over, somebody else published under our name, or a
    clock went back. Then nobody can say whether what is unconfirmed is in the log, unless it was
    never sent before: the first is told as `PublishUnknownError`, the second as refused.
+7. An origin that leaves the network refuses events for ever, and they are in no log. They go back
+   into the queue, and to another broker.
 
 State: lost with the process. What is unconfirmed then is in the log or not, never twice.
 """
 
 import asyncio
-import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,12 +34,14 @@ from anabranch.client.errors import ClosedError, PublishRefusedError, PublishUnk
 from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
 from anabranch.client.uplink import Uplink
+from anabranch.core import departing
 from anabranch.core.session.effects import Confirm, TellPublishRefused
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
 
 Promise = asyncio.Future[EventId]
+Sent = tuple[int, Promise, int, Event]
 
 #: What is given to a session at a time.
 _CHUNK_EVENTS = 256
@@ -46,7 +49,6 @@ _CHUNK_EVENTS = 256
 _ATTRIBUTE_BYTES = 24
 _HEADER_BYTES = 128
 _LONG_AGO = float("-inf")
-_IS_OVER = re.compile(r"incarnation \d+ is over, (\d+) has begun")
 
 
 class Outbox:
@@ -65,8 +67,8 @@ class Outbox:
         self._trace = trace
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[Event, Promise, int]] = deque()
-        #: (sequence, promise, bytes) of what is in the session, ascending.
-        self._unconfirmed: deque[tuple[int, Promise, int]] = deque()
+        #: (sequence, promise, bytes, event) of what is in the session, ascending.
+        self._unconfirmed: deque[Sent] = deque()
         self._bytes = 0
         self._origin: Uplink | None = None
         self._incarnation = 0
@@ -203,9 +205,9 @@ class Outbox:
                 self._queue.popleft()
                 return True
             return False
-        for event_id, (_, promise, size) in zip(ids, chosen, strict=True):
+        for event_id, (event, promise, size) in zip(ids, chosen, strict=True):
             self._queue.popleft()
-            self._unconfirmed.append((event_id.sequence, promise, size))
+            self._unconfirmed.append((event_id.sequence, promise, size, event))
         if self._trace is not None:
             self._trace.published(events, ids, origin.broker)
         origin.perform(effects)
@@ -221,7 +223,7 @@ class Outbox:
         self._fresh_since = _LONG_AGO
         unconfirmed = self._unconfirmed
         while unconfirmed and unconfirmed[0][0] <= effect.sequence:
-            sequence, promise, size = unconfirmed.popleft()
+            sequence, promise, size, _ = unconfirmed.popleft()
             self._bytes -= size
             if not promise.done():
                 promise.set_result(EventId(self._name, self._incarnation, sequence))
@@ -232,14 +234,25 @@ class Outbox:
         if effect.incarnation != self._incarnation:
             return False
         self.refusal = effect.reason
-        over = _IS_OVER.search(effect.reason)
-        if over is not None:
-            self._floor = max(self._floor, int(over[1]))
+        if effect.begun:
+            self._floor = max(self._floor, effect.begun)
             self._end_incarnation(effect.sequence, effect.reason, is_over=True)
             return True
+        if effect.final and effect.reason == departing.REASON:
+            self._take_back(effect.sequence)
+            return not self._unconfirmed
         if effect.final:
             self._end_incarnation(effect.sequence, effect.reason, is_over=False)
         return False
+
+    def _take_back(self, first: int) -> None:
+        """Rule 7."""
+        self._is_open = False
+        if self._trace is not None:
+            self._trace.abandoned(self._name, self._incarnation)
+        while self._unconfirmed and self._unconfirmed[-1][0] >= first:
+            _, promise, size, event = self._unconfirmed.pop()
+            self._queue.appendleft((event, promise, size))
 
     def _end_incarnation(self, first: int, reason: str, *, is_over: bool) -> None:
         """Fail what is unconfirmed from this sequence on; nothing is published with it any more."""
@@ -248,15 +261,15 @@ class Outbox:
             self._trace.abandoned(self._name, self._incarnation)
         # Sent once and refused at once: the origin cannot have taken it.
         sent_once = self._loop.time() - self._fresh_since < self._options.resend_after_s
-        kept: list[tuple[int, Promise, int]] = []
-        for sequence, promise, size in self._unconfirmed:
+        kept: list[Sent] = []
+        for sequence, promise, size, event in self._unconfirmed:
             event_id = EventId(self._name, self._incarnation, sequence)
             if is_over and not sent_once:
                 self._fail(promise, size, PublishUnknownError(event_id, reason))
             elif is_over or sequence >= first:
                 self._fail(promise, size, PublishRefusedError(event_id, reason))
             else:
-                kept.append((sequence, promise, size))
+                kept.append((sequence, promise, size, event))
         self._unconfirmed = deque(kept)
         self._wake()
 
@@ -272,7 +285,7 @@ class Outbox:
         self._closed = why
         if self._unconfirmed and self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
-        for sequence, promise, size in self._unconfirmed:
+        for sequence, promise, size, _ in self._unconfirmed:
             event_id = EventId(self._name, self._incarnation, sequence)
             self._fail(promise, size, PublishUnknownError(event_id, str(why)))
         for _, promise, size in self._queue:

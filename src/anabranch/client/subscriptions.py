@@ -45,14 +45,12 @@ from anabranch.core.session.effects import (
     TellWithheld,
 )
 from anabranch.core.session.subscribing import LOST
+from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import DuplicateIdError
 from anabranch.model.header import EventId
 from anabranch.model.limits import Limits
 from anabranch.model.values import Value
-
-#: How a broker says that a durable subscription does not exist.
-NOBODY_HAS_IT = "no broker has a durable subscription"
 
 
 class Subscriptions:
@@ -236,7 +234,7 @@ class Subscriptions:
             reason = f"{LOST}, and too much of what came before is not read yet"
             self._fail(subscription, SubscriptionCutError(subscription.name, reason), None)
         elif received:
-            self._ask(subscription, "tick", received)
+            self._ask(subscription, "resume", received)
         else:
             self._ask(subscription, subscription.wish.start)
 
@@ -247,7 +245,7 @@ class Subscriptions:
     ) -> None:
         wish, home = subscription.wish, self._home
         assert home is not None
-        start_ticks = dict(wish.start_ticks if ticks is None else ticks)
+        start_ticks = dict(ticks or (wish.start_ticks if start == "tick" else {}))
         effects = home.session.subscribe(
             self._loop.time(),
             wish.name,
@@ -255,11 +253,11 @@ class Subscriptions:
             quality=wish.quality,
             start=start,
             start_time_ns=wish.start_time_ns if start == "time" else 0,
-            start_ticks=start_ticks if start == "tick" else {},
+            start_ticks=start_ticks,
             window=wish.window,
             manual_ack=True,
         )
-        latest = {s: t + 1 for s, t in start_ticks.items()} if start == "tick" else {}
+        latest = {stream: tick + 1 for stream, tick in start_ticks.items()}
         self._episodes.begin(subscription, start, home.broker, latest)
         if wish.quality == "durable":
             self._store()
@@ -337,7 +335,7 @@ class Subscriptions:
 
     def _refused(self, subscription: Subscription, effect: TellRefused) -> None:
         name = subscription.name
-        if name in self._finding and effect.reason.startswith(NOBODY_HAS_IT):
+        if name in self._finding and effect.code == UNKNOWN:
             self._finding.discard(name)
             if name in self._ending:
                 self._over(name, TellEnded(name, {}))
@@ -367,6 +365,8 @@ class Subscriptions:
             self._state.keep([standing])
         self._forget(subscription.name)
         self._episodes.end(subscription)
+        if subscription.is_durable:
+            subscription.drop()  # it is somebody else's now, who gets what was not read here
         subscription.fails(failure)
 
     def _forget(self, name: str) -> None:

@@ -9,9 +9,9 @@ its listener. Rules:
    their price.
 2. What cannot be sent because there is no connection is dropped: the session says it again.
 3. A frame that breaks the protocol costs the broker the connection, never the application.
-4. Where a confirmation is due and nothing at all was heard for `dead_after_s`, the connection is
-   given up. The client protocol has no heartbeat: an idle broker that stops without closing its
-   connections is noticed only when something is published, or by TCP.
+4. A broker that has said nothing for `heartbeat_s` is asked whether it is there (`Alive`), again
+   and again; after `dead_after_s` without a word the connection is given up. What counts is how
+   often it was asked: if it was this program that stood still, the broker is not to blame.
 
 State: the session's; see there what may be lost.
 """
@@ -24,16 +24,13 @@ from anabranch.client.dialling import Call
 from anabranch.client.options import ClientOptions
 from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffects
 from anabranch.core.session.session import Session
-from anabranch.model.client_frames import AnyClientFrame, Publish
+from anabranch.model.client_frames import Alive, AnyClientFrame, Publish
 from anabranch.model.limits import Limits
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.transport import Connection
 
 #: How late a deadline of the session may be noticed.
 _GRANULARITY_S = 0.05
-#: How often it is asked whether a broker is silent that should speak.
-_LOOK_S = 1.0
-_NEVER = float("inf")
 
 
 class Listener(Protocol):
@@ -77,8 +74,11 @@ class Uplink:
         self._bodies: list[bytes] = []
         self._bodies_bytes = 0
         self._alarm: asyncio.TimerHandle | None = None
-        #: Since when a confirmation is due and nothing was heard.
-        self._silent_since = _NEVER
+        #: When it is asked next whether the broker is silent,
+        self._look_at = 0.0
+        #: whether it has spoken since it was last, and how often it had not.
+        self._has_spoken = False
+        self._silences = 0
 
     # -- the connection -------------------------------------------------------------------------
 
@@ -103,8 +103,10 @@ class Uplink:
         self._limits = Limits(frame_bytes_max=call.frame_bytes_max)
         self._connection = call.hand_over(self)
         self._connected_at = now = self._loop.time()
-        self._silent_since = _NEVER
+        self._look_at = now + self._options.heartbeat_s
+        self._has_spoken = True
         self._listener.connected(self, self.session.connected(now))
+        self._wake_within(now, self._options.heartbeat_s)
 
     def hang_up(self, reason: str) -> None:
         """End the connection when what was sent is written; nobody is told."""
@@ -131,13 +133,13 @@ class Uplink:
     def received(self, connection: Connection, frames: list[bytes]) -> None:
         """The broker has said something."""
         now = self._loop.time()
+        self._has_spoken = True
         for data in frames:
             if connection is not self._connection:
                 return
             frame = decode_client(data, self._limits)
             self.perform(self.session.frame(now, frame))
             self._listener.progressed(self, frame)
-        self._silent_since = _NEVER if self.session.may_move_publisher() else now
         self._wake_within(now, _GRANULARITY_S)
 
     def full(self, connection: Connection, full: bool) -> None:
@@ -185,10 +187,6 @@ class Uplink:
             self._send_bodies(connection)
         if not self._bodies:
             self._loop.call_soon(self._end_of_turn)
-            now = self._loop.time()
-            if self._silent_since == _NEVER:
-                self._silent_since = now
-            self._wake_within(now, _LOOK_S)
         self._bodies += bodies
         self._bodies_bytes += size
 
@@ -221,12 +219,23 @@ class Uplink:
     def _wake(self) -> None:
         self._alarm = None
         now = self._loop.time()
-        if now - self._silent_since > self._options.dead_after_s:
-            self.cut(f"nothing was heard for {self._options.dead_after_s:g} s")
+        if now >= self._look_at:
+            self._look(now)
+        if self._connection is None:
             return
         self.perform(self.session.time_passed(now))
-        if self._silent_since < _NEVER:
-            self._wake_within(now, _LOOK_S)
+        self._wake_within(now, max(self._look_at - now, _GRANULARITY_S))
         deadline = self.session.next_deadline()
         if deadline is not None:
             self._wake_within(now, max(deadline - now, _GRANULARITY_S))
+
+    def _look(self, now: float) -> None:
+        """Ask a silent broker whether it is there; give it up if it was asked often enough."""
+        options = self._options
+        self._look_at = now + options.heartbeat_s
+        self._silences = 0 if self._has_spoken else self._silences + 1
+        self._has_spoken = False
+        if self._silences * options.heartbeat_s >= options.dead_after_s:
+            self.cut(f"nothing was heard for {options.dead_after_s:g} s")
+        elif self._silences:
+            self._send(Alive())

@@ -53,6 +53,8 @@ class NetworkFile:
     name: str
     #: Higher than that of every older file of the same network.
     revision: int
+    #: Edges that were part of it; no broker may have their names again.
+    left: tuple[str, ...]
     routing: RoutingName
     #: As it was written; `network` is made of it.
     shape: Shape
@@ -124,13 +126,14 @@ def _network_file(root: Table) -> NetworkFile:
     root.only(_TABLES)
     path = root.source.path
     head = root.table("network")
-    head.only(("name", "revision", "routing"))
+    head.only(("name", "revision", "routing", "left"))
     name = head.text("name")
     if problem := name_problem(name):
         raise head.error("name", problem)
     revision = head.integer("revision", 1, 1)
     routing = cast("RoutingName", head.choice("routing", get_args(RoutingName), "tree"))
     shape, network = read_shape(root)
+    left = _read_left(head, network)
     brokers = read_brokers(root, network)
     tls, plaintext = _read_tls(root.table("tls"))
     if tls is not None:
@@ -140,6 +143,7 @@ def _network_file(root: Table) -> NetworkFile:
     return NetworkFile(
         name=name,
         revision=revision,
+        left=left,
         routing=routing,
         shape=shape,
         limits=read_limits(root.table("limits")),
@@ -150,6 +154,18 @@ def _network_file(root: Table) -> NetworkFile:
         path=path,
         network=network,
     )
+
+
+def _read_left(head: Table, network: Network) -> tuple[str, ...]:
+    left = head.texts("left")
+    for number, name in enumerate(left):
+        if name in network.edges:
+            raise head.error(
+                ("left", number),
+                f"{name!r} was an edge and has left; other brokers remember its stream, so give"
+                " the new broker another name",
+            )
+    return tuple(left)
 
 
 def _read_tls(table: Table) -> tuple[TlsFiles | None, bool]:

@@ -2,10 +2,13 @@
 
 `dump(file)` is TOML that loads to an equal value from any directory: paths are absolute, and what
 has its default is left out. `anabranch up` writes the file with the ports it has chosen this way,
-so that other commands find the network.
+so that other commands find the network. With `beside`, paths below that directory are relative, for
+a file that stands there. `save` writes a text so that nobody ever reads half of it.
 """
 
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from anabranch.config.addresses import LOOPBACK, BrokerSettings
 from anabranch.config.choices import written
@@ -14,23 +17,36 @@ from anabranch.config.positions import quoted_key, quoted_text
 from anabranch.config.shape import Shape, TreeShape
 
 
-def dump(file: NetworkFile) -> str:
+def dump(file: NetworkFile, beside: Path | None = None) -> str:
     """The whole file."""
-    return "\n".join(_lines(file)) + "\n"
+    return "\n".join(_lines(file, "" if beside is None else f"{beside}{os.sep}")) + "\n"
 
 
-def _lines(file: NetworkFile) -> Iterator[str]:
-    head = {"name": file.name, "revision": file.revision, "routing": file.routing}
+def save(path: Path, text: str) -> None:
+    """Put a text in the place of a file, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def _lines(file: NetworkFile, near: str) -> Iterator[str]:
+    head: dict[str, object] = {"name": file.name, "revision": file.revision}
+    head["routing"] = file.routing
+    if file.left:
+        head["left"] = file.left
     yield from _table("network", head)
     yield from _shape(file.shape)
     for name, settings in file.brokers.items():
-        yield from _table(f"brokers.{quoted_key(name)}", _broker(settings))
+        yield from _table(f"brokers.{quoted_key(name)}", _broker(settings, near))
     for name, values in (("limits", written(file.limits)), ("options", written(file.options))):
         if values:
             yield from _table(name, values)
     if file.tls is not None:
         paths = {"ca": str(file.tls.ca), "certificate": file.tls.certificate, "key": file.tls.key}
-        yield from _table("tls", paths)
+        yield from _table("tls", {key: path.removeprefix(near) for key, path in paths.items()})
     elif file.plaintext:
         yield from _table("tls", {"plaintext": True})
 
@@ -45,7 +61,7 @@ def _shape(shape: Shape) -> Iterator[str]:
         )
 
 
-def _broker(settings: BrokerSettings) -> dict[str, object]:
+def _broker(settings: BrokerSettings, near: str) -> dict[str, object]:
     values: dict[str, object] = {
         "host": settings.host,
         "clients": settings.clients_port,
@@ -53,7 +69,7 @@ def _broker(settings: BrokerSettings) -> dict[str, object]:
         "observe": settings.observe_port,
         "listen": settings.listen_host,
         "observe_host": settings.observe_host,
-        "state": str(settings.state),
+        "state": str(settings.state).removeprefix(near),
     }
     left_out = {"observe_host": LOOPBACK, "listen": settings.host}
     return {

@@ -9,7 +9,8 @@ step may cause others (an origin's tick reaches the own edge through the router)
 off in order before `handle` returns, so a step is whole or has not happened.
 
 A life begins with its number: it is put into the catalog and synced before anything else happens.
-Until then clients are turned away and neighbours wait for their greeting.
+Until then clients are turned away and neighbours wait for their greeting. A broker that is to leave
+the network for good is told so, and tells when it may (`departing`).
 
 State: in the parts; here only what is on the way. Safe to lose.
 """
@@ -21,6 +22,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.core import contract as say
+from anabranch.core import departing
 from anabranch.core.asks import Ask, CarryTo, ChangeInterest, Marked, SyncPlease
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
@@ -46,6 +48,8 @@ from anabranch.model.network import Network
 RoutingName = Literal["flood", "tree"]
 #: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
+#: The broker's own tickets.
+_LIFE, _DEPARTURE = 0, 1
 ROUTERS: dict[RoutingName, RouterMaker] = {"flood": FloodRouter, "tree": TreeRouter}
 
 
@@ -59,6 +63,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     limits: Limits = DEFAULT_LIMITS
     #: Makes a router of its own, in place of the one that `routing` names.
     router: RouterMaker | None = None
+    #: Of the network; grows with every change of it.
+    revision: int = 1
 
 
 class Broker:
@@ -78,11 +84,13 @@ class Broker:
         parts = (config.name, network, config.options, config.limits, recovered, now)
         self.origin = Origin(*parts) if self.is_edge else None
         self.edge = Edge(*parts) if self.is_edge else None
+        self._departed = departing.stored_departure(recovered.catalog)
         self._sync_number = 0
         #: (sync number, who asked, its ticket), oldest first.
         self._syncs: deque[tuple[int, Edge | Origin | None, int]] = deque()
         self._sync_wanted: list[tuple[Edge | Origin | None, int]] = []
-        self._work: deque[tuple[Edge | Origin | None, Ask | Outcome]] = deque()
+        #: (who wants it, what), oldest first.
+        self._work: deque[tuple[Edge | Origin | None, Sequence[Ask | Outcome]]] = deque()
 
     # -- the door -------------------------------------------------------------------------------
 
@@ -122,7 +130,11 @@ class Broker:
         elif isinstance(stimulus, say.TimePassed):
             self._time_passed(now)
         elif isinstance(stimulus, say.Started):
-            self._do(None, [say.Put("broker", "life", b"%d" % self.life), SyncPlease(0)])
+            if self._departed is not None and self.departure is None:
+                self._do(None, [departing.void()])
+            self._do(None, [say.Put("broker", "life", b"%d" % self.life), SyncPlease(_LIFE)])
+        elif isinstance(stimulus, say.Depart):
+            self._depart(now)
         elif not self._client_event(now, stimulus):
             self._link_event(now, stimulus)
 
@@ -193,10 +205,10 @@ class Broker:
     def _synced(self, now: float, number: int) -> None:
         while self._syncs and self._syncs[0][0] <= number:
             _, who, ticket = self._syncs.popleft()
-            if who is None:
-                self._begin(now)
-            else:
+            if who is not None:
                 self._do(who, who.synced(now, ticket))
+            elif ticket == _LIFE:
+                self._begin(now)
 
     def _begin(self, now: float) -> None:
         """The life is on disk: greet whoever is there, and let the parts start."""
@@ -204,10 +216,47 @@ class Broker:
         if self.origin is not None and self.edge is not None:
             self._do(self.origin, self.origin.started(now))
             self._do(self.edge, self.edge.started(now))
+            if self.departure is not None:
+                self._serve_no_more(now)
         for peer in self._links.all():
             self._do(None, self._links.hello(peer, self.life))
             if self._links.is_greeted(peer):
                 self._do(None, self.router.link_up(now, peer))
+
+    # -- leaving the network --------------------------------------------------------------------
+
+    @property
+    def departure(self) -> departing.Departure | None:
+        """Whether it departs."""
+        found = self._departed
+        is_meant = found is not None and found.revision >= self.config.revision and self.is_edge
+        return found if is_meant else None
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it departs, and the others need it no longer. From then on they never will."""
+        departure = self.departure
+        if departure is None or self.origin is None or self.edge is None or not self.is_ready:
+            return False
+        if "departs-undrained" in self.config.options.plants:
+            return True
+        head = departure.head
+        # A lossy log forgets what is needed: whoever needs it is told so before he is done.
+        is_released = self.origin.oldest > head and not self.origin.needing(head)
+        return is_released and not self.edge.kept() and not self._syncs
+
+    def _depart(self, now: float) -> None:
+        if self.origin is None or not self.is_ready or self.departure is not None:
+            return
+        self._departed = departing.Departure(self.config.revision, self.origin.newest)
+        self._do(None, [self._departed.put(), SyncPlease(_DEPARTURE)])
+        self._serve_no_more(now)
+
+    def _serve_no_more(self, now: float) -> None:
+        assert self.origin is not None
+        assert self.edge is not None
+        self.origin.depart(now)
+        self._do(self.edge, self.edge.depart(now))
 
     def _time_passed(self, now: float) -> None:
         for part in (self._links, self.router, self.origin, self.edge):
@@ -220,22 +269,24 @@ class Broker:
     # -- what the parts want --------------------------------------------------------------------
 
     def _do(self, who: Edge | Origin | None, wishes: Sequence[Ask | Outcome]) -> None:
-        self._work.extend((who, wish) for wish in wishes)
+        if wishes:
+            self._work.append((who, wishes))
 
     def _work_off(self, now: float, effects: Effects) -> None:
         work = self._work
         while work:
-            who, wish = work.popleft()
-            if isinstance(wish, Effect):
+            who, wishes = work.popleft()
+            for wish in wishes:
                 if isinstance(wish, say.Send):
-                    if not isinstance(wish.frame, Hello) and not self._links.is_greeted(wish.peer):
-                        continue
-                    self._links.sent(now, wish.peer)
-                effects.append(wish)
-            elif isinstance(wish, SyncPlease):
-                self._sync_wanted.append((who, wish.ticket))
-            else:
-                self._pass_on(now, wish, effects)
+                    if isinstance(wish.frame, Hello) or self._links.is_greeted(wish.peer):
+                        self._links.sent(now, wish.peer)
+                        effects.append(wish)
+                elif isinstance(wish, Effect):
+                    effects.append(wish)
+                elif isinstance(wish, SyncPlease):
+                    self._sync_wanted.append((who, wish.ticket))
+                else:
+                    self._pass_on(now, wish, effects)
 
     def _pass_on(self, now: float, wish: Ask | Outcome, effects: Effects) -> None:
         router, origin, edge = self.router, self.origin, self.edge

@@ -108,6 +108,10 @@ class LogFull(Stimulus, frozen=True):
     full: bool
 
 
+class Depart(Stimulus, frozen=True):
+    """The broker is to leave the network: see `departing`."""
+
+
 class TimePassed(Stimulus, frozen=True):
     """The deadline has come."""
 

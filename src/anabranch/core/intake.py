@@ -13,13 +13,14 @@ any other is refused with a reason, and so is what follows it in its incarnation
 4. Of a transient event the log gets the id only.
 5. A refusal says whether it is final. Events beyond this broker's limits are refused for ever,
    since a client that was cut for them would only come back with them; what is no event at all
-   breaks the protocol.
+   breaks the protocol. A broker that departs refuses for ever too.
 
 State: who waits for a confirmation. Safe to lose.
 """
 
 from msgspec.structs import replace
 
+from anabranch.core import departing
 from anabranch.core.asks import Ask
 from anabranch.core.commit import Batch
 from anabranch.core.contract import SendClient
@@ -38,7 +39,7 @@ from anabranch.model.limits import Limits
 class Intake:
     """The way into one log. See the rules at the top of this module."""
 
-    __slots__ = ("_ledger", "_limits", "_options", "_waiting", "_widest", "is_full")
+    __slots__ = ("_ledger", "_limits", "_options", "_waiting", "_widest", "is_departing", "is_full")
 
     def __init__(self, ledger: Ledger, options: Options, limits: Limits) -> None:
         self._ledger = ledger
@@ -49,6 +50,7 @@ class Intake:
         self._waiting = Waiting()
         #: The disk has no room.
         self.is_full = False
+        self.is_departing = False
 
     def publish(self, now: float, session: int, frame: Publish) -> list[Ask]:
         """A client publishes events."""
@@ -62,14 +64,18 @@ class Intake:
             key = (event_id.publisher, event_id.incarnation)
             if key in refused:
                 continue
-            if publishers.knows(event_id) and "no-dedup" not in self._options.plants:
+            is_known = publishers.knows(event_id)
+            if is_known and "no-dedup" not in self._options.plants:
                 known[key] = None
                 if event_id.sequence > publishers.safe(key):
                     self._waiting.add(session, key)
                 continue
-            refusal = excess or self._refusal(envelope, asks)
+            refusal = excess or (None if is_known else publishers.refusal(event_id))
+            refusal = refusal or self._no_room(asks)
             if refusal is not None:
-                refused[key] = PublishRefused(*key, event_id.sequence, *refusal)
+                reason, is_final, begun = refusal
+                sequence = event_id.sequence
+                refused[key] = PublishRefused(*key, sequence, reason, is_final, begun)
             else:
                 self._take(now, session, envelope, asks)
         for key in known:
@@ -94,12 +100,10 @@ class Intake:
             raise RemoteError(f"event {envelope.id} has sequence 0; the first one has 1")
         return envelope, excess
 
-    def _refusal(self, envelope: Envelope, asks: list[Ask]) -> Refusal | None:
-        """Why this event cannot be taken; None if it can. There may be room to be made for it."""
-        publishers = self._ledger.publishers
-        refusal = None if publishers.knows(envelope.id) else publishers.refusal(envelope.id)
-        if refusal is not None:
-            return refusal
+    def _no_room(self, asks: list[Ask]) -> Refusal | None:
+        """Why no event can be taken; None if one can. There may be room to be made for it."""
+        if self.is_departing:
+            return Refusal(departing.REASON, is_final=True)
         if self.is_full:
             return Refusal("the log is full: the disk has no room; send again later")
         tail, options = self._ledger.tail, self._options

@@ -13,6 +13,8 @@ which mark the first remaining ticks carry, and what each edge is done with. Rul
 5. Restoring reads every record after the newest checkpoint (`checkpoint`) once; only the newest
    stay in memory.
 6. What is too old or too much goes by `chapters`; only lossy retention forgets for that.
+7. Vectors name edges of the network as it was. What is read of them is what the network of this
+   life has: neighbours know no other names.
 """
 
 import msgspec
@@ -85,6 +87,7 @@ class Ledger:
     """The memory of one origin. See the rules at the top of this module."""
 
     __slots__ = (
+        "_edges",
         "_now",
         "_options",
         "_stored_marks",
@@ -103,6 +106,7 @@ class Ledger:
         self, recovered: Recovered, network: Network, options: Options, now: float
     ) -> None:
         self._options = options
+        self._edges = frozenset(network.edges)
         #: The clock of this life, as it was told last.
         self._now = now
         self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max, options.keep_s)
@@ -127,11 +131,17 @@ class Ledger:
 
     def _read_marks(self, catalog: Catalog) -> Marks:
         beginning = self.beginning
-        marks = Marks(beginning.mark, beginning.vector)
+        marks = Marks(beginning.mark, self._restricted(beginning.vector))
         last = self.checkpoint.tick
         for tick, vector in self._stored_marks.read(catalog, marks.newest, last):
-            marks.add(tick, vector)
+            marks.add(tick, self._restricted(vector))
         return marks
+
+    def _restricted(self, vector: dict[str, Version]) -> dict[str, Version]:
+        """Rule 7."""
+        if "vector-names-strangers" in self._options.plants:
+            return vector
+        return {edge: version for edge, version in vector.items() if edge in self._edges}
 
     def _read(self, recovered: Recovered, options: Options, keeps_vectors: bool) -> Tail:
         """Read what the catalog does not tell: the records after the checkpoint."""
@@ -157,7 +167,7 @@ class Ledger:
             elif isinstance(record, BlankRecord):
                 self.publishers.recover(record.id)
             elif keeps_vectors and isinstance(record, MarkRecord):
-                self.marks.add(tick, record.vector)
+                self.marks.add(tick, self._restricted(record.vector))
             self.chapters.add(tick, len(data), min(record.time_ns / 1e9, self._now))
             if tick >= tail.first:
                 tail.append(entry_of(tick, record))

@@ -119,13 +119,15 @@ class Recent:
             self.clear()
             last = None
         if run.datum is not None:
-            self._bytes += run.size
+            self._bytes += len(run.datum.body)
         elif last is not None and run.is_silent and last.is_silent and last.version == run.version:
             runs[-1] = Run(last.first, run.last, run.version)
             return
         runs.append(run)
-        while len(runs) > RECENT_RUNS_MAX or self._bytes > self._bytes_max:
+        if len(runs) > RECENT_RUNS_MAX or self._bytes > self._bytes_max:
             self._bytes -= runs.popleft().size
+            while self._bytes > self._bytes_max:
+                self._bytes -= runs.popleft().size
 
     def after(self, tick: int) -> list[Run] | None:
         """All runs beyond a tick; None if they do not reach back so far."""

@@ -36,6 +36,8 @@ Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from anabranch.core.asks import Ask, CarryTo, Marked
 from anabranch.core.contract import Forget, LogRead, Note, Recovered
 from anabranch.core.history import History
@@ -101,6 +103,22 @@ class Origin:
     def oldest(self) -> int:
         """The oldest tick that the log has, or the next one if it is empty."""
         return self._tail.oldest
+
+    @property
+    def newest(self) -> int:
+        """The newest tick, synced or not."""
+        return self._tail.last
+
+    def depart(self, now: float) -> None:
+        """Take no new event any more, and keep nothing that nobody needs."""
+        self._intake.is_departing = True
+        self._options = replace(self._options, keep_s=0.0)
+        self._release_at = None
+        self._release_later(now)
+
+    def needing(self, tick: int) -> list[str]:
+        """The edges that are not done with this tick."""
+        return self._ledger.release.needing(tick)
 
     @property
     def log_bytes(self) -> int:

@@ -47,6 +47,8 @@ class Refusal(NamedTuple):
     reason: str
     #: Whether it never will be.
     is_final: bool = False
+    #: The incarnation that has begun in place of the event's; 0 if that is not why.
+    begun: int = 0
 
 
 class _Publisher:
@@ -111,6 +113,7 @@ class Publishers:
                 f"incarnation {event_id.incarnation} is over, {publisher.incarnation} has begun;"
                 " open a higher one",
                 is_final=True,
+                begun=publisher.incarnation,
             )
         else:
             newer = event_id.incarnation > publisher.incarnation
@@ -164,7 +167,10 @@ class Waiting:
 
     def add(self, session: int, key: Key) -> None:
         """This session waits for this publisher's events."""
-        self._sessions.setdefault(key, {})[session] = None
+        sessions = self._sessions.setdefault(key, {})
+        if session in sessions:
+            return
+        sessions[session] = None
         self._keys.setdefault(session, {})[key] = None
 
     def left(self, session: int) -> None:

@@ -10,6 +10,7 @@ what was deleted before, and nothing else. Rules:
    lasts until the edge says more.
 3. What an edge said before a hold and arrives after it is void: the numbers of its requests tell.
    An edge that does not number is believed.
+4. An edge that has left the network needs nothing. Its row goes with the next checkpoint.
 
 State: in the catalog (table `done`), where a hold is put at once, and the rest before records are
 deleted. A value that is too low after a crash only delays deletion.
@@ -32,7 +33,7 @@ _decoder = msgspec.msgpack.Decoder(_Stored)
 class Release:
     """What each edge is done with. See the rules at the top of this module."""
 
-    __slots__ = ("_done", "_holds", "_stored")
+    __slots__ = ("_done", "_holds", "_left", "_stored")
 
     def __init__(self, edges: Iterable[str], stored: Mapping[str, bytes], forgotten: int) -> None:
         #: Invariant: every edge of the network is in here, in the order of the network.
@@ -44,6 +45,8 @@ class Release:
             data = stored.get(edge)
             found = (forgotten, 0) if data is None else _decoder.decode(data)
             self._done[edge], self._holds[edge] = self._stored[edge] = found
+        #: Edges that are in the catalog only.
+        self._left = [edge for edge in stored if edge not in self._done]
 
     def is_known(self, edge: str) -> bool:
         """Whether there is such an edge in the network."""
@@ -64,6 +67,10 @@ class Release:
         """What every edge is done with."""
         return min(self._done.values())
 
+    def needing(self, tick: int) -> list[str]:
+        """The edges that are not done with this tick."""
+        return [edge for edge, done in self._done.items() if done < tick]
+
     def any_done(self) -> int:
         """What some edge is done with, but perhaps not the others."""
         return max(self._done.values())
@@ -71,7 +78,9 @@ class Release:
     def checkpoint(self) -> list[Put]:
         """What the catalog should have before records are deleted."""
         now = {edge: (tick, self._holds[edge]) for edge, tick in self._done.items()}
-        return [self._put(edge) for edge, found in now.items() if found != self._stored[edge]]
+        gone = [Put(TABLE, edge, None) for edge in self._left]
+        self._left = []
+        return gone + [self._put(edge) for edge, each in now.items() if each != self._stored[edge]]
 
     def _put(self, edge: str) -> Put:
         found = self._stored[edge] = (self._done[edge], self._holds[edge])

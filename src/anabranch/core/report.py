@@ -20,6 +20,8 @@ from anabranch.core.routing.tree.tree import TreeRouter
 LOOKED_AT_MAX = 10_000
 #: and how many of them are told.
 CURSORS_MAX = 20
+#: Subscriptions that are told of a broker that departs.
+KEPT_MAX = 100
 
 
 class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,18 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     vector: dict[str, str]
 
 
+class DepartureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An edge that leaves the network, and what it waits for."""
+
+    #: The log has to forget everything up to here.
+    head: int
+    is_drained: bool
+    #: Edges that are not done with that.
+    needed_by: tuple[str, ...]
+    #: Durable subscriptions that are still here; at most `KEPT_MAX` of them.
+    kept: tuple[str, ...]
+
+
 class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One broker at one moment."""
 
@@ -74,6 +88,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     #: Durable subscriptions that are farthest behind, those first.
     cursors: tuple[CursorReport, ...] = ()
     log: LogReport | None = None
+    departure: DepartureReport | None = None
     #: What the router counts.
     routing: dict[str, int] = {}
 
@@ -96,6 +111,7 @@ def report(broker: Broker) -> BrokerReport:
         streams=tuple(map(_stream, state.streams.values())),
         cursors=tuple(nlargest(CURSORS_MAX, _cursors(state), key=_lag)),
         log=_log(broker),
+        departure=_departure(broker),
         routing=routing,
     )
 
@@ -146,4 +162,16 @@ def _log(broker: Broker) -> LogReport | None:
         unsynced=tail.last - tail.synced,
         unsynced_bytes=tail.unsynced_bytes,
         vector={edge: str(version) for edge, version in origin.vector.items()},
+    )
+
+
+def _departure(broker: Broker) -> DepartureReport | None:
+    departure, origin, edge = broker.departure, broker.origin, broker.edge
+    if departure is None or origin is None or edge is None:
+        return None
+    return DepartureReport(
+        head=departure.head,
+        is_drained=broker.is_drained,
+        needed_by=tuple(origin.needing(departure.head)),
+        kept=tuple(edge.kept()[:KEPT_MAX]),
     )

@@ -121,9 +121,10 @@ class Tail:
     def append(self, entry: Entry) -> None:
         """The next tick."""
         self._entries.append(entry)
-        size = size_of(entry)
-        self._bytes += size
-        self.unsynced_bytes += size
+        if isinstance(entry, Datum):
+            size = len(entry.body)
+            self._bytes += size
+            self.unsynced_bytes += size
 
     def between(self, first: int, last: int) -> list[Entry]:
         """The ticks of a range, all of them in memory."""
@@ -136,12 +137,15 @@ class Tail:
 
     def head_time_ns(self, clock_ns: int) -> int:
         """No tick after `synced` was or will be made before this time."""
-        unsynced = self._entries[self.synced + 1 - self.first :][:1]
-        return unsynced[0].time_ns if unsynced else clock_ns
+        place = self.synced + 1 - self.first
+        return self._entries[place].time_ns if place < len(self._entries) else clock_ns
 
     def sync(self, tick: int) -> None:
         """Everything up to this tick is on disk."""
-        self.unsynced_bytes -= sum(map(size_of, self.between(self.synced + 1, tick)))
+        if tick == self.last:
+            self.unsynced_bytes = 0
+        else:
+            self.unsynced_bytes -= sum(map(size_of, self.between(self.synced + 1, tick)))
         self.synced = tick
 
     def trim(self, ticks_max: int, bytes_max: int) -> None:
@@ -157,16 +161,18 @@ class Tail:
                 break
             size -= size_of(entry)
             count += 1
-        self._drop(count)
+        self._drop(count, size)
 
     def forget(self, tick: int) -> None:
         """The log begins after this tick, which is synced."""
         self.oldest = tick + 1
         if self.first <= tick:
-            self._drop(tick + 1 - self.first)
+            count = tick + 1 - self.first
+            self._drop(count, self._bytes - sum(map(size_of, self._entries[:count])))
 
-    def _drop(self, count: int) -> None:
-        self._bytes -= sum(map(size_of, self._entries[:count]))
+    def _drop(self, count: int, size: int) -> None:
+        """Drop some; so many bytes are left."""
+        self._bytes = size
         del self._entries[:count]
         self.first += count
 

@@ -260,8 +260,9 @@ class Drill:
             state = self.network.state_directory(edge)
             if edge not in self._followers and (state / "identity.toml").exists():
                 self._followers[edge] = LogFollower(state)
-            if edge in self._followers:
-                self._logged += self._followers[edge].read()
+        # Those of edges that have left the network, too.
+        for follower in self._followers.values():
+            self._logged += follower.read()
 
     async def verdict(self, bound_s: float = 10.0) -> Verdict:
         """The checker's judgement on everything so far, as if it ended here.

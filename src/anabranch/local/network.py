@@ -15,7 +15,8 @@ Rules:
 1. Ports that the file does not give are drawn once for a directory: a network that is started again
    there has the same addresses, so clients find it.
 2. Relays start before edges and stop after them.
-3. Everything else is the supervisor's (`supervisor`).
+3. It becomes another network by `changing`.
+4. Everything else is the supervisor's (`supervisor`).
 
 State kept: the directory, which is all that a later start needs.
 """
@@ -28,10 +29,10 @@ from pathlib import Path
 from types import TracebackType
 
 from anabranch.config.network_file import NetworkFile, load
-from anabranch.config.writing import dump
+from anabranch.config.ports import with_free_ports
+from anabranch.config.writing import dump, save
 from anabranch.local.child import Program
 from anabranch.local.observing import ask, is_healthy
-from anabranch.local.ports import free_port
 from anabranch.local.supervisor import Change, Patience, State, Supervisor
 from anabranch.model.errors import LocalError
 
@@ -57,20 +58,24 @@ class LocalNetwork:
         self.directory = directory.resolve()
         self.file = settled(file, self.directory)
         self.path = self.directory / NETWORK_FILE
-        self.path.write_text(dump(self.file))
-        own = files or {}
-        programs = [self._program(name, own.get(name, self.path)) for name in self.file.brokers]
-        self.supervisor = Supervisor(programs, report or _ignore, patience)
+        save(self.path, dump(self.file))
+        self._own = files or {}
+        self.supervisor = Supervisor(self.programs(self.file), report or _ignore, patience)
 
-    def _program(self, name: str, path: Path) -> Program:
-        settings = self.file.broker(name)
+    def programs(self, file: NetworkFile) -> list[Program]:
+        """What to run for a network that is settled here."""
+        return [self._program(file, name) for name in file.brokers]
+
+    def _program(self, file: NetworkFile, name: str) -> Program:
+        settings = file.broker(name)
+        path = self._own.get(name, self.path)
         command = (sys.executable, "-m", "anabranch", "broker", name, "--network", str(path))
         return Program(
             name=name,
             command=command,
             log=self.directory / LOGS / f"{name}.log",
             is_ready=partial(is_healthy, settings.observe_host, settings.observe_port),
-            rank=int(name in self.file.network.edges),
+            rank=int(name in file.network.edges),
         )
 
     async def __aenter__(self) -> "LocalNetwork":
@@ -151,11 +156,12 @@ def settled(file: NetworkFile, directory: Path) -> NetworkFile:
     placed = file.with_state(directory / STATE)
     known = directory / NETWORK_FILE
     earlier = load(known).brokers if known.exists() else {}
-    ports = {}
-    for broker, port in placed.unchosen_ports():
-        before = earlier[broker].port(port) if broker in earlier else 0
-        ports[broker, port] = before or free_port(placed.broker(broker).listen_host)
-    return placed.with_ports(ports)
+    before = {
+        (broker, port): earlier[broker].port(port)
+        for broker, port in placed.unchosen_ports()
+        if broker in earlier and earlier[broker].port(port)
+    }
+    return with_free_ports(placed.with_ports(before))
 
 
 def _ignore(_change: Change) -> None:

@@ -22,6 +22,8 @@ Rules:
 4. `hold` keeps a program down when it dies next; `release` lets it start again. So whoever kills
    a program on purpose decides how long it stays away.
 5. Every change of a state is reported, in order.
+6. `take` makes another set of programs of this one: new ones are started, others go on as they are
+   and are only started differently next time. `drop` stops programs for good.
 
 State kept: processes, which end with this one.
 """
@@ -29,6 +31,7 @@ State kept: processes, which end with this one.
 import asyncio
 import signal
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 from typing import Literal
 
@@ -76,8 +79,19 @@ class Supervisor:
         report: Callable[[Change], None] = _ignore,
         patience: Patience = Patience(),  # noqa: B008
     ) -> None:
-        ordered = sorted(programs, key=lambda program: program.rank)
-        self._watches = {program.name: _Watch(program, report, patience) for program in ordered}
+        self._new_watch = partial(_Watch, report=report, patience=patience)
+        self._watches: dict[str, _Watch] = {}
+        self._join(programs)
+
+    def _join(self, programs: Iterable[Program]) -> list["_Watch"]:
+        """Watch these too, or as they are now; those that are new."""
+        given = {program.name: program for program in programs}
+        new = [self._new_watch(p) for name, p in given.items() if name not in self._watches]
+        for watch in self._watches.values():
+            watch.program = given.get(watch.program.name, watch.program)
+        every = sorted([*self._watches.values(), *new], key=lambda watch: watch.program.rank)
+        self._watches = {watch.program.name: watch for watch in every}
+        return new
 
     async def start(self) -> None:
         """Start everything, and wait until everything is ready."""
@@ -91,6 +105,21 @@ class Supervisor:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.stop()
                 raise
+
+    async def take(self, programs: Iterable[Program]) -> None:
+        """Have these programs too; returns when those that are new are ready."""
+        new = self._join(programs)
+        try:
+            await asyncio.gather(*(watch.start() for watch in new))
+        except BaseException:
+            await self.drop(watch.program.name for watch in new)
+            raise
+
+    async def drop(self, names: Iterable[str]) -> None:
+        """Stop some programs for good."""
+        for name in names:
+            await self._watches[name].stop()
+            del self._watches[name]
 
     async def stop(self) -> None:
         """Stop everything."""

@@ -2,6 +2,9 @@
 
 The rules of `frames` hold here too. A client speaks to the origin (`Publish`) and to the edge (all
 the rest) of one broker.
+
+Reasons are for people. Where a program has to know why, there is a field for that: a *code*, which
+is one of those below or "", and which may be ignored.
 """
 
 from typing import Annotated, Literal
@@ -24,6 +27,11 @@ from anabranch.model.frames import (
 from anabranch.model.header import Count
 
 Quality = Literal["best-effort", "reliable", "durable"]
+Code = Annotated[str, msgspec.Meta(max_length=32)]
+#: Refused: no broker has the durable subscription that its client came back to.
+UNKNOWN = "unknown"
+#: Cut: the client has connected once more, and this session is over for that.
+REPLACED = "replaced"
 
 
 class ClientFrame(Part, frozen=True):
@@ -61,6 +69,8 @@ class PublishRefused(ClientFrame, frozen=True, tag=4):
     reason: Reason
     #: Whether it would be refused for ever.
     is_final: bool = False
+    #: The higher incarnation that has begun, if this one is over for that; 0 otherwise.
+    begun: Count = 0
 
 
 class Subscribe(ClientFrame, frozen=True, tag=5):
@@ -143,6 +153,7 @@ class Refused(ClientFrame, frozen=True, tag=13):
 
     request: Count
     reason: Reason
+    code: Code = ""
 
 
 class Cut(ClientFrame, frozen=True, tag=14):
@@ -150,6 +161,11 @@ class Cut(ClientFrame, frozen=True, tag=14):
 
     subscription: OptionalName
     reason: Reason
+    code: Code = ""
+
+
+class Alive(ClientFrame, frozen=True, tag=15):
+    """A client asks whether its broker is there; the broker says so with the same."""
 
 
 AnyClientFrame = (
@@ -167,4 +183,5 @@ AnyClientFrame = (
     | Unsubscribed
     | Refused
     | Cut
+    | Alive
 )

@@ -7,7 +7,10 @@ sessions that it is given. Rules:
 2. There is one timer. It is set after a turn in which something happened, for the core's deadline;
    a deadline that moves to a later time costs one idle wake-up, not a new timer.
 3. The clock is that of the machine when the life began, and from then on monotonic.
-4. A mistake of our own in the core ends the life at once: nothing that a core says after it is
+4. After a stop of our own (the timer is late by half a heartbeat or more) the sockets are looked at
+   once more before the core hears how late it is: what neighbours sent meanwhile lies there, and
+   without it they would all seem dead.
+5. A mistake of our own in the core ends the life at once: nothing that a core says after it is
    half through a step can be trusted.
 
 State: what is on its way to the core and to the disk. Safe to lose.
@@ -30,6 +33,8 @@ from anabranch.store.store import Store
 #: A timer that is later than the deadline by less than this is not set anew.
 _TIMER_SLACK_S = 1e-4
 _NEVER = float("inf")
+#: Long enough that the loop looks at all sockets.
+_LOOK_S = 1e-3
 
 
 class Clock:
@@ -65,6 +70,8 @@ class Driver:
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
+        #: Whether the sockets are looked at before a late timer counts.
+        self._is_looking = False
         self._waiting: deque[say.Stimulus] = deque()
         self._is_busy = False
         self._is_settling = False
@@ -173,11 +180,17 @@ class Driver:
 
     def _wake(self) -> None:
         self._timer, self._timer_at = None, _NEVER
+        was_looking, self._is_looking = self._is_looking, False
         deadline = self._broker.next_deadline()
         if deadline is None:
             return
-        if deadline > self.clock.now() + _TIMER_SLACK_S:
+        late_s = self.clock.now() - deadline
+        if late_s < -_TIMER_SLACK_S:
             self._set_timer(deadline)
+        elif late_s > self._broker.config.options.heartbeat_s / 2 and not was_looking:
+            self._is_looking = True
+            self._timer_at = deadline
+            self._timer = self._loop.call_later(_LOOK_S, self._wake)
         else:
             self.clock.reach(deadline)
             self.handle(say.TimePassed())

@@ -8,27 +8,33 @@
    not know the first, or does not believe in it. But one of an earlier life than has been heard of
    is refused: of two brokers with one name the younger stays.
 4. The core hears `LinkDown` before the next `LinkUp`.
+5. What has to wait for the matching index (`warming`) is held back, and all that comes behind it.
+   Meanwhile the core hears that the neighbour is alive; beyond `_HELD_BYTES_MAX` nothing is read.
 
 State: connections and counts, worth nothing after a crash.
 """
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from time import monotonic, perf_counter
 
 from anabranch.core import contract as say
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.frames import Carry, Knowledge, LinkFrame, Nack, Replay
+from anabranch.model.frames import Carry, Knowledge, LinkFrame, Nack, Ping, Replay
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.strangers import Caller, certificate_objection
+from anabranch.node.warming import WarmUp, needs_index
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
 
 Handle = Callable[[say.Stimulus], None]
+_HELD_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Link:
@@ -36,6 +42,7 @@ class Link:
 
     __slots__ = (
         "_every",
+        "_held",
         "_received_bytes",
         "_sent_bytes",
         "connection",
@@ -65,6 +72,8 @@ class Link:
         self.down_because = "not connected yet"
         self.frames_sent = 0
         self.frames_received = 0
+        #: Frames of this connection that wait for the matching index.
+        self._held: list[bytes] = []
         #: Of earlier connections.
         self._sent_bytes = 0
         self._received_bytes = 0
@@ -89,6 +98,7 @@ class Link:
         self.up_at = monotonic()
         self.times_up += 1
         self.is_full = False
+        self._held = []
         self.gone.clear()
         connection.hand_over(self)
         self._every.log.info("link to %s is up (%s)", self.peer, connection.peer_address)
@@ -121,11 +131,36 @@ class Link:
         every = self._every
         handle, limits, peer = every.handle, every.limits, self.peer
         self.frames_received += len(frames)
-        for data in frames:
+        if self._held:
+            self._hold(connection, frames)
+            return
+        is_cold = not every.warm_up.is_over
+        for place, data in enumerate(frames):
             if self.connection is not connection:
                 return
-            handle(say.FrameReceived(peer, decode_link(data, limits)))
+            frame = decode_link(data, limits)
+            if is_cold and needs_index(frame):
+                every.warm_up.after(partial(self._go_on, connection))
+                self._hold(connection, frames[place:])
+                break
+            handle(say.FrameReceived(peer, frame))
         every.counters.step_s.add(perf_counter() - began)
+
+    def _hold(self, connection: Connection, frames: list[bytes]) -> None:
+        self._held += frames
+        self._every.handle(say.FrameReceived(self.peer, Ping()))
+        if sum(map(len, self._held)) > _HELD_BYTES_MAX:
+            connection.deafen()
+
+    def _go_on(self, connection: Connection) -> None:
+        if connection is self.connection:
+            frames, self._held = self._held, []
+            self.frames_received -= len(frames)
+            connection.listen()
+            try:
+                self.received(connection, frames)
+            except RemoteError as error:
+                self.cut(str(error))
 
     def full(self, connection: Connection, full: bool) -> None:
         """The neighbour does not keep up; or does again."""
@@ -163,9 +198,15 @@ class Links:
     """All links of a node. See the rules at the top of this module."""
 
     def __init__(
-        self, config: NodeConfig, greeting: Greeting, handle: Handle, counters: Counters
+        self,
+        config: NodeConfig,
+        greeting: Greeting,
+        handle: Handle,
+        counters: Counters,
+        warm_up: WarmUp,
     ) -> None:
         self.name = config.name
+        self.warm_up = warm_up
         self.limits = config.limits
         self.handle = handle
         self.counters = counters
@@ -296,6 +337,8 @@ def _reason(error: Exception) -> str:
         return "nobody listens there"
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
     return str(error) or type(error).__name__
 
 

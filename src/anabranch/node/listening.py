@@ -197,7 +197,8 @@ class Listener:
                 lambda: connection, plug, ssl=self._tls, ssl_handshake_timeout=bound_s
             )
         except OSError as error:
-            self._throttle.info(f"a connection failed before its greeting: {error}")
+            what = str(error) or "it went away during the TLS handshake"
+            self._throttle.info(f"a connection failed before its greeting: {what}")
             connection.uncount()
         except BaseException:
             connection.uncount()

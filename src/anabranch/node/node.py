@@ -21,14 +21,18 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Literal
 
 import msgspec
 
+from anabranch.core import contract as say
 from anabranch.core.broker import Broker
+from anabranch.core.edge.cursors import SUBSCRIPTIONS
 from anabranch.core.report import report
+from anabranch.matching.warm import warm_for_broker
 from anabranch.model.errors import LocalError
 from anabranch.node.driving import Driver
 from anabranch.node.exposition import CONTENT_TYPE, exposition
@@ -42,16 +46,13 @@ from anabranch.node.sessions import Sessions
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, resident_bytes
 from anabranch.node.strangers import Host, Strangers, Visitor
+from anabranch.node.warming import WarmUp
 from anabranch.store.store import Store
 from anabranch.wire.greeting import Greeting, Kind
 
 Port = Literal["clients", "links", "observe"]
 STOPPING = "the broker is stopping"
 _json = msgspec.json.Encoder()
-#: A timer that is later than the deadline by less than this is not set anew.
-_TIMER_SLACK_S = 1e-4
-
-_NEVER = float("inf")
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +66,10 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 class Node:
     """One broker. See the rules at the top of this module."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, load: Callable[[], None] = warm_for_broker) -> None:
+        """`load` loads what a matching index needs; it may take its time."""
         self.config = config
+        self._load = load
         self.log = NodeLog(config.name)
         self.counters = Counters()
         self.addresses = Addresses()
@@ -86,12 +89,13 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._driver = Driver(self.log, self.counters, self.fail)
+        self.warm_up = WarmUp(self.log, config.state, self.fail, self._load)
         self._observatory = Observatory(
             {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page}
         )
         plugs = self._bind()
         try:
-            self._open()
+            await self._open()
             await asyncio.wait({self._driver.ready, self._ended}, return_when="FIRST_COMPLETED")
             if self.failure:
                 raise LocalError(self.failure)
@@ -102,7 +106,7 @@ class Node:
             raise
         self.links.dial(config.neighbours)
 
-    def _open(self) -> None:
+    async def _open(self) -> None:
         """Take the state directory and begin the life."""
         config = self.config
         self._news = StoreNews(self._loop, self._driver.from_store, self._store_failed)
@@ -116,6 +120,8 @@ class Node:
         try:
             for note in self.store.notes:
                 self.log.warning("%s", note)
+            if self.warm_up.was_needed or self.store.recovered.catalog.get(SUBSCRIPTIONS):
+                await self.warm_up.now()
             self._make_parts()
         except BaseException:
             self.store.close()
@@ -143,8 +149,9 @@ class Node:
     def _make_parts(self) -> None:
         config, limits = self.config, self.config.limits
         self.broker = Broker(config.core(), self.store.recovered, self._driver.clock.now())
-        self.links = Links(config, self._greeting("link"), self._driver.handle, self.counters)
-        self.sessions = Sessions(self._driver.handle, self.counters, limits)
+        handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
+        self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
+        self.sessions = Sessions(handle, counters, limits, warm_up)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
         self._refusals = Throttle(self.log)
 
@@ -214,6 +221,16 @@ class Node:
     async def stopped(self) -> None:
         """Return when it is over; `failure` says why, if it was not in order."""
         await asyncio.shield(self._ended)
+
+    def depart(self) -> None:
+        """Begin to leave the network (`core.departing`)."""
+        self.log.info("departing: clients go elsewhere, and the log is released")
+        self._driver.handle(say.Depart())
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it may leave."""
+        return self.broker.is_drained
 
     async def drain(self) -> None:
         """End in order (rule 3), within `drain_s`."""
@@ -317,6 +334,7 @@ class Node:
             streams=found.streams,
             cursors=found.cursors,
             log=found.log,
+            departure=found.departure,
             syncs=self._driver.syncs,
             counters=counted(self.counters),
             routing_counters=found.routing,

@@ -1,13 +1,16 @@
 """A process that is one broker: its event loop, its signals, its end.
 
-    failure = run(config, ready)
+    failure = run(config, ready, read)
 
 1. SIGTERM and SIGINT end the broker in order (`Node.drain`). A second one ends the process at once,
    as kill −9 would, and loses nothing that was confirmed either.
-2. uvloop runs the loop if it is installed.
-3. The process may open as many files as its hard limit allows; where that is less than
+2. SIGHUP makes it read its network file again and take a newer one (`changing`). SIGUSR1 makes it
+   depart (`core.departing`): an edge does so before the others get a network without it.
+3. uvloop runs the loop if it is installed.
+4. The process may open as many files as its hard limit allows; where that is less than
    `connections_max` needs, connections are limited to what there is.
-4. What is there after the start stays for ever, so the collector does not look at it again.
+5. What is there after the start, and the matching index once it is loaded, stays for ever, so the
+   collector does not look at it again.
 
 This module keeps no state.
 """
@@ -19,9 +22,13 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
+from anabranch.config.network_file import NetworkFile
+from anabranch.model.errors import LocalError
+from anabranch.node.changing import Step, next_step
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeConfig
 
@@ -33,45 +40,89 @@ _EXIT_AT_ONCE = 143
 _YOUNG_MAX = 50_000
 
 Ready = Callable[[Node], None]
+#: Reads the network file.
+Read = Callable[[], NetworkFile]
+Wish = Literal["end", "change", "depart"]
 
 
-def run(config: NodeConfig, ready: Ready) -> str:
+def run(config: NodeConfig, ready: Ready, read: Read) -> str:
     """Run a broker until it ends. Returns why, if it did not end in order."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(_within_files(config), ready))
+        return runner.run(_serve(config, ready, read))
 
 
-async def _serve(config: NodeConfig, ready: Ready) -> str:
-    node = Node(config)
-    asked = _listen_for_signals()
-    await node.start()
-    ready(node)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_MAX, 20, 20)
+async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
+    wishes = _listen_for_signals()
+    following: NodeConfig | None = config
+    failure = ""
+    while following is not None and not failure:
+        node = Node(_within_files(following))
+        await node.start()
+        ready(node)
+        # The life before, if there was one, is garbage now.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_YOUNG_MAX, 20, 20)
+        warm = asyncio.ensure_future(_freeze_when_warm(node))
+        following = await _live(node, wishes, read)
+        warm.cancel()
+        failure = node.failure
+    return failure
+
+
+async def _live(node: Node, wishes: "asyncio.Queue[Wish]", read: Read) -> NodeConfig | None:
+    """Until the end of a life; what the next one begins with, if there is to be one."""
     ended = asyncio.ensure_future(node.stopped())
-    wanted = asyncio.ensure_future(asked.wait())
-    await asyncio.wait({ended, wanted}, return_when=asyncio.FIRST_COMPLETED)
-    if not ended.done():
-        await node.drain()
-    wanted.cancel()
+    following: NodeConfig | None = None
+    while not ended.done():
+        wish = asyncio.ensure_future(wishes.get())
+        await asyncio.wait({ended, wish}, return_when=asyncio.FIRST_COMPLETED)
+        if not wish.done():
+            wish.cancel()
+            break
+        step = _step(node, wish.result(), read)
+        if step == "depart":
+            node.depart()
+        elif step != "nothing":
+            following = None if isinstance(step, str) else step
+            await node.drain()
     await ended
-    return node.failure
+    return following
 
 
-def _listen_for_signals() -> asyncio.Event:
-    """Set when a signal asks for the end; the next signal does not ask."""
-    asked = asyncio.Event()
+def _step(node: Node, wish: Wish, read: Read) -> NodeConfig | Step:
+    if wish != "change":
+        return wish
+    try:
+        return next_step(node, read())
+    except LocalError as error:
+        node.log.error("the network file is not taken: %s", error)
+        return "nothing"
 
-    def hear() -> None:
-        if asked.is_set():
+
+async def _freeze_when_warm(node: Node) -> None:
+    await node.warm_up.over.wait()
+    gc.freeze()
+
+
+def _listen_for_signals() -> "asyncio.Queue[Wish]":
+    """What signals ask for. After one that asks for the end, the next one does not ask."""
+    wishes: asyncio.Queue[Wish] = asyncio.Queue()
+    ending = asyncio.Event()
+
+    def end() -> None:
+        if ending.is_set():
             os._exit(_EXIT_AT_ONCE)
-        asked.set()
+        ending.set()
+        wishes.put_nowait("end")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, hear)
-    return asked
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, wishes.put_nowait, "change")
+    loop.add_signal_handler(signal.SIGUSR1, wishes.put_nowait, "depart")
+    return wishes
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

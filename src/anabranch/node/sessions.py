@@ -6,7 +6,9 @@
    on. So is one that the core cuts, unless it told the client itself.
 4. What one client sends at once is dealt with for `_TURN_S` at a time; meanwhile nothing more is
    read from it.
-5. A session that was cut counts as left at once; its connection may last a little longer, until
+5. A `Subscribe` that has to wait for the matching index (`warming`) is held back, and all behind it
+   but for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
+6. A session that was cut counts as left at once; its connection may last a little longer, until
    what was sent is through, or the client does not take it.
 
 State: connections, worth nothing after a crash.
@@ -14,20 +16,24 @@ State: connections, worth nothing after a crash.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 from anabranch.core import contract as say
 from anabranch.model.client_frames import (
+    Alive,
     AnyClientFrame,
     Cut,
     Deliver,
     Publish,
     PublishRefused,
     Refused,
+    Subscribe,
 )
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.node.metrics import Counters
+from anabranch.node.warming import WarmUp
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
@@ -36,12 +42,14 @@ _REASON_CHARACTERS_MAX = 1_000
 _TURN_S = 0.01
 #: Frames that are dealt with between two looks at the clock.
 _FRAMES_MIN = 8
+_HELD_BYTES_MAX = 1024 * 1024
+_ALIVE = encode_client(Alive())
 
 
 class Session:
     """One client that is connected. See the rules at the top of this module."""
 
-    __slots__ = ("_every", "connection", "is_told", "name", "number")
+    __slots__ = ("_every", "_held", "connection", "is_told", "name", "number")
 
     def __init__(self, every: "Sessions", number: int, connection: Connection, name: str) -> None:
         self._every = every
@@ -51,13 +59,18 @@ class Session:
         self.name = name
         #: Whether the client knows that the session is over.
         self.is_told = False
+        #: Frames that wait for the matching index.
+        self._held: list[bytes] = []
 
     def opened(self, connection: Connection) -> None:
         """It was open before it became a session."""
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
         """The client says something."""
-        self._take(connection, frames, 0)
+        if self._held:
+            self._hold(connection, frames)
+        else:
+            self._take(connection, frames, 0)
 
     def _take(self, connection: Connection, frames: list[bytes], first: int) -> None:
         every, counters = self._every, self._every.counters
@@ -76,10 +89,25 @@ class Session:
             except RemoteError as error:
                 every.cut(self.number, str(error))
                 break
+            if type(frame) is Subscribe and not every.warm_up.is_over:
+                every.warm_up.after(partial(self._release, connection))
+                self._hold(connection, frames[place:])
+                break
             every.handle(say.ClientFrameReceived(self.number, frame))
             if type(frame) is Publish:
                 counters.events_published += len(frame.bodies)
         counters.step_s.add(perf_counter() - began)
+
+    def _hold(self, connection: Connection, frames: list[bytes]) -> None:
+        if _ALIVE in frames:
+            self._every.handle(say.ClientFrameReceived(self.number, Alive()))
+        self._held += [data for data in frames if data != _ALIVE]
+        if sum(map(len, self._held)) > _HELD_BYTES_MAX:
+            connection.deafen()
+
+    def _release(self, connection: Connection) -> None:
+        frames, self._held = self._held, []
+        self._go_on(connection, frames, 0)
 
     def _go_on(self, connection: Connection, frames: list[bytes], first: int) -> None:
         if not self._every.closed_because:
@@ -112,9 +140,14 @@ class Sessions:
     """All clients of a node. See the rules at the top of this module."""
 
     def __init__(
-        self, handle: Callable[[say.Stimulus], None], counters: Counters, limits: Limits
+        self,
+        handle: Callable[[say.Stimulus], None],
+        counters: Counters,
+        limits: Limits,
+        warm_up: WarmUp,
     ) -> None:
         self.handle = handle
+        self.warm_up = warm_up
         self.counters = counters
         self.limits = limits
         self._last_number = 0

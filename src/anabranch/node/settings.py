@@ -85,7 +85,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def core(self) -> BrokerConfig:
         """What the core is told of it."""
-        return BrokerConfig(self.name, self.network, self.routing, self.options, self.limits)
+        core = (self.name, self.network, self.routing, self.options, self.limits)
+        return BrokerConfig(*core, revision=self.revision)
 
 
 def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeConfig:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.core.report import CursorReport, LogReport, StreamReport
+from anabranch.core.report import CursorReport, DepartureReport, LogReport, StreamReport
 from anabranch.node.links import Link
 from anabranch.node.metrics import Counters
 
@@ -70,6 +70,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[StreamReport, ...]
     cursors: tuple[CursorReport, ...]
     log: LogReport | None
+    #: None unless it leaves the network.
+    departure: DepartureReport | None = None
     #: Syncs that the disk owes.
     syncs: int
     counters: dict[str, int]

@@ -58,8 +58,23 @@ class Application:
     def _connect(self, attempt: int) -> None:
         if attempt != self._attempt or self.connection is not None:
             return
+        if self.world.hosts[self.home].is_leaving:
+            self.flee(self.elsewhere())
+            if attempt != self._attempt:
+                return
         if self.world.dial(self, self.home) is None:
             self.connect_in(0.1 + self.world.rng.random() * 0.4)
+
+    def elsewhere(self) -> str:
+        """The home, or another one if that is leaving the network."""
+        hosts = self.world.hosts
+        if not hosts[self.home].is_leaving:
+            return self.home
+        edges = hosts[self.home].config.network.edges
+        return self.world.more.choice([edge for edge in edges if not hosts[edge].is_leaving])
+
+    def flee(self, edge: str) -> None:
+        """The home is leaving the network: go elsewhere, as soon as that is possible."""
 
     def leave(self) -> None:
         """Drop the connection."""
@@ -200,7 +215,12 @@ class Publisher(Application):
                 told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
             )
         elif isinstance(effect, TellPublishRefused) and effect.final:
-            self._begin_anew(self.home)
+            self._begin_anew(self.elsewhere())
+
+    def flee(self, edge: str) -> None:
+        """Only the old home knows the fate of what is unconfirmed."""
+        if self.session.may_move_publisher() or self.world.hosts[self.home].is_gone:
+            self._begin_anew(edge)
 
     def is_settled(self, _heads: dict[str, int]) -> bool:
         """Whether everything is confirmed."""

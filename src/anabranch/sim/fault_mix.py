@@ -31,6 +31,8 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     clog: float = 0.0
     #: A client that reads slowly for a while, likewise.
     slow_client: float = 0.0
+    #: The network becomes another one.
+    reconfigure: float = 0.0
     #: Chance that a frame comes twice.
     repeat: float = 0.0
     jitter_s: float = 0.003
@@ -49,6 +51,7 @@ KINDS: dict[str, float] = {
     "slow": 0.3,
     "clog": 0.4,
     "slow-client": 0.6,
+    "reconfigure": 0.4,
     "repeat": 0.1,
     "jitter": 0.05,
     "sync": 0.1,
@@ -90,7 +93,7 @@ def _number(kind: str, text: str) -> float:
     return number
 
 
-def draw_mix(rng: Random, more: Random, brokers: int) -> FaultMix:
+def draw_mix(rng: Random, more: Random, changing: Random, brokers: int) -> FaultMix:
     """Most seeds have a few kinds of faults, some have none, some have them all."""
 
     def sometimes(chance: float, *rates: float, source: Random = rng) -> float:
@@ -109,4 +112,5 @@ def draw_mix(rng: Random, more: Random, brokers: int) -> FaultMix:
         sync_s=rng.choice((0.002, 0.01, 0.1)),
         clog=sometimes(0.2, 0.3, 1.0, source=more),
         slow_client=sometimes(0.2, 0.5, 1.5, source=more),
+        reconfigure=sometimes(0.2, 0.2, 0.5, source=changing),
     )

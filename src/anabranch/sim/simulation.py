@@ -22,6 +22,7 @@ from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
+from anabranch.sim.reconfiguring import Reconfiguring
 from anabranch.sim.subscribers import Subscriber
 from anabranch.sim.swarm import Plan
 from anabranch.sim.things import CLOCK_BEGIN_S, Weather
@@ -74,7 +75,10 @@ class Simulation:
         #: Stream → what is deleted.
         self._deleted: dict[str, int] = {}
         self._settled: float | None = None
+        self._healed_s = 0.0
         self.faults = Faults(self.world, plan.network, plan.faults)
+        operator = Random(plan.seed ^ 0xB055)
+        self.reconfiguring = Reconfiguring(self.world, plan.network, operator, self._stream_joined)
         self.history: list[told.Record] = []
         self.applications: list[Application] = []
         self.interest_changes = 0
@@ -90,23 +94,32 @@ class Simulation:
         world.run_until(_WARM_UP_S)
         self._populate()
         self.faults.begin()
+        self.reconfiguring.begin(plan.faults.reconfigure)
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
         world.after(0.4, self._look)
         world.run_until(plan.fault_s)
         self.faults.heal()
         self._is_calm = True
-        self.history.append(told.Healed(world.now))
         for application in self.applications:
             if isinstance(application, Subscriber):
                 application.calm()
-        world.run_until(plan.fault_s + _MORE_S)
+        self._finish_change()
+        self.history.append(told.Healed(world.now))
+        self._healed_s = world.now
+        world.run_until(self._healed_s + _MORE_S)
         for application in self.applications:
             application.calm()
         self._settle()
         # What ended last is still being told.
         world.run_until(world.now + 1.0)
         return self._verdict()
+
+    def _finish_change(self) -> None:
+        """A change of the network that is under way comes to its end."""
+        self.reconfiguring.end()
+        while self.reconfiguring.is_busy:
+            self.world.run_until(self.world.now + 0.5)
 
     # -- applications ---------------------------------------------------------------------------
 
@@ -123,7 +136,8 @@ class Simulation:
                 self.history,
                 plants,
                 rate=self.plan.rate,
-                limited=self.plan.limited_events,
+                # What is in reach changes with the network.
+                limited=0.0 if self.plan.faults.reconfigure else self.plan.limited_events,
                 clients=[f"sub{number}" for number in range(self.plan.subscribers)],
             )
             self.applications.append(publisher)
@@ -163,12 +177,15 @@ class Simulation:
         if self._is_calm:
             return
         who = self.rng.choice(self.applications)
-        who.act(self.rng, list(self.plan.network.edges))
+        who.act(self.rng, self.reconfiguring.open_edges())
         self._repeat(self.plan.restless, self._unrest)
 
     def _look(self) -> None:
         self._watch.look()
         self.world.after(0.4, self._look)
+
+    def _stream_joined(self, stream: str) -> None:
+        self.history.append(told.Joined(self.world.now, stream))
 
     def _forgetting(self, stream: str, what: bytes | int) -> None:
         """A log has deleted up to a tick, or decided to."""
@@ -190,7 +207,7 @@ class Simulation:
     def _settle(self) -> None:
         """Let the world go on until everybody has everything, or for as long as it may take."""
         world = self.world
-        end_s = self.plan.fault_s + self.plan.settle_s
+        end_s = self._healed_s + self.plan.settle_s
         while world.now < end_s:
             world.run_until(min(end_s, world.now + 0.5))
             if self._is_settled():
@@ -198,7 +215,7 @@ class Simulation:
                 break
 
     def _is_settled(self) -> bool:
-        heads = {edge: self._head(edge) for edge in self.plan.network.edges}
+        heads = {edge: self._head(edge) for edge in self.reconfiguring.network.edges}
         settled = [
             application.is_settled(heads)
             for application in self.applications
@@ -214,10 +231,11 @@ class Simulation:
         self._watch.look_for_leftovers()
         self._watch.look_for_owners()
         self._watch.look_for_vectors()
-        for edge in self.plan.network.edges:
+        for edge in self.reconfiguring.streams:
             records = world.hosts[edge].disk.ever_synced
             self.history += _logged(edge, records, self.plan.faults.clock_jump == 0)
-        self.history.append(told.Finished(world.now, self.plan.network.edges, self._settled))
+        edges = self.reconfiguring.network.edges
+        self.history.append(told.Finished(world.now, edges, self._settled))
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
         anomalies = [
             *self._watch.anomalies,
@@ -241,7 +259,7 @@ class Simulation:
             troubled_changes=self.troubled_changes,
             steps=world.count.steps,
             digest=f"{digest:08x}",
-            faults=dict(sorted(self.faults.counts.items())),
+            faults=dict(sorted((self.faults.counts | self.reconfiguring.counts).items())),
         )
 
     def _repetitions(self) -> list[Anomaly]:

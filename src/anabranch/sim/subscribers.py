@@ -18,6 +18,7 @@ from anabranch.core.session.effects import (
     TellWithheld,
 )
 from anabranch.core.session.session import Session
+from anabranch.core.session.subscribing import LOST
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application
@@ -71,6 +72,8 @@ class Subscriber(Application):
         self._leaves_nothing = leaves_nothing
         self._subscriptions: dict[str, _Subscription] = {}
         self._count = 0
+        #: Reliable subscription → what had come of it when the connection was lost.
+        self._broken: dict[str, dict[str, int]] = {}
         #: (subscription, stream) → the last tick that came over this connection.
         self._last: dict[tuple[str, str], int] = {}
         #: What a broker sent twice over one connection, though the session drops it.
@@ -80,6 +83,13 @@ class Subscriber(Application):
         """The connection is there."""
         self._last.clear()
         super().connected(connection)
+
+    def disconnected(self, connection: Connection) -> None:
+        """The connection is gone."""
+        every = self._subscriptions.items()
+        reliable = [name for name, mine in every if mine.quality == "reliable"]
+        self._broken = {name: dict(self.session.progress(name)) for name in reliable}
+        super().disconnected(connection)
 
     def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
         """The broker says something; deliveries over one connection must ascend."""
@@ -187,10 +197,20 @@ class Subscriber(Application):
         self.leave()
         if any(old.is_ending(standing.name) for standing in old.standings()):
             return
+        self._settle_at(edge)
+
+    def flee(self, edge: str) -> None:
+        """Go, even with what is ending: it ends elsewhere."""
+        self._settle_at(edge)
+
+    def _settle_at(self, edge: str) -> None:
+        old = self.session
         self.home = edge
         self.session = Session(self.name, options=self.options)
         for standing in old.standings():
-            self._take_over(old.let_go(standing.name))
+            self._take_over(standing)
+            if old.is_ending(standing.name):
+                self.perform(self.session.unsubscribe(self.world.now, standing.name))
         for name, mine in list(self._subscriptions.items()):
             if mine.quality != "durable":
                 self._over(name)
@@ -240,6 +260,21 @@ class Subscriber(Application):
             resumed = msgspec.structs.replace(standing, start="resume", start_ticks={})
             self.perform(self.session.take_over(self.world.now, resumed))
             self.perform(self.session.unsubscribe(self.world.now, standing.name))
+
+    def _mend(self, name: str, ticks: Mapping[str, int]) -> None:
+        """Go on with a reliable subscription after what came before its connection was lost."""
+        mine = self._subscriptions[name]
+        mine.stands = False
+        self._begin_episode(name, {stream: tick + 1 for stream, tick in ticks.items()})
+        effects = self.session.subscribe(
+            self.world.now,
+            name,
+            filter_text(mine.plain),
+            start="resume",
+            start_ticks=ticks,
+            manual_ack=mine.manual,
+        )
+        self.perform(effects)
 
     def _ack(self, session: Session, name: str) -> None:
         """Acknowledge what was given so far."""
@@ -297,7 +332,10 @@ class Subscriber(Application):
                 effect.standing is None or effect.standing.start != "resume"
             ):
                 self.history.append(told.Refused(now, self._episode(effect.subscription)))
-            if effect.standing is None:
+            ticks = self._broken.pop(effect.subscription, {})
+            if self._explicit and ticks and effect.reason == LOST:
+                self._mend(effect.subscription, ticks)
+            elif effect.standing is None:
                 self._over(effect.subscription)
             elif isinstance(effect, TellRefused) and effect.standing.start != "resume":
                 self._later(self._give_up, effect.standing)

@@ -3,7 +3,7 @@
 `draw(seed)` gives a `Plan`; a plan and its seed are a whole simulation. Most networks are small,
 since small ones find most mistakes quickly; some have forty brokers.
 
-A second source of chance draws what was added later, so that a seed without any of that is still
+Further sources of chance draw what was added later, so that a seed without any of that is still
 the simulation it was.
 """
 
@@ -18,8 +18,9 @@ from anabranch.model.network import Network
 from anabranch.sim.fault_mix import ANY, FaultMix, asked_mix, draw_mix
 
 Shape = Literal["any", "single", "pair", "star", "line", "redundant", "large"]
-#: Makes the second source of chance another one than the first.
+#: Make the other sources of chance others than the first.
 _MORE = 0xD1CE
+_CHANGING = 0x1187
 SHAPES: tuple[Shape, ...] = ("any", "single", "pair", "star", "line", "redundant", "large")
 
 
@@ -63,7 +64,7 @@ def draw(
     network = _draw_network(rng, shape, brokers)
     size = len(network.brokers)
     options = _draw_options(rng, seed, plants)
-    drawn = draw_mix(rng, more, size)
+    drawn = draw_mix(rng, more, Random(seed ^ _CHANGING), size)
     asked = asked_mix(faults)
     return Plan(
         seed=seed,
@@ -155,9 +156,10 @@ def _draw_options(rng: Random, seed: int, plants: frozenset[str]) -> Options:
 
 
 def _draw_checkpoints(seed: int, options: Options) -> Options:
-    """Logs here are short, so checkpoints come early, or not at all."""
-    ticks = (8, 40, 8_192)[seed % 3]
-    return msgspec.structs.replace(options, checkpoint_ticks=ticks)
+    """Logs here are short, so checkpoints come early, or not at all. Some keep what was released,
+    for a while."""
+    ticks, keep_s = (8, 40, 8_192)[seed % 3], (0.0, 0.0, 1.5)[seed // 3 % 3]
+    return msgspec.structs.replace(options, checkpoint_ticks=ticks, keep_s=keep_s)
 
 
 def _draw_retention(more: Random, options: Options) -> Options:

@@ -144,3 +144,14 @@ class Host:
         self.slow_s = 0.0
         self.sessions: dict[int, Connection] = {}
         self.session_count = 0
+        #: Whether it is on its way out of the network, and whether it is out for good.
+        self.is_leaving = False
+        self.is_gone = False
+
+
+def may_meet(one: Host, other: Host) -> bool:
+    """Whether a link can be between two machines: both have a broker, of the same network."""
+    if one.broker is None or other.broker is None:
+        return False
+    here, there = one.broker.config, other.broker.config
+    return here.revision == there.revision and there.name in here.network.links_of(here.name)

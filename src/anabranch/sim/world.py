@@ -33,6 +33,7 @@ from anabranch.sim.things import (
     Host,
     Weather,
     Wire,
+    may_meet,
 )
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 
@@ -91,7 +92,7 @@ class World:
     def start(self, name: str) -> None:
         """Start a broker from what its disk has."""
         host = self.hosts[name]
-        if host.broker is not None:
+        if host.broker is not None or host.is_gone:
             return
         host.life += 1
         host.clock_s = 0.0
@@ -233,8 +234,7 @@ class World:
 
     def _connect(self, wire: Wire) -> None:
         one, other = wire.ends
-        both = self.hosts[one].broker is not None and self.hosts[other].broker is not None
-        if wire.is_up or not both:
+        if wire.is_up or not may_meet(self.hosts[one], self.hosts[other]):
             return
         if wire.stopped[0] or wire.stopped[1]:
             self.after(self.weather.reconnect_s, self._connect, wire)

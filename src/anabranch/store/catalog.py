@@ -123,7 +123,7 @@ class Catalog:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF != _NO_ROOM:
-                raise
+                raise LocalError(f"{self._path} cannot be written: {error}") from error
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise CatalogFullError(f"no room for {self._path}") from error

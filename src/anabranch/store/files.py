@@ -4,7 +4,8 @@ Nothing here knows what is in the files. Rules:
 
 1. What `sync` returned from is on disk. A name in a directory is, after `sync_directory`.
 2. `reserve` makes room that a later write cannot be denied; it says False if there is none. Every
-   other failure is an `OSError`, and what the file then holds is not known (see `segment`, W4).
+   other failure is an `OSError` with the file's name, and what the file then holds is not known
+   (see `segment`, W4).
 3. `write_whole` replaces a file by another in one step: a crash leaves the old or the new one.
 
 `DiskFile` is also the seam at which tests put disks that fail.
@@ -31,13 +32,19 @@ class DiskFile:
 
     def write(self, data: bytes, offset: int) -> None:
         """Put these bytes there, unsynced."""
-        written = os.pwrite(self._descriptor, data, offset)
-        while written < len(data):
-            written += os.pwrite(self._descriptor, data[written:], offset + written)
+        try:
+            written = os.pwrite(self._descriptor, data, offset)
+            while written < len(data):
+                written += os.pwrite(self._descriptor, data[written:], offset + written)
+        except OSError as error:
+            raise self._named(error) from error
 
     def sync(self) -> None:
         """Wait until everything written is on disk."""
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise self._named(error) from error
 
     def reserve(self, start: int, end: int) -> bool:
         """Make room for bytes up to `end`, zeros from `start` on; False if there is none."""
@@ -46,12 +53,15 @@ class DiskFile:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 return False
-            raise
+            raise self._named(error) from error
         return True
 
     def cut(self, length: int) -> None:
         """Let the file end there, unsynced."""
         os.ftruncate(self._descriptor, length)
+
+    def _named(self, error: OSError) -> OSError:
+        return OSError(error.errno, error.strerror, str(self.path))
 
     def close(self) -> None:
         """Done with it."""

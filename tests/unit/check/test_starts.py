@@ -97,4 +97,6 @@ def test_a_start_that_was_deleted_before_may_not_be_granted() -> None:
     deleted = saw.Forgotten("o", 2, "deleted")
     asked = subscribed(ABOVE_TWO, start="tick", latest_start={"o": 2})
     assert names([*stream_of(1, 2), deleted, asked, started(2)]) == ["wrongly-granted"]
+    elsewhere = subscribed(ABOVE_TWO, start="tick", latest_start={"other": 2})
+    assert names([*stream_of(1, 2), deleted, elsewhere, started(2)]) == []
     assert names([*stream_of(1, 2), asked, deleted, started(2)]) == []

@@ -1,14 +1,20 @@
 import asyncio
 import ssl
+import time
 from pathlib import Path
 
 import pytest
 
 from anabranch import ClientOptions, ConnectError, LocalError, connect
+from anabranch.model.client_frames import Alive, Connect
 from anabranch.wire.transport import Connection
-from tests.client_parts import network, run, until
+from tests.client_parts import frames_of, network, numbers, publish, run, until
 
 HURRY = ClientOptions(connect_within_s=1.0, dial_within_s=0.8, pause_last_s=0.02)
+#: Notices soon that a broker says nothing.
+QUICK = ClientOptions(
+    heartbeat_s=0.05, dead_after_s=0.4, dial_within_s=0.5, resend_after_s=0.1, pause_last_s=0.02
+)
 
 
 def test_the_first_broker_that_answers_is_taken() -> None:
@@ -136,17 +142,64 @@ def test_two_addresses_of_one_broker_make_no_quarrel() -> None:
     run(story)
 
 
-def test_a_broker_that_never_speaks_again_is_given_up_when_an_answer_is_due() -> None:
+def test_a_publisher_gives_up_a_frozen_broker_and_returns_to_it_for_its_answer() -> None:
+    async def story() -> None:
+        async with (
+            network("a", "b") as (a, b),
+            await connect(a.address, b.address, options=QUICK) as client,
+        ):
+            a.freeze(True)
+            promise = await client.publish_soon({"n": 1})
+            await until(lambda: client.broker == "b")
+            assert client.origin == "a"
+            a.freeze(False)
+            await promise
+
+    run(story)
+
+
+def test_an_idle_subscriber_of_a_frozen_broker_goes_elsewhere_and_misses_nothing() -> None:
     async def story() -> None:
         async with network("a", "b") as (a, b):
-            options = ClientOptions(dead_after_s=0.2, resend_after_s=0.1, pause_last_s=0.02)
-            async with await connect(a.address, b.address, options=options) as client:
-                a.stall(True)
-                promise = await client.publish_soon({"n": 1})
-                await until(lambda: client.broker == "b")
-                assert client.origin == "a"
-                a.stall(False)
-                await promise
+            addresses = (a.address, b.address)
+            async with (
+                await connect(*addresses, name="reader", options=QUICK) as reader,
+                await connect(b.address, name="writer") as writer,
+            ):
+                subscription = await reader.subscribe("n > 0", durable="s")
+                await publish(writer, 1)
+                assert await numbers(subscription, 1) == [1]
+                a.freeze(True)
+                await publish(writer, 2)
+                assert await numbers(subscription, 1) == [2]
+                assert reader.broker == "b"
+                a.freeze(False)
+                await publish(writer, 3)
+                assert await numbers(subscription, 1) == [3]
+
+    run(story)
+
+
+def test_an_idle_client_asks_its_broker_and_stays() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address, options=QUICK) as client:
+            enough = 3 * QUICK.dead_after_s / QUICK.heartbeat_s
+            await until(lambda: len(frames_of(a, Alive)) > enough)
+            assert client.is_connected
+            assert len(frames_of(a, Connect)) == 1
+
+    run(story)
+
+
+def test_a_client_that_stood_still_itself_does_not_blame_its_broker() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address, options=QUICK):
+            await until(lambda: frames_of(a, Alive))
+            # As if the process had been stopped.
+            time.sleep(2 * QUICK.dead_after_s)  # noqa: ASYNC251
+            seen = len(frames_of(a, Alive))
+            await until(lambda: len(frames_of(a, Alive)) > seen + 2)
+            assert len(frames_of(a, Connect)) == 1
 
     run(story)
 

@@ -67,7 +67,7 @@ def test_a_broker_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
     async def story() -> None:
         assert other.tls is not None
         async with broker(file, tmp_path) as place:
-            with pytest.raises(ConnectError, match=f"{place}: TLS failed"):
+            with pytest.raises(ConnectError, match=f"{place}: its certificate is not accepted"):
                 await connect(place, tls=other.tls.ca, options=HURRY)
 
     run(story)

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from anabranch.config.errors import ConfigError
 from anabranch.config.network_file import loads
 from anabranch.core.options import Options
 from anabranch.model.limits import Limits
@@ -67,3 +68,8 @@ def test_whole_numbers_do_for_times() -> None:
     file = loads(f"{HEAD}[options]\ndead_after_s = 3\nmark_after_s = 0\n", PATH)
     assert isinstance(file.options.dead_after_s, float)
     assert file.options.mark_after_s == 0.0
+
+
+def test_a_limit_of_age_needs_lossy_retention() -> None:
+    with pytest.raises(ConfigError, match=r"n.toml:6: options.log_age_s_max: .*lossy"):
+        loads(f"{HEAD}[options]\nlog_age_s_max = 5\n", PATH)

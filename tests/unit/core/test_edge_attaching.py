@@ -168,7 +168,8 @@ def test_known_durable_subscription_with_another_filter_is_refused() -> None:
 @pytest.mark.parametrize(
     ("rest", "why"),
     [
-        ({"start": "resume"}, "durable"),
+        ({"start": "resume"}, "after ticks"),
+        ({"start": "resume", "quality": "best-effort", "ticks": {"b": 1}}, "starts now"),
         ({"start": "beginning", "quality": "best-effort"}, "starts now"),
         ({"start": "tick", "ticks": {"nowhere": 1}}, "no stream"),
         ({"start": "tick", "ticks": {"b": 2**62}}, "no tick"),

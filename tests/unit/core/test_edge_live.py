@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.core.edge.delivery import PROGRESS_CROWD, PROGRESS_TICKS, PROGRESS_TICKS_EACH
+from anabranch.core.edge.delivery import PROGRESS_TICKS
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Deliver, StartsAt, Subscribed, Withheld
 from anabranch.model.errors import RemoteError
@@ -336,43 +336,26 @@ def test_an_edge_that_starts_late_in_a_long_stream_asks_for_the_newest_tick_alon
     assert rig.delivered(session) == [10_000_001]
 
 
-# -- progress among many
-
-
-def crowd(rig: Rig, count: int) -> int:
-    session = rig.connect()
-    for number in range(count):
-        rig.subscribe(session, f"s{number}", "price > 5")
+def test_many_events_at_once_are_each_treated_by_what_they_say() -> None:
+    rig = Rig()
+    anna, ben = rig.connect("anna"), rig.connect("ben")
+    for session in (anna, ben):
+        rig.subscribe(session, "s", "price > 0")
     rig.arrive(silent=[(1, 1)])
-    rig.wait(rig.options.done_every_s * 4)
-    rig.frames[session] = []
-    return session
-
-
-def test_many_are_told_of_silence_in_proportion_to_the_ticks_there_were() -> None:
-    rig = Rig()
-    session = crowd(rig, 100)
-    last = 1 + 100 * PROGRESS_TICKS_EACH
-    for tick in range(2, last):
-        rig.arrive(tick)
-    assert rig.taken(session, Deliver) == []
-    rig.arrive(last)
-    told = rig.taken(session, Deliver)
-    assert [frame.through for frame in told] == [last] * 100
-
-
-def test_a_crowd_is_told_of_silence_the_less_often_the_larger_it_is() -> None:
-    rig = Rig()
-    session = crowd(rig, 2 * PROGRESS_CROWD)
-    pause_s = rig.options.done_every_s
-    rig.arrive(2)
-    rig.wait(pause_s)
-    assert len(rig.taken(session, Deliver)) == 2 * PROGRESS_CROWD
-    rig.arrive(3)
-    rig.wait(pause_s)
-    assert rig.taken(session, Deliver) == []
-    rig.wait(1.1 * pause_s)
-    assert len(rig.taken(session, Deliver)) == 2 * PROGRESS_CROWD
+    unreadable = Datum(5, 5, datum(5).body.replace(b"price\x01", b"price\xc1"))
+    rig.arrive(
+        2,
+        datum(3, control=Control(destinations=("ben",))),
+        datum(4, control=Control(hop_limit=0)),
+        unreadable,
+        datum(6, price=0),
+        datum(7, control=Control(time_limit_ns=1)),
+        8,
+        silent=[(9, 9)],
+    )
+    assert rig.taken(anna, Withheld) == [Withheld("s", "b", [Hole(5, 5, "unreadable")])]
+    assert rig.delivered(anna) == [2, 8]
+    assert rig.delivered(ben) == [2, 3, 8]
 
 
 def test_an_event_whose_attributes_cannot_be_read_is_withheld() -> None:

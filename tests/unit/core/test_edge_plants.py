@@ -4,7 +4,7 @@ from typing import Any
 
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Deliver, StartsAt, Unsubscribed
-from anabranch.model.frames import Claim, Done, Nack, Replay, Yield
+from anabranch.model.frames import Claim, Done, Hold, Nack, Replay, Yield
 from anabranch.model.version import NOTHING
 from tests.edge_parts import Rig
 
@@ -111,3 +111,10 @@ def test_no_yield_keeps_the_subscription_but_not_what_it_needs() -> None:
     rig.arrive(3)
     assert rig.delivered(session) == [1, 2, 3]
     assert rig.done() == 3
+
+
+def test_claim_before_held_makes_a_former_owner_yield_what_nobody_holds() -> None:
+    rig = planted("claim-before-held")
+    subscribed(rig, quality="durable", start="resume", number=4, ticks={"b": 7})
+    assert [hold.tick for hold in rig.asked(Hold, "b")] == [7]
+    assert rig.asked(Claim, "c") == [Claim("s", 4)]

@@ -50,18 +50,18 @@ def arrives(rig: Rig, number: int, ticks: dict[str, int]) -> int:
 # -- taking over
 
 
-def test_client_from_elsewhere_stands_when_all_origins_hold_its_ticks() -> None:
+def test_client_from_elsewhere_stands_at_once_and_is_claimed_when_all_origins_hold() -> None:
     rig = Rig()
     session = rig.connect()
     request = rig.subscribe(session, "s", number=4, ticks={"b": 7, "c": 0}, **RESUME)
     holds = {stream: rig.asked(Hold, stream)[0] for stream in ("b", "c")}
     assert (holds["b"].tick, holds["c"].tick) == (7, 0)
+    assert rig.frames[session] == [Subscribed(request, "s", 4, {"b": 7, "c": 0})]
+    assert rig.asked(Replay) == []
     rig.say("b", Held(holds["b"].request, 20))
-    assert rig.frames.get(session, []) == []
+    assert rig.asked(Replay, "b")[0].first == 8
     assert rig.asked(Claim) == []
     rig.say("c", Held(holds["c"].request, 0))
-    assert rig.frames[session] == [Subscribed(request, "s", 4, {"b": 7, "c": 0})]
-    assert rig.asked(Replay, "b")[0].first == 8
     assert rig.asked(Claim, "b") == [Claim("s", 4)]
 
 
@@ -87,11 +87,14 @@ def test_what_is_not_kept_is_withheld_and_the_rest_goes_on() -> None:
     rig = Rig()
     session = rig.connect()
     rig.subscribe(session, "s", number=4, ticks={"b": 7}, **RESUME)
+    assert [frame.ticks for frame in rig.taken(session, Subscribed)] == [{"b": 7}]
     rig.say("b", NotKept(rig.asked(Hold, "b")[0].request, 31))
     hold = rig.asked(Hold, "b")[0]
     assert hold.tick == 30
     rig.say("b", Held(hold.request, 40))
-    assert [frame.ticks for frame in rig.taken(session, Subscribed)] == [{"b": 7}]
+    replay = rig.asked(Replay, "b")[0]
+    assert replay.first == 8
+    rig.say("b", NotKept(replay.request, 31))
     assert rig.taken(session, Withheld) == [Withheld("s", "b", [Hole(8, 30, "retention")])]
     assert rig.asked(Replay, "b")[0].first == 31
     rig.ack(session, {"b": 30})
@@ -115,6 +118,7 @@ def test_claims_are_repeated_until_each_edge_has_yielded() -> None:
 def test_restart_claims_again_until_it_is_known_that_all_have_yielded() -> None:
     rig = Rig()
     arrives(rig, 4, {"b": 7})
+    rig.write(len(rig.unsynced))
     rig = rig.crash()
     assert rig.asked(Claim, "c") == [Claim("s", 4)]
     rig.say("b", Yield("s", 4))
@@ -231,10 +235,10 @@ def test_claims_wait_while_a_client_is_attaching_with_a_higher_number() -> None:
     assert rig.asked(Yield) == []
 
 
-def test_attaching_ends_when_somebody_has_a_higher_number() -> None:
+def test_asking_for_a_start_ends_when_somebody_has_a_higher_number() -> None:
     rig = Rig()
     session = rig.connect()
-    rig.subscribe(session, "s", number=4, ticks={"b": 5}, **RESUME)
+    rig.subscribe(session, "s", number=4, ticks={"b": 5}, quality="durable", start="tick")
     rig.say("b", Claim("s", 5))
     assert len(rig.taken(session, Refused)) == 1
     assert rig.asked(Yield, "b") == [Yield("s", 5)]

@@ -113,7 +113,9 @@ def test_higher_incarnation_begins_at_one_and_ends_the_lower() -> None:
     driver.publish_synced(body(1, incarnation=5))
     assert driver.confirmations()[-1] == ("p", 5, 1)
     driver.publish_synced(body(4))
-    assert "incarnation 1 is over" in driver.refusals()[-1].reason
+    refusal = driver.refusals()[-1]
+    assert "incarnation 1 is over" in refusal.reason
+    assert refusal.begun == 5
 
 
 def test_old_incarnation_is_confirmed_even_if_a_new_one_began_before_the_sync() -> None:

@@ -174,3 +174,32 @@ def is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+def test_programs_join_and_leave_while_others_go_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        supervisor = Supervisor([program(tmp_path)])
+        await supervisor.start()
+        first = supervisor.pid("one")
+        await supervisor.take([program(tmp_path), program(tmp_path, "two", rank=1)])
+        assert list(supervisor.names) == ["one", "two"]
+        assert (supervisor.pid("one"), supervisor.state("two")) == (first, "ready")
+        await supervisor.drop(["one"])
+        assert list(supervisor.names) == ["two"]
+        assert not is_alive(first)
+        await supervisor.stop()
+
+    run(work())
+
+
+def test_a_program_that_cannot_join_is_not_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        supervisor = Supervisor([program(tmp_path)])
+        await supervisor.start()
+        bad = program(tmp_path, "bad", "import sys; sys.exit('no room')")
+        with pytest.raises(LocalError, match="no room"):
+            await supervisor.take([bad])
+        assert supervisor.names == ("one",)
+        await supervisor.stop()
+
+    run(work())

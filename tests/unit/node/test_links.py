@@ -9,7 +9,9 @@ import pytest
 from anabranch.config.certificates import make_certificates
 from anabranch.config.network_file import loads
 from anabranch.config.tls import TlsFiles, links_client_context, links_server_context
+from anabranch.core.options import Options
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
+from anabranch.model.limits import Limits
 from anabranch.node.links import Link
 from anabranch.node.node import Node
 from anabranch.node.settings import Timing, Tls
@@ -18,6 +20,7 @@ from anabranch.wire.framing import framed
 from tests.node_parts import (
     CHAIN,
     NOWHERE,
+    RawClient,
     Stranger,
     address,
     config,
@@ -121,6 +124,45 @@ def test_frames_behind_the_greeting_are_heard(tmp_path: Path) -> None:
             await stranger.greeting()
             await until(lambda: link_to(node, "a").frames_received == 2)
             await stranger.close()
+
+    asyncio.run(story())
+
+
+def test_a_neighbour_that_does_not_read_fills_its_link_and_holds_up_nobody(tmp_path: Path) -> None:
+    few = Limits(link_waiting_bytes_max=100_000)
+    # It says nothing, either.
+    patient = Options(dead_after_s=3_600.0)
+    text = "x" * 50_000
+
+    async def story() -> None:
+        given = config("z", tmp_path, CHAIN, routing="flood", limits=few, options=patient)
+        async with running(given) as node:
+            stranger = await neighbour(node, 5, "m")
+            await stranger.greeting()
+            stranger.send(framed(encode_link(Hello(PROTOCOL_VERSION, "m", 5))))
+            link = link_to(node, "m")
+            await until(lambda: link.frames_received == 1)
+            stranger.pause()
+            client = await RawClient.at(node, "publisher")
+            sent = 0
+            while not link.is_full:
+                sent += 1
+                client.publish({"text": text})
+                await until(lambda: client.confirmed() == sent)  # noqa: B023 - not longer than this
+            # From now on its events are left out: the queue does not grow.
+            assert link.connection is not None
+            waiting_bytes = link.connection.waiting_bytes
+            for _ in range(20):
+                client.publish({"text": text})
+            await until(lambda: client.confirmed() == sent + 20)
+            assert link.connection.waiting_bytes < waiting_bytes + 5 * len(text)
+            stranger.resume()
+            reading = asyncio.create_task(stranger.end())
+            await until(lambda: not link.is_full)
+            assert link.times_up == 1
+            stranger.reset()
+            reading.cancel()
+            await client.close()
 
     asyncio.run(story())
 

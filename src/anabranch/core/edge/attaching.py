@@ -6,9 +6,13 @@ which waits for answers:
     queued    the same name is being forgotten here; its turn comes when the disk has done so
     finding   the client does not know where it stands: all other edges are asked, and the one with
               the highest number is believed
-    holding   origins are asked to keep what comes after the ticks at which to begin
+    asking    origins are asked whether an explicit start can be had, and to keep what follows it
     storing   the subscription with its number and cursors is on its way to the disk
-    stands    the client is told, the interest grows, other edges are claimed from
+    stands    the client is told, the interest grows
+
+A subscription that goes on after ticks it has had, durable or reliable, skips the asking: it stands
+at once, and each of its streams is served when its own origin has answered (`holding`). When all
+have, and not before, other edges are claimed from.
 
 Rules:
 
@@ -20,21 +24,22 @@ Rules:
    not heard of the new one would answer too. If nobody has it, all are asked once more, since a
    subscription on the move may be seen nowhere; then the client is refused.
 3. A number lower than the one known here is a stale client's, and refused. 0 asks for the next one.
-4. An explicit start is granted if the origin holds it, and refused if the log does not reach back.
-   `beginning` is wherever the log begins. A durable subscription that is known here resumes,
-   whatever start is asked for: its client never heard that it stands.
+4. An explicit start is granted if the origins hold it, and refused if a log does not reach back;
+   hence it waits for all of them. `beginning` is wherever the log begins. A durable subscription
+   that is known here resumes, whatever start is asked for: its client never heard that it stands.
 5. If the client leaves before the subscription is in the catalog, nothing has happened.
 """
 
 from anabranch.core.edge.cursors import Cursors
+from anabranch.core.edge.holding import Holding
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.standing import Standing
 from anabranch.core.edge.state import AttachStored, State
 from anabranch.core.edge.subscriptions import Attach, Place, Subscription
-from anabranch.model.client_frames import Refused
+from anabranch.model.client_frames import UNKNOWN, Code, Refused
 from anabranch.model.errors import FilterError, LocalError, RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Answer, Find, Found, Held, Hold, Hole, NotKept, Replay
+from anabranch.model.frames import Answer, Find, Found, Held, Hold, NotKept, Replay
 from anabranch.model.values import INT_MAX
 
 _ROUNDS = 2
@@ -44,11 +49,17 @@ class Attaching:
     """Subscriptions on their way to their clients. See the rules at the top of this module."""
 
     def __init__(
-        self, state: State, cursors: Cursors, leaving: Leaving, standing: Standing
+        self,
+        state: State,
+        cursors: Cursors,
+        leaving: Leaving,
+        holding: Holding,
+        standing: Standing,
     ) -> None:
         self._state = state
         self._cursors = cursors
         self._leaving = leaving
+        self._holding = holding
         self._standing = standing
 
     # -- begin ----------------------------------------------------------------------------------
@@ -66,7 +77,9 @@ class Attaching:
                 return
             closed = state.closed.get(attach.key)
             attach.number = max(frame.number, 1, 0 if closed is None else closed.number + 1)
-        if frame.start in ("resume", "tick") or known is not None:
+        if frame.start == "resume":
+            self._resume(now, attach, frame.ticks)
+        elif frame.start == "tick" or known is not None:
             self._hold_all(now, attach, frame.ticks)
         elif frame.start == "beginning":
             self._hold_all(now, attach, dict.fromkeys(state.streams, 0))
@@ -81,9 +94,9 @@ class Attaching:
         if attach is not None:
             self.begin(now, attach)
 
-    def _refuse(self, now: float, attach: Attach, reason: str) -> None:
+    def _refuse(self, now: float, attach: Attach, reason: str, code: Code = "") -> None:
         if attach.session is not None:
-            self._state.tell(attach.session, Refused(attach.request, reason[:1000]))
+            self._state.tell(attach.session, Refused(attach.request, reason[:1000], code))
         self._leaving.abandon(now, attach.key)
 
     def _is_answered(self, attach: Attach, who: str) -> bool:
@@ -130,12 +143,13 @@ class Attaching:
                 self._find(now, attach)
             else:
                 name = attach.frame.subscription
-                self._refuse(now, attach, f"no broker has a durable subscription {name!r}")
+                reason = f"no broker has a durable subscription {name!r}"
+                self._refuse(now, attach, reason, UNKNOWN)
             return
         if found is None or (known is not None and known.number > found.number):
             assert known is not None
             attach.number = known.number + 1
-            self._hold_all(now, attach, attach.frame.ticks)
+            self._resume(now, attach, attach.frame.ticks)
             return
         attach.number = found.number + 1
         filter = Filter.parse(found.filter, self._state.limits)
@@ -143,9 +157,17 @@ class Attaching:
             self._refuse(now, attach, other_filter(attach.frame.subscription))
             return
         attach.filter = filter
-        self._hold_all(now, attach, found.ticks)
+        self._resume(now, attach, found.ticks)
 
-    # -- holding --------------------------------------------------------------------------------
+    # -- resuming -------------------------------------------------------------------------------
+
+    def _resume(self, now: float, attach: Attach, ticks: dict[str, int]) -> None:
+        """Go on after these ticks; origins are asked to hold them once there is a place."""
+        attach.ticks = dict(ticks)
+        attach.is_resuming = True
+        self._commit(now, attach)
+
+    # -- asking for an explicit start -----------------------------------------------------------
 
     def _hold_all(self, now: float, attach: Attach, ticks: dict[str, int]) -> None:
         known = self._state.subscriptions.get(attach.key)
@@ -158,10 +180,8 @@ class Attaching:
             self._commit(now, attach)
 
     def _hold(self, now: float, attach: Attach, stream: str, tick: int) -> None:
-        requests = self._state.requests
         attach.ticks[stream] = min(tick, attach.ticks.get(stream, tick))
-        number = attach.asks[stream] = requests.number()
-        self._state.out += requests.ask(now, number, stream, Hold(number, tick), attach)
+        attach.asks[stream] = self._state.hold(now, stream, tick, attach)
 
     def _ask_times(self, now: float, attach: Attach) -> None:
         """Ask every origin which tick was the first at that time."""
@@ -189,20 +209,13 @@ class Attaching:
                 f"tick {asked.tick} of {source!r} does not exist; the newest is {answer.head}",
             )
             return
-        if source not in attach.holes:
-            attach.ticks[source] = asked.tick + ("hold-one-late" in self._state.plants)
+        attach.ticks[source] = asked.tick + ("hold-one-late" in self._state.plants)
         if self._is_answered(attach, source):
             self._commit(now, attach)
 
     def not_kept(self, now: float, source: str, attach: Attach, answer: NotKept) -> None:
         """A log does not reach back so far."""
-        frame = attach.frame
-        may_resume = frame.start == "resume" or (frame.number == 0 and source in attach.ticks)
-        if frame.quality == "durable" and may_resume:
-            first = attach.ticks[source] + 1
-            if answer.oldest > first:
-                attach.holes[source] = Hole(first, answer.oldest - 1, "retention")
-        elif frame.start != "beginning":
+        if attach.frame.start != "beginning":
             self._refuse(
                 now,
                 attach,
@@ -229,13 +242,15 @@ class Attaching:
             except LocalError as error:
                 self._refuse(now, attach, str(error))
                 return
+        self._leaving.stop_claims(subscription)
         subscription.number = max(subscription.number, attach.number)
-        subscription.is_claimed = False
+        subscription.is_claimed = subscription.is_stored = False
         subscription.is_counted = True
         closed = state.closed.pop(attach.key, None)
         if closed is not None:
             self._leaving.stop_claims(closed)
-        self._place_all(attach, subscription)
+            attach.is_new = False
+        self._place_all(now, attach, subscription)
         attach.is_committed = True
         if not subscription.is_durable:
             self._standing.stands(now, attach, subscription)
@@ -258,15 +273,20 @@ class Attaching:
             number=attach.number,
         )
         self._state.subscriptions[attach.key] = subscription
+        attach.is_new = not attach.is_resuming
         return subscription
 
-    def _place_all(self, attach: Attach, subscription: Subscription) -> None:
+    def _place_all(self, now: float, attach: Attach, subscription: Subscription) -> None:
         for stream, tick in attach.ticks.items():
             place = subscription.places.get(stream)
             if place is None or not place.covers(tick):
+                if place is not None:
+                    self._state.requests.close(place.hold)
                 place = Place(subscription, self._state.streams[stream], tick + 1)
                 subscription.places[stream] = place
                 place.stream.waiting.pop(subscription.key, None)
+                if attach.is_resuming:
+                    self._holding.begin(now, place)
             place.acked = max(place.acked, tick)
 
 

@@ -3,7 +3,7 @@
 Tables of the catalog:
 
     subscriptions   name → [client, filter, number, claimed, closed]
-    cursors         name NUL stream → [start, acked]
+    cursors         name NUL stream → [start, acked, held]
     edge            "run" → the number of the last run, one for each start at least (`asking`)
 
 A crash keeps any beginning of what was put and not synced. Hence the order of puts:
@@ -16,7 +16,8 @@ A crash keeps any beginning of what was put and not synced. Hence the order of p
    cursor whose ticks are gone. For subscriptions that end with their session the acknowledged tick
    counts; where there is no subscription, the position of the line.
 4. Ticks that are being asked to be held count as needed from that moment on. `Done` carries the
-   newest request number, so that one that was said before a hold cannot undo it.
+   newest request number, so that one that was said before a hold cannot undo it. When a hold is
+   not needed any more, `Done` gives it back.
 5. `Done` gets lost like everything carried: it is repeated, less and less often.
 """
 
@@ -60,6 +61,8 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True):
 
     start: int
     acked: int
+    #: Whether the origin is known to keep what comes after it.
+    is_held: bool = True
 
 
 _subscription_decoder = msgspec.msgpack.Decoder(SubscriptionRow)
@@ -78,6 +81,8 @@ class Cursors:
         self._state = state
         self._is_writing = False
         self._is_hasty = "done-unsynced" in state.plants
+        #: Places of durable subscriptions of which more is acknowledged than written.
+        self._moved: dict[Place, None] = {}
         #: Keys of cursors that belong to nobody.
         self._orphans: list[str] = []
 
@@ -103,6 +108,8 @@ class Cursors:
             place = owner.places[stream] = Place(owner, state.streams[stream], cursor.start)
             place.sent = place.told = place.acked = cursor.acked
             place.written = place.synced = cursor.acked
+            if not cursor.is_held:
+                place.mode = "holding"
 
     def start(self) -> None:
         """Put the number of this run, and sweep what a crash left behind."""
@@ -126,7 +133,8 @@ class Cursors:
         """Remember where a durable subscription stands."""
         place.written = place.acked
         key = f"{place.subscription.name}\0{place.stream.name}"
-        self._state.put(CURSORS, key, _encoder.encode(CursorRow(place.start, place.acked)))
+        row = CursorRow(place.start, place.acked, place.mode != "holding")
+        self._state.put(CURSORS, key, _encoder.encode(row))
 
     def forget(self, subscription: Subscription, is_closed: bool = False) -> None:
         """Forget a durable subscription, or all but that it is closed."""
@@ -159,16 +167,28 @@ class Cursors:
             place.synced = max(place.synced, tick)
         self.tell_done(now)
 
+    def moved(self, place: Place) -> None:
+        """More was acknowledged."""
+        if place.subscription.quality == "durable":
+            self._moved[place] = None
+
     def _write_changed(self) -> list[tuple[Place, int]]:
         written = []
-        for subscription in self._state.subscriptions.values():
-            if not subscription.is_durable or subscription.is_leaving:
-                continue
-            for place in subscription.places.values():
-                if place.acked > place.written:
-                    self.put_cursor(place)
-                    written.append((place, place.acked))
+        for place in self._moved:
+            leaves = place.subscription.is_leaving or not self._is_here(place)
+            if place.acked > place.written and not leaves:
+                self.put_cursor(place)
+                written.append((place, place.acked))
+        self._moved.clear()
         return written
+
+    def _is_here(self, place: Place) -> bool:
+        """Whether a place is anybody's."""
+        subscription = place.subscription
+        return (
+            self._state.subscriptions.get(subscription.key) is subscription
+            and subscription.places.get(place.stream.name) is place
+        )
 
     # -- origins --------------------------------------------------------------------------------
 
@@ -177,9 +197,9 @@ class Cursors:
         state = self._state
         if not state.requests.is_open:
             return
-        floors = self._floors()
+        held = self._held()
         for stream in state.streams.values():
-            tick = self._done(stream, floors)
+            tick = self._done(stream, held)
             if tick is None:
                 continue
             is_news = tick > stream.done_told
@@ -191,29 +211,29 @@ class Cursors:
                 state.carry(stream.name, Done(tick, state.requests.last_number))
             state.done_at = min(state.done_at, stream.done_again_at)
 
-    def _floors(self) -> dict[str, int]:
-        """Stream → the tick up to which no subscription needs anything."""
-        state = self._state
-        floors: dict[str, int] = {}
-        for subscription in state.subscriptions.values():
-            if subscription.quality == "best-effort" or not subscription.is_counted:
-                continue
-            by_disk = subscription.is_durable and not self._is_hasty
-            for stream, place in subscription.places.items():
-                tick = place.synced if by_disk else place.acked
-                floors[stream] = min(floors.get(stream, tick), tick)
-        for attach in state.attaches.values():
+    def _held(self) -> dict[str, int]:
+        """Stream → the tick up to which nobody who wants a subscription needs anything."""
+        held: dict[str, int] = {}
+        for attach in self._state.attaches.values():
             for stream, tick in attach.ticks.items():
-                floors[stream] = min(floors.get(stream, tick), tick)
-        return floors
+                held[stream] = min(held.get(stream, tick), tick)
+        return held
 
-    def _done(self, stream: Stream, floors: dict[str, int]) -> int | None:
-        floor = floors.get(stream.name)
+    def _needs_after(self, place: Place) -> int | None:
+        """The tick up to which a place needs nothing any more; None if it is nobody's."""
+        subscription = place.subscription
+        if not self._is_here(place) or not subscription.is_counted:
+            return None
+        by_disk = subscription.quality == "durable" and not self._is_hasty
+        return place.synced if by_disk else place.acked
+
+    def _done(self, stream: Stream, held: dict[str, int]) -> int | None:
         if not stream.line.is_placed:
             # What a client claims to have may be beyond what there is.
             return None
-        position = stream.line.position
-        return position if floor is None else min(floor, position)
+        needed = stream.needed.least(self._needs_after)
+        ticks = (stream.line.position, needed, held.get(stream.name))
+        return min(tick for tick in ticks if tick is not None)
 
 
 def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[Subscription, bool]:
@@ -223,6 +243,7 @@ def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[Subscriptio
         name, name, stored.client, filter, quality="durable", number=stored.number
     )
     subscription.is_claimed = stored.is_claimed
+    subscription.is_stored = True
     return subscription, stored.is_closed
 
 

@@ -19,6 +19,8 @@ nothing but a comparison of versions. Rules:
    however many there are.
 """
 
+from collections.abc import Hashable, Sequence
+
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.reading import is_addressed, is_beyond_limits, matching, read
@@ -30,12 +32,16 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Datum, Hole
 from anabranch.model.version import NOTHING, Version
 
+#: Who wants an event; None if it has to be read for that.
+Wanted = Sequence[Hashable] | None
+#: So many events are asked about at once, fewer one by one.
+_MANY = 4
 #: Ticks a line may move before clients are told that there was nothing for them: so many, or so
 #: many for each of them where they are many.
 PROGRESS_TICKS = 64
-PROGRESS_TICKS_EACH = 4
-#: Where there are more than this, they are told so many times less often.
-PROGRESS_CROWD = 1_024
+PROGRESS_TICKS_EACH = 16
+#: Where there are more than this, so many are told at a time.
+PROGRESS_CROWD = 256
 
 
 class Delivery:
@@ -54,13 +60,14 @@ class Delivery:
     def advance(self, now: float, stream: Stream, runs: list[Run]) -> None:
         """The line has passed these runs on."""
         touched: dict[str, Place] = {}
-        for run in runs:
+        wanted = self._wanted(stream, runs)
+        for number, run in enumerate(runs):
             if stream.waiting and not run.reason:
                 self._start(now, stream, run.first, run.version)
             if not stream.live:
                 continue
             if run.datum is not None:
-                self._datum(now, stream, run, touched)
+                self._datum(now, stream, run, wanted[number] if wanted else None, touched)
             if run.reason:
                 self._withheld(stream, run, touched)
             elif run.datum is None and stream.floor() > run.version and not self._trusts_silence:
@@ -68,26 +75,49 @@ class Delivery:
         for place in touched.values():
             self.flush(place)
         self.start_resting(now, stream)
-        moved = stream.line.position - stream.progress_at
-        if moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * len(stream.live):
+        moved, crowd = stream.line.position - stream.progress_at, len(stream.live)
+        is_far = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
+        if is_far and crowd <= PROGRESS_CROWD:
             self.progress(stream)
 
-    def _datum(self, now: float, stream: Stream, run: Run, touched: dict[str, Place]) -> None:
-        envelope = read(run, self._state.limits)
+    def _wanted(self, stream: Stream, runs: list[Run]) -> list[Wanted] | None:
+        """Who wants each of many events, as far as that can be told of all at once."""
+        if len(runs) < _MANY or not (stream.live or stream.waiting):
+            return None
+        bodies = [b"" if run.datum is None else run.datum.body for run in runs]
+        return self._state.index.match_bodies(bodies, self._state.limits)
+
+    def _datum(
+        self, now: float, stream: Stream, run: Run, wanted: Wanted, touched: dict[str, Place]
+    ) -> None:
         datum = run.datum
-        if envelope is None or datum is None or is_beyond_limits(now, run, envelope, stream.hops):
-            return
-        live = stream.live
-        for key in matching(run, envelope, self._state.index):
+        if wanted is None:
+            wanted = self._readers(now, stream, run)
+        assert datum is not None
+        live, tick = stream.live, datum.tick
+        for key in wanted:
             place = live.get(key)
-            if place is None or run.first <= place.sent:
-                continue
-            if not is_addressed(envelope, place.subscription.client) and not self._tells_all:
+            if place is None or tick <= place.sent:
                 continue
             if self.push(place, datum):
                 touched[place.subscription.key] = place
             else:
-                self._overflow(now, place, run.first - 1)
+                self._overflow(now, place, tick - 1)
+
+    def _readers(self, now: float, stream: Stream, run: Run) -> list[Hashable]:
+        """Who wants one event and may have it."""
+        envelope = read(run, self._state.limits)
+        if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
+            return []
+        wanted = matching(run, envelope, self._state.index)
+        if not envelope.header.control.destinations or self._tells_all:
+            return wanted
+        places = [(key, stream.live.get(key)) for key in wanted]
+        return [
+            key
+            for key, place in places
+            if place is not None and is_addressed(envelope, place.subscription.client)
+        ]
 
     def push(self, place: Place, datum: Datum) -> bool:
         """Put an event into the next frame, if there is room for it."""
@@ -156,14 +186,21 @@ class Delivery:
         place.told = max(place.told, last)
 
     def progress_in_time(self, now: float, stream: Stream) -> None:
-        """The same, when it is time for so many."""
-        crowd = len(stream.live) + len(stream.behind)
-        if now >= stream.progress_due or crowd <= PROGRESS_CROWD:
-            stream.progress_due = now + self._state.options.done_every_s * crowd / PROGRESS_CROWD
-            self.progress(stream)
-        elif stream.line.position > stream.progress_at:
+        """The same, in its turn, for as many as can be told at a time."""
+        if not stream.progress_places:
+            if len(stream.live) + len(stream.behind) <= PROGRESS_CROWD:
+                self.progress(stream)
+                return
+            stream.progress_at = stream.line.position
+            stream.progress_places = [*stream.behind.values(), *stream.live.values()]
+        places = stream.progress_places
+        for place in places[-PROGRESS_CROWD:]:
+            if place.mode in {"live", "behind"}:
+                self.tell_through(place)
+        del places[-PROGRESS_CROWD:]
+        if places or stream.line.position > stream.progress_at:
             # The last ones hear of it too, when nothing else comes.
-            self._state.done_at = min(self._state.done_at, stream.progress_due)
+            self._state.touch(now)
 
     def progress(self, stream: Stream) -> None:
         """Tell clients how far the stream has gone for them."""
@@ -251,19 +288,22 @@ class Delivery:
 
     def ack(self, now: float, subscription: Subscription, frame: Ack) -> None:
         """The client has dealt with what it got."""
+        places = subscription.places
         for stream, tick in frame.ticks.items():
-            place = subscription.places.get(stream)
+            place = places.get(stream)
             if place is None or tick > place.told:
                 raise RemoteError(
                     f"subscription {subscription.name!r} acknowledges tick {tick} of {stream!r},"
                     " which was never sent"
                 )
         for stream, tick in frame.ticks.items():
-            place = subscription.places[stream]
+            place = places[stream]
             if tick <= place.acked:
                 continue
             place.acked = tick
-            while place.flight and place.flight[0] <= tick:
-                place.flight.popleft()
+            self._cursors.moved(place)
+            flight = place.flight
+            while flight and flight[0] <= tick:
+                flight.popleft()
                 subscription.unacked -= 1
         self._state.touch(now)

@@ -10,25 +10,30 @@ comes to the part that knows about it:
     subscribing   what a request must be like        attaching   the way to a subscription
     standing      the moment it stands               leaving     how it ends
     delivery      the live path                      behind      replays
-    ownership     which edge a durable one is at     cursors     what the disk has; `Done`
-    asking        requests that are repeated         reading     events, and their limits
+    holding       what origins are asked to keep     ownership   which edge a durable one is at
+    cursors       what the disk has; `Done`          asking      requests that are repeated
+    connecting    who a session belongs to           reading     events, and their limits
 
 It also looks after gaps in lines: they are asked for as long as a live subscription needs every
 tick, and jumped over otherwise, but not for a head alone that is too far to be believed.
 
 1. A stream exists for every edge of the network. Knowledge of any other one breaks the protocol.
-2. A client has one session. A newer one takes the place of the older one, which is cut.
+2. A client has one session. A newer one takes the place of the older one, which is cut. So are
+   all of them when the broker departs (`departing`), and later whoever wants a subscription.
 3. A frame that breaks the protocol raises `RemoteError` before anything has changed.
 
 State: durable subscriptions and cursors are in the catalog, everything else is safe to lose.
 """
 
+from anabranch.core import departing
 from anabranch.core.asks import Ask
-from anabranch.core.contract import CutClient, Recovered
+from anabranch.core.contract import Recovered
 from anabranch.core.edge.attaching import Attaching
 from anabranch.core.edge.behind import Behind
+from anabranch.core.edge.connecting import Connecting
 from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.holding import Holding
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.ownership import Ownership
 from anabranch.core.edge.standing import Standing
@@ -47,11 +52,17 @@ from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream
 from anabranch.core.line import Run, runs_of
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival
-from anabranch.model.client_frames import Ack, AnyClientFrame, Connect, Cut, Subscribe, Unsubscribe
-from anabranch.model.errors import EventError, RemoteError
+from anabranch.model.client_frames import (
+    Ack,
+    Alive,
+    AnyClientFrame,
+    Connect,
+    Subscribe,
+    Unsubscribe,
+)
+from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (
-    PROTOCOL_VERSION,
     Answer,
     AnyCarried,
     Claim,
@@ -65,7 +76,6 @@ from anabranch.model.frames import (
     Yield,
 )
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name
 from anabranch.model.network import Network
 from anabranch.model.version import Version
 
@@ -97,9 +107,13 @@ class Edge:
         self._delivery = Delivery(state, self._cursors, self._leaving)
         self._behind = Behind(state, self._delivery)
         self._ownership = Ownership(state, self._cursors, self._leaving)
-        self._standing = Standing(state, self._delivery, self._behind, self._ownership)
-        self._attaching = Attaching(state, self._cursors, self._leaving, self._standing)
+        leaving, behind, ownership = self._leaving, self._behind, self._ownership
+        self._holding = Holding(state, self._cursors, leaving, behind, ownership)
+        self._standing = Standing(state, leaving, self._delivery, behind, ownership)
+        self._attaching = Attaching(state, self._cursors, leaving, self._holding, self._standing)
+        self._connecting = Connecting(state, leaving)
         self._subscribing = Subscribing(state, self._attaching, self._standing)
+        self._is_departing = False
         self._cursors.recover(recovered.catalog)
         state.touch(now)
 
@@ -111,10 +125,24 @@ class Edge:
         state.sync(RunStored())
         for subscription in state.subscriptions.values():
             self._standing.register(subscription)
+            self._holding.go_on(now, subscription)
         for subscription in (*state.subscriptions.values(), *state.closed.values()):
             if not subscription.is_claimed:
                 self._ownership.claim(now, subscription)
         return state.result()
+
+    def depart(self, now: float) -> list[Ask]:
+        """Serve nobody any more."""
+        self._state.begin()
+        self._is_departing = True
+        for session in list(self._state.sessions.values()):
+            self._connecting.cut(now, session, departing.REASON)
+        return self._state.result()
+
+    def kept(self) -> list[str]:
+        """The subscriptions that the disk has: those that end, or ended, among them."""
+        durable = [each.name for each in self._state.subscriptions.values() if each.is_durable]
+        return [*durable, *self._state.closed, *self._state.attaches]
 
     # -- clients --------------------------------------------------------------------------------
 
@@ -145,7 +173,7 @@ class Edge:
         self._state.begin()
         left = self._state.sessions.get(session)
         if left is not None:
-            self._end_session(now, left)
+            self._connecting.over(now, left)
         return self._state.result()
 
     def client_full(self, now: float, session: int, full: bool) -> list[Ask]:
@@ -168,46 +196,22 @@ class Edge:
             # It was cut; what it sent before it heard of that is void.
             return state.result()
         if isinstance(frame, Connect):
-            self._connect(now, known, frame)
+            self._connecting.connect(now, known, frame)
         elif not known.client:
             raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
         elif isinstance(frame, Ack):
             self._ack(now, known, frame)
+        elif isinstance(frame, Subscribe) and self._is_departing:
+            self._connecting.cut(now, known, departing.REASON)
         elif isinstance(frame, Subscribe):
             self._subscribing.subscribe(now, known, frame)
         elif isinstance(frame, Unsubscribe):
             self._leaving.unsubscribe(now, known, frame)
+        elif isinstance(frame, Alive):
+            state.tell(known, frame)
         else:
             raise RemoteError(f"a client does not send {type(frame).__name__}")
         return state.result()
-
-    def _connect(self, now: float, session: Session, frame: Connect) -> None:
-        state = self._state
-        if session.client:
-            raise RemoteError(f"client {session.client!r} connects twice in one session")
-        if frame.protocol_version != PROTOCOL_VERSION:
-            raise RemoteError(
-                f"a client speaks protocol version {frame.protocol_version};"
-                f" this broker speaks {PROTOCOL_VERSION}"
-            )
-        try:
-            check_name(frame.client, "client", state.limits.name_bytes_max)
-        except EventError as error:
-            raise RemoteError(str(error)) from error
-        older = state.clients.get(frame.client)
-        if older is not None:
-            reason = "the client has connected anew"
-            state.tell(older, Cut("", reason))
-            self._end_session(now, older)
-            state.out.append(CutClient(older.number, reason))
-        session.client = frame.client
-        state.clients[frame.client] = session
-
-    def _end_session(self, now: float, session: Session) -> None:
-        del self._state.sessions[session.number]
-        if self._state.clients.get(session.client) is session:
-            del self._state.clients[session.client]
-        self._leaving.session_over(now, session)
 
     def _ack(self, now: float, session: Session, frame: Ack) -> None:
         key = session.names.get(frame.subscription)
@@ -303,12 +307,21 @@ class Edge:
         if not isinstance(requests.content(answer.request), _ANSWERS[type(answer)]):
             raise RemoteError(f"{source!r} answers with {type(answer).__name__}: not to the point")
         if isinstance(about, Place):
-            if isinstance(answer, Answer):
-                self._behind.answer(now, about, answer)
-            elif isinstance(answer, NotKept):
-                self._behind.not_kept(now, about, answer)
+            self._place_answered(now, about, answer)
         elif isinstance(about, Attach):
             self._attach_answered(now, source, about, answer)
+
+    def _place_answered(
+        self, now: float, place: Place, answer: Answer | NotKept | Held | Found
+    ) -> None:
+        if isinstance(answer, Held):
+            self._holding.held(now, place, answer)
+        elif isinstance(answer, NotKept) and answer.request == place.hold:
+            self._holding.not_kept(now, place, answer)
+        elif isinstance(answer, NotKept):
+            self._behind.not_kept(now, place, answer)
+        elif isinstance(answer, Answer):
+            self._behind.answer(now, place, answer)
 
     def _attach_answered(
         self, now: float, source: str, attach: Attach, answer: Answer | NotKept | Held | Found

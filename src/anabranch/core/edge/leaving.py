@@ -7,12 +7,15 @@
    yet, what stays is its name and number, *closed*, until they have: a former owner that comes back
    must not find itself the only one.
 3. *Client gone.* A durable subscription stays, behind and without a session, where its client's
-   acknowledgements were. Others end with their session.
-4. *Cut.* A subscription ends though its client did not ask; it is told why.
+   acknowledgements were. Others end with their session. A durable one that was never anywhere else,
+   and whose client left before it could hear that it stands, is taken back: nobody would ever come
+   for it, and it would keep logs from being released.
+4. *Cut.* A subscription ends though its client did not ask; it is told why. A durable one stays,
+   without a session.
 """
 
 from anabranch.core.edge.cursors import Cursors
-from anabranch.core.edge.state import EndStored, State
+from anabranch.core.edge.state import EndStored, State, YieldStored
 from anabranch.core.edge.subscriptions import Session, Subscription
 from anabranch.model.client_frames import Cut, Refused, Unsubscribe, Unsubscribed
 
@@ -38,7 +41,8 @@ class Leaving:
         for place in subscription.places.values():
             place.stream.leave(place)
             state.requests.close(place.ask)
-            place.ask = 0
+            state.requests.close(place.hold)
+            place.ask = place.hold = 0
         for stream in state.streams.values():
             stream.waiting.pop(subscription.key, None)
         self.stop_claims(subscription)
@@ -61,11 +65,21 @@ class Leaving:
         self._state.touch(now)
 
     def cut(self, now: float, subscription: Subscription, reason: str) -> None:
-        """End a subscription that ends with its session, and tell its client."""
-        assert not subscription.is_durable
+        """End what a client gets, and tell it; a durable subscription stays without it."""
         if subscription.session is not None:
-            self._state.tell(subscription.session, Cut(subscription.name, reason))
-        self.remove(now, subscription)
+            self._state.tell(subscription.session, Cut(subscription.name, reason[:1000]))
+        if subscription.is_durable:
+            self.detach(subscription)
+        else:
+            self.remove(now, subscription)
+
+    def take_back(self, now: float, subscription: Subscription) -> None:
+        """Nobody ever heard of this durable subscription, and nobody waits for it."""
+        subscription.is_leaving = True
+        self.stop(subscription)
+        self._cursors.forget(subscription)
+        self._state.sync(YieldStored(subscription))
+        self._state.touch(now)
 
     # -- the client is gone ---------------------------------------------------------------------
 

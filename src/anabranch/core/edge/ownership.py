@@ -4,13 +4,16 @@ Clients roam. The client raises the ownership number whenever it attaches, so of
 think a subscription is theirs, the one with the higher number is right. Rules:
 
 1. An edge that has taken over a subscription, with everything it needs held and on disk, claims it
-   from all other edges, again and again, until each has yielded.
+   from all other edges, again and again, until each has yielded. It does not before: a former owner
+   that yields lets go of what the subscription needs.
 2. An edge that is claimed from, with a lower number, serves the subscription no longer, forgets it
    on disk, and only then yields. Until then its cursors count, so that origins keep what the new
    owner asked to be held. One that has a higher number answers with its own claim. One that does
    not have the subscription yields at once. Of equal numbers the greater name of an edge wins.
 3. While a client is attaching here, claims are left unanswered: the outcome decides. A claim with a
-   higher number than the one that is attaching ends the attempt.
+   higher number than the one that is attaching ends the attempt. A subscription that stands while
+   origins have not answered (`holding`) yields to a higher number, and leaves a lower one
+   unanswered: its own claim will follow, and not before.
 4. Whoever is asked who owns a subscription tells number, filter and ticks, or number 0.
 
 State: number, and whether all have yielded, are in the catalog. A restart claims again where it is
@@ -39,8 +42,10 @@ class Ownership:
     # -- claiming -------------------------------------------------------------------------------
 
     def claim(self, now: float, subscription: Subscription) -> None:
-        """Claim a subscription from all other edges."""
+        """Claim a subscription from all other edges, if it has here all that it needs."""
         state = self._state
+        if not self._may_claim(subscription):
+            return
         self._leaving.stop_claims(subscription)
         subscription.is_claimed = not state.others
         for edge in state.others:
@@ -48,6 +53,13 @@ class Ownership:
             subscription.claims[edge] = number
             content = Claim(subscription.name, subscription.number)
             state.out += state.requests.ask(now, number, edge, content, subscription)
+
+    def _may_claim(self, subscription: Subscription) -> bool:
+        if subscription.is_leaving:
+            # It has ended, and needs nothing any more.
+            return True
+        is_held = not subscription.is_holding or "claim-before-held" in self._state.plants
+        return subscription.is_stored and is_held
 
     def yielded(self, source: str, frame: Yield) -> None:
         """Another edge does not have the subscription, or not any more."""
@@ -83,7 +95,7 @@ class Ownership:
                 state.claimants.setdefault(name, {})[source] = frame.number
             elif self._is_higher(source, frame, subscription.number):
                 self._give_up(now, subscription, source, frame.number)
-            else:
+            elif self._may_claim(subscription):
                 state.carry(source, Claim(name, subscription.number))
         elif closed is not None and not self._is_higher(source, frame, closed.number):
             state.carry(source, Claim(name, closed.number))

@@ -1,17 +1,19 @@
 """The moment a subscription stands: its client is told, and it begins to be served.
 
 What the client hears, in this order: that the subscription stands, with which number and where it
-resumes; for each stream that it did not name itself, from which tick on it gets every match; and
-what is withheld. Only then come deliveries. The same is done for a durable subscription after a
-restart, but for the client, who is not there.
+resumes; for each stream that it did not name itself, from which tick on it gets every match. Only
+then come deliveries, and what is withheld.
 
 1. On streams on which the subscription has a place it goes on behind, after what its client has
-   dealt with; on all others it waits for its start.
-2. A durable subscription whose client left in the meantime stands all the same, without a session.
+   dealt with; on all others it waits for its start. Where the origin has not answered yet that it
+   keeps what is needed, it goes on when that has come (`holding`).
+2. A durable subscription whose client left in the meantime stands all the same, without a session,
+   if it may have been told that it stands, here or elsewhere. A new one is taken back.
 """
 
 from anabranch.core.edge.behind import Behind
 from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.ownership import Ownership
 from anabranch.core.edge.state import StartStored, State
 from anabranch.core.edge.subscriptions import Attach, Session, Subscription
@@ -22,9 +24,15 @@ class Standing:
     """Lets subscriptions stand. See the top of this module."""
 
     def __init__(
-        self, state: State, delivery: Delivery, behind: Behind, ownership: Ownership
+        self,
+        state: State,
+        leaving: Leaving,
+        delivery: Delivery,
+        behind: Behind,
+        ownership: Ownership,
     ) -> None:
         self._state = state
+        self._leaving = leaving
         self._delivery = delivery
         self._behind = behind
         self._ownership = ownership
@@ -41,6 +49,10 @@ class Standing:
         elif current is not None and current.is_committed:
             # A later one is on its way to the disk, and will do all this.
             return
+        if current is attach and attach.is_new and attach.session is None:
+            self._leaving.take_back(now, subscription)
+            return
+        subscription.is_stored = True
         for place in subscription.places.values():
             place.synced = max(place.synced, place.written)
         self.register(subscription)
@@ -73,12 +85,9 @@ class Standing:
             place.sent = place.told = place.acked
             if place.stream.name not in listed:
                 self._delivery.tell_start(place)
-            hole = attach.holes.get(place.stream.name)
-            if hole is not None and hole.last > place.sent:
-                self._delivery.withhold(place, hole.first, hole.last, hole.reason)
-                place.sent = hole.last
         for place in places:
-            self._behind.resume(now, place)
+            if place.mode == "behind":
+                self._behind.resume(now, place)
 
     def tell(self, subscription: Subscription, session: Session, request: int) -> None:
         """Tell the client that the subscription stands."""

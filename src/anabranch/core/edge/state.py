@@ -8,17 +8,18 @@ Syncs are asked for by ticket. With each ticket a note is kept of what it waits 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from anabranch.core.asks import Ask, CarryTo, ChangeInterest, SyncPlease
 from anabranch.core.contract import Note, Put, SendClient
-from anabranch.core.edge.asking import Requests
+from anabranch.core.edge.asking import About, Requests
 from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Subscription
 from anabranch.core.line import Line
 from anabranch.core.options import Options
 from anabranch.matching.index import MatchIndex
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried
+from anabranch.model.frames import AnyCarried, Hold
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
@@ -103,8 +104,6 @@ class State:
         self.sessions: dict[int, Session] = {}
         #: Client → its session.
         self.clients: dict[str, Session] = {}
-        #: The filters of all subscriptions by key.
-        self.index = MatchIndex(limits=limits)
         self.requests = Requests(run, options.ask_again_s)
         #: Keys waiting for the disk to forget a subscription → edges that claim it, and as what.
         self.claimants: dict[str, dict[str, int]] = {}
@@ -119,13 +118,19 @@ class State:
         self._ticket = 0
         self._tickets: dict[int, Stored] = {}
 
+    @cached_property
+    def index(self) -> MatchIndex:
+        """The filters of all subscriptions by key; made for the first one, because it is large."""
+        return MatchIndex(limits=self.limits)
+
     # -- a step ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """A step begins; what a broken one left undone is forgotten."""
         self.out = []
-        self._added = {}
-        self._removed = []
+        if self._added or self._removed:
+            self._added = {}
+            self._removed = []
 
     def result(self) -> list[Ask]:
         """All effects of this step."""
@@ -136,6 +141,15 @@ class State:
     def carry(self, target: str, content: AnyCarried) -> None:
         """Send something to a broker, once."""
         self.out.append(CarryTo(target, content))
+
+    def hold(self, now: float, name: str, tick: int, about: About) -> int:
+        """Ask an origin to keep what comes after a tick; returns the request."""
+        number = self.requests.number()
+        stream = self.streams[name]
+        # Whatever was said before, it is news when the hold is not needed any more.
+        stream.done_told = min(stream.done_told, tick)
+        self.out += self.requests.ask(now, number, name, Hold(number, tick), about)
+        return number
 
     def tell(self, session: Session, frame: AnyClientFrame) -> None:
         """Send a frame to a client."""

@@ -6,8 +6,11 @@ a frame that no client could send in earnest costs the session. Rules:
 1. A name stands for one subscription per session. A repeated request for the same one is answered
    again; a different one under the same name is refused.
 2. A durable subscription belongs to the client that made it.
-3. Only a durable one resumes. Best effort begins now.
+3. A durable one resumes, and a reliable one after ticks that its client has. Best effort begins
+   now.
 4. The numbers of subscriptions per edge and per session are bounded.
+5. Whoever resumes may name streams that have left the network since. There is nothing to go on with
+   there; they are passed over.
 """
 
 from msgspec.structs import replace
@@ -35,6 +38,7 @@ class Subscribing:
 
     def subscribe(self, now: float, session: Session, frame: Subscribe) -> None:
         """A client wants a subscription."""
+        frame = self._without_gone(frame)
         is_durable = frame.quality == "durable"
         key = frame.subscription if is_durable else f"{session.client}\0{frame.subscription}"
         try:
@@ -51,11 +55,19 @@ class Subscribing:
         else:
             self._attaching.begin(now, Attach(key, session, frame, filter))
 
+    def _without_gone(self, frame: Subscribe) -> Subscribe:
+        """Rule 5."""
+        streams = self._state.streams
+        if frame.start != "resume" or frame.ticks.keys() <= streams.keys():
+            return frame
+        return replace(frame, ticks={s: tick for s, tick in frame.ticks.items() if s in streams})
+
     def _refuse(self, session: Session, frame: Subscribe, reason: str) -> None:
         self._state.tell(session, Refused(frame.request, reason[:1000]))
 
     def _filter(self, frame: Subscribe) -> Filter | None:
-        if not frame.filter and frame.start == "resume" and frame.number == 0:
+        asks_owner = frame.start == "resume" and frame.number == 0 and frame.quality == "durable"
+        if not frame.filter and asks_owner:
             return None
         filter = Filter.parse(frame.filter, self._state.limits)
         # Whether its normal form is within the limits shows only when it is made.
@@ -99,10 +111,10 @@ class Subscribing:
         )
 
     def _start_objection(self, frame: Subscribe) -> str:
-        if frame.start == "resume" and frame.quality != "durable":
-            return "only a durable subscription can be resumed; subscribe anew"
         if frame.start != "now" and frame.quality == "best-effort":
             return "a best-effort subscription starts now; ask for a reliable one"
+        if frame.start == "resume" and frame.quality != "durable" and not frame.ticks:
+            return "a reliable subscription resumes after ticks; say which, or subscribe anew"
         for stream, tick in frame.ticks.items():
             if stream not in self._state.streams:
                 return f"there is no stream {stream!r}"

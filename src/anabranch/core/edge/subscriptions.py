@@ -1,8 +1,10 @@
 """Who wants what at an edge, and where each subscription stands on each stream.
 
 A *subscription* has a *place* on every stream on which it has started. Until then it waits there.
-A place is in one of three modes:
+A place is in one of four modes:
 
+    holding    the client brought the tick, and the origin has not answered yet that it keeps what
+               comes after it (`holding`); nothing is delivered
     starting   a durable start that is not on disk yet; nothing is delivered
     live       follows the line; the line's position is its position
     behind     has a position of its own, and gets what matches by replays, if a client is there
@@ -26,13 +28,14 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Literal
 
+from anabranch.core.edge.needed import Needed
 from anabranch.core.line import Line
 from anabranch.model.client_frames import Quality, Subscribe
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Datum, Found, Hole
+from anabranch.model.frames import Datum, Found
 from anabranch.model.version import NOTHING, Version
 
-Mode = Literal["starting", "live", "behind"]
+Mode = Literal["holding", "starting", "live", "behind"]
 
 
 class Session:
@@ -62,6 +65,7 @@ class Subscription:
         "is_counted",
         "is_leaving",
         "is_registered",
+        "is_stored",
         "key",
         "name",
         "number",
@@ -94,6 +98,8 @@ class Subscription:
         #: Other edges that have not yielded to this number yet → the request about it.
         self.claims: dict[str, int] = {}
         self.is_claimed = False
+        #: Whether the disk has it with its number and all its ticks.
+        self.is_stored = False
         self.is_leaving = False
         #: Whether origins keep what it needs; always, but for a planted bug.
         self.is_counted = True
@@ -102,6 +108,11 @@ class Subscription:
     def is_durable(self) -> bool:
         """Whether it outlives its session."""
         return self.quality == "durable"
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether an origin has not answered yet that it keeps what is needed."""
+        return any(place.mode == "holding" for place in self.places.values())
 
     @property
     def room(self) -> int:
@@ -126,6 +137,7 @@ class Place:
         "batch",
         "batch_bytes",
         "flight",
+        "hold",
         "mode",
         "needs",
         "sent",
@@ -160,6 +172,10 @@ class Place:
         self.batch_bytes = 0
         #: The replay that is asked for; 0 if none.
         self.ask = 0
+        #: The request to the origin to keep what is needed; 0 if none.
+        self.hold = 0
+        if subscription.quality != "best-effort":
+            stream.needed.enter(self, start - 1)
 
     def covers(self, tick: int) -> bool:
         """Whether what comes after a tick is all within this place."""
@@ -187,9 +203,10 @@ class Stream:
         "line",
         "live",
         "name",
+        "needed",
         "needing",
         "progress_at",
-        "progress_due",
+        "progress_places",
         "waiting",
     )
 
@@ -205,13 +222,15 @@ class Stream:
         self.live: dict[Hashable, Place] = {}
         #: Those that are behind and have a session.
         self.behind: dict[str, Place] = {}
+        #: What all places need of it.
+        self.needed = Needed()
         #: How many live ones need every tick.
         self.needing = 0
         self._floor: Version | None = NOTHING
         #: Where the line was when all clients were last told how far it goes.
         self.progress_at = 0
-        #: When it is time to tell a crowd again.
-        self.progress_due = 0.0
+        #: Those that are yet to be told, the last one first.
+        self.progress_places: list[Place] = []
         #: What the origin was told (−1 for nothing), when to say it again, and after how many
         #: intervals then.
         self.done_told = -1
@@ -267,8 +286,9 @@ class Attach:
         "filter",
         "found",
         "frame",
-        "holes",
         "is_committed",
+        "is_new",
+        "is_resuming",
         "key",
         "number",
         "request",
@@ -288,12 +308,14 @@ class Attach:
         self.number = frame.number
         #: Stream → the tick after which to begin; held, or asked to be.
         self.ticks: dict[str, int] = {}
-        #: Stream → what its log does not have any more.
-        self.holes: dict[str, Hole] = {}
         #: Streams and edges that have to answer first → the request.
         self.asks: dict[str, int] = {}
         #: What the best owner said, and how often nobody was one.
         self.found: Found | None = None
         self.rounds = 0
-        #: Whether it is in the catalog, though perhaps not on disk.
+        #: Whether it goes on after ticks that its client has had.
+        self.is_resuming = False
+        #: Whether it is in the catalog, though perhaps not on disk,
         self.is_committed = False
+        #: and was nowhere before.
+        self.is_new = False

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.client_frames import AnyClientFrame, Code
 
 StartKind = Literal["now", "beginning", "tick", "time", "resume"]
 
@@ -91,6 +91,8 @@ class TellPublishRefused(SessionEffect, frozen=True):
     sequence: int
     reason: str
     final: bool
+    #: The higher incarnation that has begun, if this one is over for that; 0 otherwise.
+    begun: int = 0
 
 
 class TellStands(SessionEffect, frozen=True):
@@ -145,6 +147,8 @@ class TellCut(SessionEffect, frozen=True):
     subscription: str
     reason: str
     standing: Standing | None = None
+    #: As in the frame `Cut`.
+    code: Code = ""
 
 
 class TellRefused(SessionEffect, frozen=True):
@@ -153,6 +157,8 @@ class TellRefused(SessionEffect, frozen=True):
     subscription: str
     reason: str
     standing: Standing | None = None
+    #: As in the frame `Refused`.
+    code: Code = ""
 
 
 SessionEffects = list[SessionEffect]

@@ -186,7 +186,8 @@ class Publishing:
             self._refusals = min(2 * self._refusals, _PATIENCE_MAX)
         if self._sent == self._confirmed:
             self._resend_at = None
-        return [TellPublishRefused(self._incarnation, frame.sequence, frame.reason, final)]
+        why = (frame.reason, final, frame.begun)
+        return [TellPublishRefused(self._incarnation, frame.sequence, *why)]
 
     def time_passed(self, now: float) -> SessionEffects:
         """A deadline may have come."""

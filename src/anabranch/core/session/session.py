@@ -36,6 +36,7 @@ from anabranch.core.session.effects import (
 from anabranch.core.session.publishing import Publishing
 from anabranch.core.session.subscribing import Subscribing
 from anabranch.model.client_frames import (
+    Alive,
     AnyClientFrame,
     Confirmed,
     Connect,
@@ -117,7 +118,8 @@ class Session:
         manual_ack: bool = False,
     ) -> SessionEffects:
         """Subscribe. `start="resume"` comes back to a durable subscription of which nothing is
-        known but its name; with a `Standing` in hand, use `take_over`."""
+        known but its name; with a `Standing` in hand, use `take_over`. A reliable one goes on
+        after `start_ticks`."""
         standing = Standing(
             name=name,
             filter=filter_text,
@@ -208,9 +210,11 @@ class Session:
             case Refused():
                 return self._subscribing.refused(frame)
             case Cut(subscription=""):
-                return [TellCut("", frame.reason)]
+                return [TellCut("", frame.reason, None, frame.code)]
             case Cut():
                 return self._subscribing.cut(frame)
+            case Alive():
+                return []
         raise RemoteError(f"a broker does not say {type(frame).__name__} to a client")
 
     def time_passed(self, now: float) -> SessionEffects:

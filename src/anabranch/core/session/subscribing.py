@@ -16,7 +16,9 @@ Rules:
      owner cannot be found.
    Neither skips any.
 4. *Reliable* subscriptions end with the connection on which they stood; the application is told,
-   and may subscribe anew, from a later tick. *Best-effort* ones are asked for again, over the gap.
+   and may subscribe anew, or resume after the ticks it received: then it gets what follows, or the
+   subscription is cut where a log has that no more. *Best-effort* ones are asked for again, over
+   the gap.
 5. An end is an end for everybody: what was delivered until the broker answers `Unsubscribe` is
    still handed over; the ticks told are at least what was received. A durable subscription is
    attached before it is ended if need be, since nobody else can tell where it ends. If its end had
@@ -68,8 +70,12 @@ class Subscribing:
         self._connected = False
         self._drop_repeated = "client-no-dedup" not in options.plants
         self._subscriptions: dict[str, Subscription] = {}
+        #: The last request about each of them that was made.
+        self._requests: dict[int, Subscription] = {}
         #: The last one used; never used again, whatever becomes of the connection.
         self._request = 0
+        #: Those that have to acknowledge, the earliest first: all wait for the same time.
+        self._owing: dict[str, Subscription] = {}
 
     # -- the application ------------------------------------------------------------------------
 
@@ -80,8 +86,10 @@ class Subscribing:
                 f"there is a subscription {standing.name!r} already; choose another name,"
                 " or wait until it has ended"
             )
-        if quality != "durable" and standing.start == "resume":
-            raise LocalError(f"only a durable subscription can be resumed; {quality} starts anew")
+        if standing.start == "resume" and quality == "best-effort":
+            raise LocalError("a best-effort subscription cannot be resumed; let it start now")
+        if standing.start == "resume" and quality == "reliable" and not standing.start_ticks:
+            raise LocalError("a reliable subscription is resumed after ticks; say after which")
         subscription = Subscription(standing, quality)
         self._subscriptions[standing.name] = subscription
         return self._attach(subscription) if self._connected else []
@@ -117,7 +125,7 @@ class Subscribing:
             raise LocalError(f"{name!r} is {subscription.quality}; only durable ones can roam")
         if subscription.wants_end:
             raise LocalError(f"{name!r} is ending; wait until it has")
-        del self._subscriptions[name]
+        self._drop(subscription)
         return subscription.as_standing()
 
     # -- the connection -------------------------------------------------------------------------
@@ -133,6 +141,7 @@ class Subscribing:
     def disconnected(self) -> SessionEffects:
         """There is none any more: what stood on it ends, but for what is durable."""
         self._connected = False
+        self._owing.clear()
         effects: SessionEffects = []
         for subscription in list(self._subscriptions.values()):
             stood = subscription.has_stood
@@ -142,7 +151,7 @@ class Subscribing:
             if subscription.wants_end:
                 effects.append(self._ended(subscription, {}))
             elif stood and subscription.quality == "reliable":
-                del self._subscriptions[subscription.name]
+                self._drop(subscription)
                 effects.append(TellCut(subscription.name, LOST))
         return effects
 
@@ -172,21 +181,23 @@ class Subscribing:
         if subscription.phase == "ending":
             # There is nothing to end at the broker, so it has ended where the application stands.
             return [self._ended(subscription, {})]
-        del self._subscriptions[subscription.name]
+        self._drop(subscription)
         # Of an earlier request only the answer may have been lost; then there is something to end.
         may_stand = subscription.start == "resume" or subscription.number > 1
-        standing = subscription.as_standing() if may_stand else None
-        return [TellRefused(subscription.name, frame.reason, standing)]
+        is_durable = subscription.quality == "durable"
+        standing = subscription.as_standing() if is_durable and may_stand else None
+        return [TellRefused(subscription.name, frame.reason, standing, frame.code)]
 
     def cut(self, frame: Cut) -> SessionEffects:
         """The broker ends a subscription by itself."""
-        subscription = self._subscriptions.pop(frame.subscription, None)
+        subscription = self._subscriptions.get(frame.subscription)
         if subscription is None:
             return []
+        self._drop(subscription)
         if subscription.wants_end and subscription.quality != "durable":
             return [TellEnded(subscription.name, dict(subscription.received))]
         standing = subscription.as_standing() if subscription.quality == "durable" else None
-        return [TellCut(subscription.name, frame.reason, standing)]
+        return [TellCut(subscription.name, frame.reason, standing, frame.code)]
 
     def ticks(self, now: float, frame: StartsAt | Deliver | Withheld) -> SessionEffects:
         """The broker says something about ticks."""
@@ -201,22 +212,21 @@ class Subscribing:
             effects = subscription.withhold(frame)
         if 4 * subscription.unacked_events >= subscription.standing.window:
             effects += self._acknowledge(subscription)
-        elif subscription.ack_at is None:
+        elif subscription.name not in self._owing:
             subscription.ack_at = now + self._options.ack_after_s
+            self._owing[subscription.name] = subscription
         return effects
 
     def time_passed(self, now: float) -> SessionEffects:
         """Acknowledgements may be due."""
         effects: SessionEffects = []
-        for subscription in self._subscriptions.values():
-            if subscription.ack_at is not None and now >= subscription.ack_at:
-                effects += self._acknowledge(subscription)
+        while self._owing and now >= (first := next(iter(self._owing.values()))).ack_at:
+            effects += self._acknowledge(first)
         return effects
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
-        deadlines = (each.ack_at for each in self._subscriptions.values())
-        return min((each for each in deadlines if each is not None), default=None)
+        return next(iter(self._owing.values())).ack_at if self._owing else None
 
     def find(self, name: str) -> Subscription | None:
         """The subscription of this name, if there is one."""
@@ -234,21 +244,30 @@ class Subscribing:
         """Whom an answer is for, if anybody still waits for it."""
         if not 0 < request <= self._request:
             raise RemoteError(f"request {request} was answered, but never made")
-        every = self._subscriptions.values()
-        return next((each for each in every if each.request == request), None)
+        return self._requests.get(request)
+
+    def _ask(self, subscription: Subscription) -> int:
+        """The number of a new request, to which alone an answer counts."""
+        self._requests.pop(subscription.request, None)
+        self._request += 1
+        subscription.request = self._request
+        self._requests[self._request] = subscription
+        return self._request
+
+    def _drop(self, subscription: Subscription) -> None:
+        del self._subscriptions[subscription.name]
+        self._requests.pop(subscription.request, None)
+        self._owing.pop(subscription.name, None)
 
     def _attach(self, subscription: Subscription) -> SessionEffects:
-        self._request += 1
-        return [SendFrame(subscription.attach(self._request))]
+        return [SendFrame(subscription.attach(self._ask(subscription)))]
 
     def _end(self, subscription: Subscription) -> SendFrame:
-        self._request += 1
         subscription.phase = "ending"
-        subscription.request = self._request
-        return SendFrame(Unsubscribe(self._request, subscription.name))
+        return SendFrame(Unsubscribe(self._ask(subscription), subscription.name))
 
     def _ended(self, subscription: Subscription, ticks: Mapping[str, int]) -> TellEnded:
-        del self._subscriptions[subscription.name]
+        self._drop(subscription)
         ends = dict(subscription.received)
         for stream, tick in ticks.items():
             ends[stream] = max(tick, ends.get(stream, 0))
@@ -257,6 +276,6 @@ class Subscribing:
 
     def _acknowledge(self, subscription: Subscription) -> SessionEffects:
         subscription.unacked_events = 0
-        subscription.ack_at = None
+        self._owing.pop(subscription.name, None)
         ack = subscription.owed_ack()
         return [] if ack is None else [SendFrame(ack)]

@@ -87,7 +87,8 @@ class Subscription:
         self.closed: dict[str, int] = {}
         #: Events heard since the last acknowledgement.
         self.unacked_events = 0
-        self.ack_at: float | None = None
+        #: When to acknowledge, if there is something.
+        self.ack_at = 0.0
 
     def as_standing(self) -> Standing:
         """All that is needed to come back to it."""
@@ -127,11 +128,9 @@ class Subscription:
         if self.start == "resume":
             ticks.update(self.acked)
         self.phase = "asked"
-        self.request = request
         self.heard = dict(ticks)
         self.told = dict(ticks)
         self.unacked_events = 0
-        self.ack_at = None
         return Subscribe(
             request,
             self.name,
@@ -162,7 +161,6 @@ class Subscription:
         if self.quality == "best-effort" and self.has_stood:
             self.start = "now"
         self.phase = "apart"
-        self.ack_at = None
 
     # -- ticks ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@ import pytest
 from anabranch.core.session.effects import (
     DeliverToApplication,
     SessionOptions,
+    TellCut,
     TellRefused,
     TellStands,
     TellStart,
@@ -10,7 +11,10 @@ from anabranch.core.session.effects import (
 )
 from anabranch.core.session.session import Session
 from anabranch.model.client_frames import (
+    REPLACED,
+    UNKNOWN,
     Ack,
+    Alive,
     Connect,
     Cut,
     Deliver,
@@ -82,9 +86,57 @@ def test_a_bad_filter_is_refused_before_it_travels() -> None:
         Session("c").subscribe(0.0, "s", "a >")
 
 
-def test_only_durable_subscriptions_resume() -> None:
-    with pytest.raises(LocalError, match="durable"):
-        Session("c").subscribe(0.0, "s", FILTER, start="resume")
+def test_a_reliable_subscription_resumes_after_ticks_and_a_best_effort_one_does_not() -> None:
+    session = Session("c")
+    with pytest.raises(LocalError, match="after ticks"):
+        session.subscribe(0.0, "s", FILTER, start="resume")
+    with pytest.raises(LocalError, match="best-effort"):
+        session.subscribe(0.0, "s", FILTER, start="resume", quality="best-effort")
+    session.connected(0.0)
+    asked = the_subscribe(session.subscribe(0.0, "s", FILTER, start="resume", start_ticks={"o": 4}))
+    assert (asked.quality, asked.start, asked.ticks) == ("reliable", "resume", {"o": 4})
+    told = session.frame(0.0, Subscribed(1, "s", 0, {"o": 4}))
+    assert told == [TellStands("s", 0), TellStart("s", "o", 5)]
+
+
+def test_a_reliable_subscription_whose_return_is_refused_has_no_standing() -> None:
+    session = Session("c")
+    session.connected(0.0)
+    session.subscribe(0.0, "s", FILTER, start="resume", start_ticks={"o": 4})
+    assert session.frame(0.0, Refused(1, "no")) == [TellRefused("s", "no")]
+
+
+def test_codes_are_for_the_application_to_see() -> None:
+    session = Session("c")
+    session.connected(0.0)
+    session.subscribe(0.0, "s", FILTER)
+    (refused,) = session.frame(0.0, Refused(1, "nobody has it", UNKNOWN))
+    assert isinstance(refused, TellRefused)
+    assert refused.code == UNKNOWN
+    assert session.frame(0.0, Cut("", "anew", REPLACED)) == [TellCut("", "anew", None, REPLACED)]
+
+
+def test_the_broker_saying_that_it_is_there_is_no_news() -> None:
+    session = subscriber()
+    assert session.frame(0.0, Alive()) == []
+
+
+def test_of_many_subscriptions_each_acknowledges_in_its_time() -> None:
+    session = Session("c", options=SessionOptions(ack_after_s=1.0))
+    session.connected(0.0)
+    for number, name in enumerate("abc", 1):
+        session.subscribe(0.0, name, FILTER)
+        session.frame(0.0, Subscribed(number, name, 0, {}))
+        session.frame(0.0, StartsAt(name, "o", 1))
+    assert session.next_deadline() is None
+    for now, name in enumerate("bca"):
+        session.frame(float(now), Deliver(name, "o", [], 5))
+    assert session.next_deadline() == 1.0
+    assert frames(session.time_passed(2.5)) == [Ack("b", {"o": 5}), Ack("c", {"o": 5})]
+    assert session.next_deadline() == 3.0
+    session.frame(2.6, Cut("a", "over"))
+    assert session.next_deadline() is None
+    assert session.time_passed(9.0) == []
 
 
 def test_a_refused_subscription_is_told_and_gone() -> None:

@@ -96,22 +96,31 @@ class Forwarding:
 
     def _match(self, now: float, data: Sequence[Datum], directions: tuple[str, ...]) -> Answers:
         """Per event, the directions that want it."""
-        interest, limits = self._interest, self._around.limits
+        interest = self._interest
         self._around.counters.matches += len(data)
         if not interest:
             return [frozenset()] * len(data)
-        answers: list[Directions] = []
-        for datum in data:
-            try:
-                envelope = decode_envelope(datum.body, limits)
-                answers.append(interest.destinations(envelope))
-            except RemoteError:
-                # Its origin's fault, and for edges to tell: whoever passed it on could not know.
-                answers.append(frozenset(directions))
-                continue
-            if self.observer is not None:
-                self.observer(now, envelope.attributes(), answers[-1], directions)
-        return answers
+        if self.observer is not None:
+            return [self._match_one(now, datum, directions) for datum in data]
+        found = interest.destinations_of([datum.body for datum in data])
+        if None not in found:
+            return found  # type: ignore[return-value]
+        return [
+            self._match_one(now, datum, directions) if to is None else to
+            for datum, to in zip(data, found, strict=True)
+        ]
+
+    def _match_one(self, now: float, datum: Datum, directions: tuple[str, ...]) -> Directions:
+        """The directions that want one event, which is decoded for that."""
+        try:
+            envelope = decode_envelope(datum.body, self._around.limits)
+            wanted = self._interest.destinations(envelope)
+        except RemoteError:
+            # Its origin's fault, and for edges to tell: whoever passed it on could not know.
+            return frozenset(directions)
+        if self.observer is not None:
+            self.observer(now, envelope.attributes(), wanted, directions)
+        return wanted
 
     def _forward(
         self, now: float, frame: Knowledge, direction: str, answers: Answers | None

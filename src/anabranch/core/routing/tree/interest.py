@@ -26,7 +26,7 @@ Prior art: Zhao 2006, §3.4.1 (roots, minimisation), §4.1.2 and §4.1.6 (DAG wi
 §6.1.2 (one aggregation per outgoing direction).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from anabranch.core.routing.tree.conjuncts import Conjunct
@@ -92,6 +92,12 @@ class Interest:
         if len(self._sources) > _FEW_WISHES:
             return set(self._index.destinations(event))
         return {self._sources[found] for found in self._index.match(event)}
+
+    def destinations_of(self, bodies: Sequence[bytes]) -> list[frozenset[object] | None]:
+        """The same for encoded events; None for one that has to be decoded first."""
+        if self._index is None or not self._wishes:
+            return [_NOBODY] * len(bodies)
+        return self._index.destinations_of(bodies, self._limits)
 
     def of(self, direction: str) -> list[Conjunct]:
         """What a direction wants."""

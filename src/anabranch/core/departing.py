@@ -1,0 +1,57 @@
+"""Departing: how a broker leaves its network without breaking a promise.
+
+A relay may go at any time. An edge has a log that others may need, durable subscriptions that only
+it knows, and publishers that wait for its word. So it *departs* while it is still part of the
+network; the others take a network without it only when it is *drained*. Rules:
+
+1. From the moment it is told, it takes no new event: the refusal is final, so the event is in no
+   log. It cuts its sessions, so that clients go elsewhere with their subscriptions. Whoever comes
+   back can learn the fate of what it published before, and nothing more.
+2. It is drained when every edge is done with every event of its log, when the log has forgotten
+   them, when there is no durable subscription here, not even one that has ended and is not yielded
+   by all other edges, and when the disk has all that. No later request can undo this: holds are not
+   granted for what is forgotten.
+3. That it departs is in the catalog, so a crash does not make it take events again. It holds for
+   the network of that revision: whoever gives it a later one with itself as an edge wants it back.
+
+State: the row `departing` of the table `broker`: [revision, newest tick when it was told].
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from anabranch.core.contract import Put
+
+TABLE = "broker"
+KEY = "departing"
+#: What clients are told.
+REASON = "this broker leaves the network; go to another one"
+
+
+class Departure(msgspec.Struct, frozen=True, array_like=True):
+    """A broker is on its way out."""
+
+    #: Of the network that it leaves.
+    revision: int
+    #: The newest tick it had then: no later one has an event.
+    head: int
+
+    def put(self) -> Put:
+        """Remember it."""
+        return Put(TABLE, KEY, _encoder.encode(self))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Departure)
+
+
+def stored_departure(catalog: Mapping[str, Mapping[str, bytes]]) -> Departure | None:
+    """What the catalog has, for whichever network."""
+    data = catalog.get(TABLE, {}).get(KEY)
+    return None if data is None else _decoder.decode(data)
+
+
+def void() -> Put:
+    """Forget it."""
+    return Put(TABLE, KEY, None)

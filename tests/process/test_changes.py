@@ -1,0 +1,158 @@
+"""A running network gains and loses brokers, and every promise is kept."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.config import editing
+from anabranch.config.editing import At
+from anabranch.config.network_file import load
+from anabranch.local.changing import change
+from anabranch.local.drill import Drill
+from anabranch.model.errors import LocalError
+from tests.process_parts import (
+    BRISK,
+    DIAMOND,
+    DOUBLE,
+    drilling,
+    judged,
+    network_file,
+    published,
+    run,
+    status,
+    until_asked,
+)
+
+pytestmark = pytest.mark.slow
+
+BOUND_S = 60.0
+
+
+async def revisions(drill: Drill) -> set[int]:
+    return {(await status(drill.network, name)).revision for name in drill.network.brokers}
+
+
+async def all_started(drill: Drill, edge: str, stream: str) -> None:
+    """Wait until every subscription of an edge has started on a stream."""
+
+    async def is_so() -> bool:
+        streams = {each.stream: each for each in (await status(drill.network, edge)).streams}
+        return streams[stream].live > 0 and not streams[stream].waiting
+
+    await until_asked(is_so, f"{edge} follows {stream}")
+
+
+def test_a_relay_and_an_edge_join_and_a_relay_goes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drilling(tmp_path, DIAMOND) as drill:
+            network = drill.network
+            await drill.listen("acme", "symbol = 'ACME'", "B4", durable=True, options=BRISK)
+            await drill.speak("ticker", "B1", rate=200, options=BRISK)
+            await published(drill, 100)
+            file = editing.add_relay(network_file(DIAMOND), "B5", "relays", At())
+            await change(network, file)
+            await published(drill, 100)
+            file = editing.add_edge(file, "B6", "relays", At())
+            await change(network, file)
+            await drill.listen("late", "price < 100", "B6", durable=True, options=BRISK)
+            await all_started(drill, "B4", "B6")
+            await drill.speak("newcomer", "B6", rate=100, options=BRISK)
+            await published(drill, 200)
+            file = editing.remove_broker(file, "B2")
+            await change(network, file)
+            assert set(network.brokers) == {"B1", "B3", "B4", "B5", "B6"}
+            assert await revisions(drill) == {4}
+            await published(drill, 100)
+            verdict = await judged(drill)
+            assert verdict.anomalies["lost"] == verdict.anomalies["duplicate"] == 0
+
+    run(work())
+
+
+def test_an_edge_goes_when_its_clients_and_its_events_are_elsewhere(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drilling(tmp_path, DOUBLE) as drill:
+            network = drill.network
+            await drill.listen("acme", "symbol = 'ACME'", "e2", "e3", durable=True, options=BRISK)
+            await drill.listen("cheap", "price < 60", "e1", durable=True, options=BRISK)
+            await drill.speak("west", "e2", "e1", rate=200, options=BRISK)
+            await drill.speak("east", "e3", rate=100, options=BRISK)
+            await published(drill, 200)
+            drill.follow_logs()
+            file = editing.remove_broker(network_file(DOUBLE), "e2")
+            said: list[str] = []
+            await change(network, file, tell=said.append)
+            assert network.edges == ("e1", "e3")
+            assert any(text.startswith("e2 departs") for text in said)
+            await published(drill, 200)
+            verdict = await judged(drill)
+            speakers = drill.speakers.values()
+            assert verdict.confirmed == sum(each.published for each in speakers)
+            assert [each.failed for each in speakers] == [0, 0]
+
+    run(work())
+
+
+def test_an_edge_whose_durable_subscriber_is_away_stays(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drilling(tmp_path, DOUBLE) as drill:
+            client = await drill.connect("away", "e2", options=BRISK)
+            await client.subscribe("price > 10", durable="orders", new=True)
+            await client.close()
+            file = editing.remove_broker(network_file(DOUBLE), "e2")
+            with pytest.raises(LocalError, match=r"e2 has durable subscriptions.*orders"):
+                await change(drill.network, file)
+            assert list(drill.network.edges) == ["e1", "e2", "e3"]
+            assert await revisions(drill) == {1}
+            await change(drill.network, file, abandon=True)
+            assert list(drill.network.edges) == ["e1", "e3"]
+
+    run(work())
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "anabranch", *words]
+
+
+def finished(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, timeout=BOUND_S, check=False
+    )
+
+
+def test_the_commands_change_a_network_that_is_up(tmp_path: Path) -> None:
+    file, state = tmp_path / "pair.toml", tmp_path / "state"
+    file.write_text('[network]\nname = "pair"\n[tree]\na = ["b"]\n')
+    up = command("up", str(file), "--state", str(state), "--json")
+    with subprocess.Popen(up, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            for line in running.stdout:
+                if "addresses" in json.loads(line):
+                    break
+            apply = ("network", "apply", str(file), "--state", str(state))
+            assert finished("network", "add-broker", str(file), "c", "--below", "b").returncode == 0
+            done = finished(*apply)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.splitlines()[-1] == "all 3 brokers have revision 2"
+            assert finished("network", "remove-broker", str(file), "a").returncode == 0
+            done = finished(*apply)
+            assert done.returncode == 0, done.stderr
+            left = load(state / "network.toml")
+            assert (left.network.edges, left.left, left.revision) == (("b", "c"), ("a",), 3)
+            assert finished(*apply).returncode == 0
+        finally:
+            running.terminate()
+            running.wait(BOUND_S)
+
+
+def test_a_network_that_nobody_runs_cannot_be_changed(tmp_path: Path) -> None:
+    file = tmp_path / "pair.toml"
+    file.write_text('[network]\nname = "pair"\n[tree]\na = ["b"]\n')
+    done = finished("network", "apply", str(file), "--state", str(tmp_path))
+    assert done.returncode == 2
+    assert "nobody runs the network" in done.stderr
+    assert list((tmp_path / "errands").iterdir()) == []

@@ -1,0 +1,118 @@
+"""How a broker process ends, other than by SIGTERM alone; and how it begins to serve."""
+
+import asyncio
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from anabranch.client.connecting import connect
+from anabranch.model.client_frames import Connect, Subscribe, Subscribed
+from anabranch.model.frames import PROTOCOL_VERSION
+from anabranch.wire.codec import encode_client
+from anabranch.wire.framing import framed
+from tests.broker_parts import BOUND_S, Brokers, Honest
+from tests.node_parts import Stranger, greeting
+from tests.process_parts import BRISK, run, until, until_asked
+
+pytestmark = pytest.mark.slow
+
+ONE = '[network]\nname = "one"\n[tree]\na = []\n'
+PAIR = '[network]\nname = "pair"\n[tree]\nB1 = ["B2"]\n'
+EXIT_AT_ONCE = 143
+LARGE = "x" * 60_000
+#: More than the sockets between two processes hold.
+ENOUGH = 400
+
+
+async def deaf(brokers: Brokers) -> Stranger:
+    """A client that wants everything and takes nothing: a broker that ends has to wait for it."""
+    stranger = await Stranger.at(brokers["a"].places["clients"])
+    stranger.send(greeting(name="deaf", network="one"))
+    await stranger.greeting()
+    wish = Subscribe(1, "all", "TRUE", "best-effort", window=65_535)
+    for frame in (Connect(PROTOCOL_VERSION, "deaf"), wish):
+        stranger.send(framed(encode_client(frame)))
+    assert isinstance(await stranger.client_frame(), Subscribed)
+    stranger.pause()
+    return stranger
+
+
+def test_a_second_signal_ends_it_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        broker = brokers["a"]
+        stranger = await deaf(brokers)
+        client = await connect(brokers.address("a"), name="p", options=BRISK)
+        await client.publish_many({"text": LARGE} for _ in range(ENOUGH))
+        broker.process.send_signal(signal.SIGTERM)
+        await until(lambda: "stopping" in broker.said(), "the first signal is heard")
+        broker.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(broker.wait) == EXIT_AT_ONCE
+        brokers.start("a")
+        log = (await brokers.status("a")).log
+        assert log is not None
+        assert log.head >= ENOUGH
+        await client.close()
+        await stranger.close()
+
+    with Brokers(tmp_path, ONE) as brokers:
+        brokers.start("a")
+        run(story(brokers))
+
+
+def test_a_disk_that_fails_ends_it_with_the_file_and_the_error(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        broker = brokers["a"]
+        client = await connect(brokers.address("a"), name="p", options=BRISK)
+        await client.publish({"n": 1})
+        limit = 4_096
+        resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        promise = await client.publish_soon({"text": LARGE})
+        assert await asyncio.to_thread(broker.wait) == 2
+        assert not promise.done()
+        said = broker.said().splitlines()[-1]
+        assert said.startswith("anabranch: error: broker 'a' ended: the state directory")
+        assert "File too large" in said
+        assert str(tmp_path / "state" / "a" / "log") in said
+        # Nothing was confirmed that is not there; what was not is sent again.
+        brokers.start("a")
+        async with asyncio.timeout(BOUND_S):
+            await promise
+        log = (await brokers.status("a")).log
+        assert log is not None
+        assert log.head >= 2
+        await client.close()
+
+    with Brokers(tmp_path, ONE) as brokers:
+        brokers.start("a")
+        run(story(brokers))
+
+
+def test_the_first_subscription_of_a_cold_network_costs_no_link(tmp_path: Path) -> None:
+    """Loading the matching index takes longer than a neighbour may be silent on a busy machine."""
+
+    async def is_linked() -> bool:
+        return all([(await brokers.status(name)).links[0].is_up for name in ("B1", "B2")])
+
+    async def story() -> None:
+        await until_asked(is_linked, "the link is up")
+        honest = await Honest.at(brokers.address("B1"), brokers.address("B2"), "first")
+        await honest.close()
+        for name in ("B1", "B2"):
+            link = (await brokers.status(name)).links[0]
+            assert (link.is_up, link.times_up) == (True, 1)
+            assert "the matching index is loaded" in brokers[name].said()
+
+    with Brokers(tmp_path, PAIR) as brokers:
+        brokers.start("B1", "B2")
+        run(story())
+
+
+def test_an_idle_broker_is_small(tmp_path: Path) -> None:
+    async def story(brokers: Brokers) -> None:
+        assert (await brokers.status("a")).resident_bytes < 120_000_000
+
+    with Brokers(tmp_path, ONE) as brokers:
+        brokers.start("a")
+        run(story(brokers))

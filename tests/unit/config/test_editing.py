@@ -1,0 +1,127 @@
+"""A network file's next revision, with a broker or a site more or less."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from anabranch.config import editing
+from anabranch.config.editing import At
+from anabranch.config.errors import ConfigError
+from anabranch.config.network_file import NetworkFile, load, loads
+
+TREE = '[network]\nname = "t"\nrevision = 4\n[tree]\na = ["b", "c"]\n'
+SITES = """
+# who is where
+[network]
+name = "s"
+[sites.core]
+brokers = ["r1", "r2"]
+joins = ["e1", "e2"]
+[sites.e1]
+brokers = ["e1"]
+[sites.e2]
+brokers = ["e2"]
+[brokers.r1]
+links = 4101
+[brokers.r2]
+[brokers.e1]
+state = "elsewhere/e1"
+[brokers.e2]
+"""
+Change = Callable[[NetworkFile], NetworkFile]
+
+
+def file(text: str) -> NetworkFile:
+    return loads(text, Path("nets/n.toml"))
+
+
+def test_a_relay_joins_a_site() -> None:
+    after = editing.add_relay(file(SITES), "r3", "core", At(host="127.0.0.2", links=4200))
+    assert after.network.members("core") == ("r1", "r2", "r3")
+    assert after.network.edges == ("e1", "e2")
+    assert (after.revision, after.broker("r3").host, after.broker("r3").links_port) == (
+        2,
+        "127.0.0.2",
+        4200,
+    )
+    assert after.broker("r1") == file(SITES).broker("r1")
+
+
+def test_an_edge_joins_below_a_site_and_below_a_broker_of_a_tree() -> None:
+    sites = editing.add_edge(file(SITES), "e3", "core", At(clients=4300))
+    assert sites.network.edges == ("e1", "e2", "e3")
+    assert sites.network.neighbours("e3") == ("core",)
+    tree = editing.add_edge(file(TREE), "d", "b", At())
+    assert tree.network.edges == ("a", "b", "c", "d")
+    assert set(tree.network.links_of("d")) == {"b"}
+    assert tree.revision == 5
+
+
+def test_a_site_joins_with_its_brokers() -> None:
+    after = editing.add_site(file(SITES), "south", ["s1", "s2"], ["core"], At())
+    assert after.network.members("south") == ("s1", "s2")
+    assert after.network.neighbours("south") == ("core",)
+
+
+def test_what_goes_is_gone_and_an_edge_is_remembered() -> None:
+    after = editing.remove_broker(file(SITES), "r1")
+    assert (after.network.members("core"), after.left) == (("r2",), ())
+    after = editing.remove_broker(after, "e2")
+    assert (after.network.edges, after.left, after.revision) == (("e1",), ("e2",), 3)
+    assert set(after.brokers) == {"r2", "e1"}
+    after = editing.remove_site(file(SITES), "e1")
+    assert (after.network.edges, after.left) == (("e2",), ("e1",))
+    after = editing.remove_broker(file(TREE), "c")
+    assert (after.network.edges, after.left) == (("a", "b"), ("c",))
+    alone = editing.remove_broker(after, "a")
+    assert (alone.network.edges, alone.left) == (("b",), ("c", "a"))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda f: editing.add_relay(f, "r1", "core", At()), "already"),
+        (lambda f: editing.add_relay(f, "r3", "cor", At()), "there is no site 'cor'"),
+        (lambda f: editing.add_relay(f, "r3", "e1", At()), "client site"),
+        (lambda f: editing.add_relay(f, "no name", "core", At()), "cannot be a name"),
+        (lambda f: editing.add_relay(f, "r3", "core", At(links=4101)), "4101 is taken"),
+        (lambda f: editing.add_relay(f, "r3", "core", At(host="10.0.0.1")), "no TLS"),
+        (lambda f: editing.add_edge(f, "e1", "core", At()), "already"),
+        (lambda f: editing.add_site(f, "core", ["x"], ["e1"], At()), "already"),
+        (lambda f: editing.remove_site(f, "core"), "joined to one tree"),
+        (lambda f: editing.remove_broker(f, "r9"), "there is no broker 'r9'"),
+        (lambda f: editing.remove_broker(editing.remove_broker(f, "r1"), "r2"), "remove the site"),
+        (
+            lambda f: editing.add_edge(editing.remove_broker(f, "e2"), "e2", "core", At()),
+            "was an edge and has left",
+        ),
+    ],
+)
+def test_what_cannot_be_is_an_error_of_that_file(change: Change, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected) as error:
+        change(file(SITES))
+    assert str(error.value).startswith("nets/n.toml: ")
+
+
+def test_a_broker_that_joins_others_stays_in_a_tree_and_trees_have_no_sites() -> None:
+    with pytest.raises(ConfigError, match="without it they would be apart"):
+        editing.remove_broker(file(TREE), "a")
+    with pytest.raises(ConfigError, match="has no sites"):
+        editing.add_relay(file(TREE), "r", "core", At())
+
+
+def test_a_file_is_rewritten_beside_the_old_one_and_stays_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "n.toml"
+    path.write_text(SITES)
+    kept = editing.rewrite(editing.add_relay(load(path), "r3", "core", At()))
+    assert (kept, kept.read_text()) == (tmp_path / "n.toml.1", SITES)
+    again = load(path)
+    assert again.revision == 2
+    assert again.broker("r3").state == tmp_path / "state" / "r3"
+    assert 'state = "elsewhere/e1"' in path.read_text()
+    moved = tmp_path / "there"
+    moved.mkdir()
+    path.rename(moved / "n.toml")
+    assert load(moved / "n.toml").broker("e1").state == moved / "elsewhere" / "e1"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["n.toml.1", "there"]

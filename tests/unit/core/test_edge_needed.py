@@ -1,0 +1,72 @@
+"""What places need of a stream: always the least tick of those that count, however they move."""
+
+import random
+
+from anabranch.core.edge.needed import Needed
+from anabranch.core.edge.subscriptions import Place, Stream, Subscription
+from anabranch.core.line import Line
+from anabranch.model.filter import Filter
+
+ALL = Filter.parse("price > 0")
+
+
+def stream() -> Stream:
+    return Stream("b", Line(10, 10, 10), 0)
+
+
+def place_on(where: Stream, start: int) -> Place:
+    subscription = Subscription("c\0s", "s", "c", ALL, quality="reliable", number=0)
+    return Place(subscription, where, start)
+
+
+def acked(place: Place) -> int | None:
+    """A place without a subscription's place in it is nobody's, as if it had ended."""
+    return None if place.mode == "holding" else place.acked
+
+
+def end(place: Place) -> None:
+    place.mode = "holding"
+
+
+def test_nothing_is_needed_where_there_is_no_place() -> None:
+    assert Needed().least(acked) is None
+
+
+def test_a_new_place_counts_from_its_start() -> None:
+    where = stream()
+    place_on(where, 8)
+    assert where.needed.least(acked) == 7
+    place_on(where, 5)
+    assert where.needed.least(acked) == 4
+
+
+def test_best_effort_needs_nothing() -> None:
+    where = stream()
+    subscription = Subscription("c\0s", "s", "c", ALL, quality="best-effort", number=0)
+    Place(subscription, where, 8)
+    assert where.needed.least(acked) is None
+
+
+def test_the_least_is_right_however_places_come_move_and_go() -> None:
+    draw = random.Random(4)
+    where = stream()
+    places: list[Place] = []
+    for _ in range(5_000):
+        choice = draw.random()
+        if choice < 0.3 or not places:
+            places.append(place_on(where, draw.randrange(1, 1_000)))
+        elif choice < 0.5:
+            end(places.pop(draw.randrange(len(places))))
+        else:
+            draw.choice(places).acked += draw.randrange(50)
+        if draw.random() < 0.3:
+            assert where.needed.least(acked) == min((p.acked for p in places), default=None)
+
+
+def test_places_that_are_gone_do_not_pile_up_behind_one_that_stays() -> None:
+    where = stream()
+    place_on(where, 1)
+    for start in range(2, 10_000):
+        end(place_on(where, start))
+        assert where.needed.least(acked) == 0
+    assert len(where.needed) < 1_000

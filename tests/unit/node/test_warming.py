@@ -1,0 +1,313 @@
+"""Loading the matching index: who needs it waits, and nobody else does."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from anabranch.core.options import Options
+from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.matching.warm import warm_for_broker
+from anabranch.model.client_frames import Alive, Connect, Subscribe, Subscribed
+from anabranch.model.frames import PROTOCOL_VERSION, Conjuncts, Hello, InterestState, Ping
+from anabranch.model.version import Version
+from anabranch.node import links, sessions
+from anabranch.node.links import Link
+from anabranch.node.node import Node
+from anabranch.node.settings import NodeConfig
+from anabranch.node.warming import MARK
+from anabranch.wire.codec import encode_client, encode_link
+from anabranch.wire.framing import framed
+from tests.node_parts import (
+    BOUND_S,
+    CHAIN,
+    NOWHERE,
+    RawClient,
+    Stranger,
+    address,
+    config,
+    greeting,
+    running,
+    until,
+)
+
+LIFE = 7
+HELLO = framed(encode_link(Hello(PROTOCOL_VERSION, "a", LIFE)))
+PING = framed(encode_link(Ping()))
+WANTED = [Conjuncts("price > 10", (0,))]
+
+
+def interest(conjunctions: list[Conjuncts]) -> bytes:
+    frame = InterestState("middle", "a", {"a": Version(LIFE, 1)}, conjunctions)
+    return framed(encode_link(frame))
+
+
+class Gate:
+    """Loads what there is to load, and is done when it is opened."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._open = threading.Event()
+
+    def load(self) -> None:
+        self.asked += 1
+        warm_for_broker()
+        assert self._open.wait(BOUND_S)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@asynccontextmanager
+async def waiting(given: NodeConfig) -> AsyncIterator[tuple[Node, Gate]]:
+    gate = Gate()
+    node = Node(given, gate.load)
+    await node.start()
+    try:
+        yield node, gate
+    finally:
+        gate.open()
+        await node.drain()
+
+
+async def neighbour(node: Node, *frames: bytes) -> Stranger:
+    """The neighbour a of m; it has greeted."""
+    stranger = await Stranger.at(address(node, "links"))
+    stranger.send(greeting("link", "a", life=LIFE) + HELLO + b"".join(frames))
+    await stranger.greeting()
+    return stranger
+
+
+def link_to_a(node: Node) -> Link:
+    return next(link for link in node.links.all() if link.peer == "a")
+
+
+def known_of_a(node: Node) -> int:
+    router = node.broker.router
+    assert isinstance(router, TreeRouter)
+    return len(router.presences()[0].wanted["a"])
+
+
+def test_a_subscription_waits_and_other_clients_do_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            subscriber, publisher = await RawClient.at(node, "s"), await RawClient.at(node, "p")
+            asking = asyncio.create_task(subscriber.subscribe("dear", "price > 10"))
+            await until(lambda: gate.asked)
+            # What comes behind the subscription is dealt with behind it.
+            subscriber.publish({"price": 11})
+            publisher.publish({"price": 12})
+            await until(lambda: publisher.confirmed() == 1)
+            assert subscriber.told == []
+            gate.open()
+            await asking
+            await until(lambda: subscriber.confirmed() == 1)
+            publisher.publish({"price": 13})
+            await until(lambda: {"price": 13} in subscriber.events())
+            assert gate.asked == 1
+            await subscriber.close()
+            await publisher.close()
+
+    asyncio.run(story())
+
+
+def test_a_client_whose_subscription_waits_is_told_that_the_broker_is_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            stranger = await Stranger.at(address(node, "clients"))
+            stranger.send(greeting())
+            await stranger.greeting()
+            wish = Subscribe(1, "s", "TRUE", "best-effort")
+            for frame in (Connect(PROTOCOL_VERSION, "c"), wish):
+                stranger.send(framed(encode_client(frame)))
+            await until(lambda: gate.asked)
+            for _ in range(3):
+                stranger.send(framed(encode_client(Alive())))
+                assert await stranger.client_frame() == Alive()
+            gate.open()
+            assert isinstance(await stranger.client_frame(), Subscribed)
+            await stranger.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_held_back_of_a_client_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_HELD_BYTES_MAX", 10_000)
+
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            client = await RawClient.at(node, "s")
+            asking = asyncio.create_task(client.subscribe("dear", "price > 10"))
+            await until(lambda: gate.asked)
+            for number in range(1_000):
+                client.publish({"text": "x" * 5_000, "n": number})
+            (session,) = node.sessions._sessions.values()
+            await until(lambda: session.connection.received_bytes > 10_000)
+            other = await RawClient.at(node, "p")
+            other.publish({"price": 12})
+            await until(lambda: other.confirmed() == 1)
+            assert session.connection.received_bytes < 1_000_000
+            gate.open()
+            await asking
+            await until(lambda: client.confirmed() == 1_000)
+            await client.close()
+            await other.close()
+
+    asyncio.run(story())
+
+
+def test_a_neighbour_that_tells_of_interest_waits_and_counts_as_alive(tmp_path: Path) -> None:
+    async def story() -> None:
+        options = Options(heartbeat_s=0.05, dead_after_s=0.5)
+        given = config("m", tmp_path, CHAIN, neighbours=NOWHERE, options=options)
+        async with waiting(given) as (node, gate):
+            stranger = await neighbour(node, interest(WANTED))
+            await until(lambda: gate.asked)
+            # One ping per heartbeat: much longer than the link would last in silence.
+            for _ in range(20):
+                await stranger.frame()
+                stranger.send(PING)
+            assert link_to_a(node).times_up == 1
+            assert link_to_a(node).connection is not None
+            assert known_of_a(node) == 0
+            gate.open()
+            await until(lambda: known_of_a(node) == 1)
+            await stranger.close()
+
+    asyncio.run(story())
+
+
+def test_a_network_without_subscriptions_loads_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("m", tmp_path, CHAIN, neighbours=NOWHERE)) as (node, gate):
+            stranger = await neighbour(node, interest([]), PING)
+            await until(lambda: link_to_a(node).frames_received == 3)
+            assert gate.asked == 0
+            await stranger.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_held_back_of_a_neighbour_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_HELD_BYTES_MAX", 10_000)
+    count = 200_000
+
+    async def story() -> None:
+        async with waiting(config("m", tmp_path, CHAIN, neighbours=NOWHERE)) as (node, gate):
+            stranger = await neighbour(node, interest(WANTED))
+            await until(lambda: gate.asked)
+            stranger.send(PING * count)
+            link = link_to_a(node)
+            await until(lambda: link.received_bytes > 10_000)
+            before = link.received_bytes
+            # Others are read from all the same.
+            other = await Stranger.at(address(node, "links"))
+            other.send(greeting("link", "q"))
+            assert "no neighbour" in await other.refusal()
+            assert link.received_bytes == before < len(PING) * count / 10
+            gate.open()
+            await until(lambda: link.frames_received == count + 2)
+            await stranger.close()
+            await other.close()
+
+    asyncio.run(story())
+
+
+def test_a_bad_frame_behind_what_waits_costs_the_link_only(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("m", tmp_path, CHAIN, neighbours=NOWHERE)) as (node, gate):
+            stranger = await neighbour(node, interest(WANTED), framed(b"\xc1"))
+            await until(lambda: gate.asked)
+            gate.open()
+            await stranger.end()
+            assert "invalid link frame" in link_to_a(node).down_because
+            assert node.state == "ready"
+            assert known_of_a(node) == 1
+            await stranger.close()
+
+    asyncio.run(story())
+
+
+def test_a_neighbour_that_is_gone_leaves_nothing_that_waits(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("m", tmp_path, CHAIN, neighbours=NOWHERE)) as (node, gate):
+            first = await neighbour(node, interest(WANTED))
+            await until(lambda: gate.asked)
+            second = await neighbour(node, PING)
+            await first.end()
+            await until(lambda: link_to_a(node).frames_received == 4)
+            gate.open()
+            await until(lambda: node.warm_up.is_over)
+            assert known_of_a(node) == 0
+            for stranger in (first, second):
+                await stranger.close()
+
+    asyncio.run(story())
+
+
+def test_an_index_that_cannot_be_loaded_ends_the_node_with_the_reason(tmp_path: Path) -> None:
+    def load() -> None:
+        raise ImportError("no compiler here")
+
+    async def story() -> None:
+        node = Node(config("a", tmp_path), load)
+        await node.start()
+        client = await RawClient.at(node, "s")
+        asking = asyncio.create_task(client.subscribe("dear", "price > 10"))
+        async with asyncio.timeout(BOUND_S):
+            await node.stopped()
+        asking.cancel()
+        assert node.failure == "the matching index cannot be loaded: ImportError: no compiler here"
+        await until(lambda: client.end)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_broker_that_had_subscriptions_loads_before_it_serves(
+    tmp_path: Path, forgets: bool
+) -> None:
+    loaded: list[str] = []
+
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            client = await RawClient.at(node, "s")
+            await client.subscribe("dear", "price > 10", quality="durable")
+            await client.close()
+        if forgets:
+            (tmp_path / "a" / MARK).unlink()
+        again = Node(config("a", tmp_path), lambda: loaded.append("before"))
+        await again.start()
+        assert loaded == ["before"]
+        assert again.warm_up.is_over
+        await again.stop()
+
+    asyncio.run(story())
+
+
+def test_a_broker_without_subscriptions_is_made_without_a_compiler() -> None:
+    program = """
+import sys
+import anabranch
+from anabranch.cli import broker
+from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.core.contract import Recovered
+from anabranch.model.network import Network
+
+network = Network({"a": ["a"], "b": ["b"]}, [("a", "b")])
+Broker(BrokerConfig("a", network), Recovered({}), 1.0)
+print("numba" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
