@@ -8,9 +8,9 @@ Rules:
 
 1. Every match is given once, in the order of its stream, from the start that `started` tells. One
    task reads; several may, with `manual_ack`, and then each event goes to one of them.
-2. *Automatic* acknowledgement: an event counts as dealt with when the next one is asked for, or the
-   subscription is closed. So an event at which the process dies comes again, if the subscription is
-   durable. With `manual_ack` it counts when the application says `ack`.
+2. *Automatic* acknowledgement: an event counts as dealt with when the next one is asked for, or
+   with `ack`. So the event at which the process dies, or leaves, comes again, if the subscription
+   is durable. With `manual_ack` only `ack` counts.
 3. At most `window` events that are not dealt with are held here. Then the broker waits (durable),
    or cuts the subscription (others), which is told as `SubscriptionCutError`.
 4. What will not come is never passed over in silence: reading raises `WithheldError`, and reading

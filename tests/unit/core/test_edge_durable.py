@@ -193,6 +193,23 @@ def test_crash_keeps_subscription_and_cursor_and_replays_from_there() -> None:
     assert (replay.first, replay.filters) == (3, ["TRUE"])
 
 
+def test_acks_of_a_client_that_has_left_are_written_at_once() -> None:
+    rig = Rig()
+    session = started(rig)
+    rig.arrive(2, 3, 4)
+    rig.ack(session, {"b": 2})
+    rig.syncs = False
+    rig.wait(1.0)
+    rig.ack(session, {"b": 3})
+    # A write is on its way to the disk: the next one waits for it.
+    rig.leave(session)
+    rig.sync()
+    rig.sync()
+    rig = rig.crash()
+    comes_back(rig, 2, {})
+    assert [each.first for each in rig.asked(Replay)] == [4]
+
+
 def test_acks_that_were_not_written_are_made_good_by_the_client() -> None:
     rig = Rig()
     session = started(rig)

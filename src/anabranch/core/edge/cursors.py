@@ -10,8 +10,8 @@ A crash keeps any beginning of what was put and not synced. Hence the order of p
 
 1. Cursors come before the subscription that they belong to, so a subscription that is there has all
    its cursors. A subscription goes before its cursors; cursors without one are swept at the start.
-2. Cursors are written now and then, not with every acknowledgement. What is lost is acknowledged by
-   the client again, when it comes back with its ticks.
+2. Cursors are written now and then, and when a client goes, not with every acknowledgement. What
+   is lost in a crash is acknowledged by the client again, when it comes back with its ticks.
 3. An origin is told `Done` for what the disk has, never for more: else a crash could bring back a
    cursor whose ticks are gone. For subscriptions that end with their session the acknowledged tick
    counts; where there is no subscription, the position of the line.
@@ -80,6 +80,8 @@ class Cursors:
     def __init__(self, state: State) -> None:
         self._state = state
         self._is_writing = False
+        #: Whether a client went while cursors were being written.
+        self._is_wanted = False
         self._is_hasty = "done-unsynced" in state.plants
         #: Places of durable subscriptions of which more is acknowledged than written.
         self._moved: dict[Place, None] = {}
@@ -151,6 +153,7 @@ class Cursors:
         """Write what was acknowledged, and tell the origins what is on disk."""
         # Planted: origins are told what was acknowledged, though the disk does not have it.
         if not self._is_writing and not self._is_hasty:
+            self._is_wanted = False
             written = self._write_changed()
             run = self._state.requests.next_run()
             if run:
@@ -165,7 +168,17 @@ class Cursors:
         self._is_writing = False
         for place, tick in stored.ticks:
             place.synced = max(place.synced, tick)
-        self.tell_done(now)
+        if self._is_wanted:
+            self.write(now)
+        else:
+            self.tell_done(now)
+
+    def client_left(self, now: float) -> None:
+        """Whoever comes in its place is to go on where it was."""
+        if self._is_writing:
+            self._is_wanted = True
+        elif self._moved:
+            self.write(now)
 
     def moved(self, place: Place) -> None:
         """More was acknowledged."""

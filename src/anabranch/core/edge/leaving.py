@@ -97,6 +97,7 @@ class Leaving:
             if not attach.is_committed:
                 self.abandon(now, key)
         session.attaching = {}
+        self._cursors.client_left(now)
 
     def abandon(self, now: float, key: str) -> None:
         """Nobody waits for this attach any more."""
