@@ -258,8 +258,9 @@ class Stream:
         place.mode = "live"
         place.needs = needs
         self.live[subscription.key] = place
-        self.needing += subscription.quality != "best-effort"
-        self._floor = None
+        if subscription.quality != "best-effort":
+            self.needing += 1
+            self._floor = None if self._floor is None else max(self._floor, needs)
 
     def leave(self, place: Place) -> None:
         """A place is served no longer, or not live; it is behind then."""
@@ -267,8 +268,10 @@ class Stream:
         self.behind.pop(key, None)
         if self.live.pop(key, None) is not None:
             place.mode = "behind"
-            self.needing -= place.subscription.quality != "best-effort"
-            self._floor = None
+            if place.subscription.quality != "best-effort":
+                self.needing -= 1
+                # Looking at all of them is needed only if it was the one with the highest.
+                self._floor = None if place.needs == self._floor else self._floor
 
     def fall_back(self, place: Place, tick: int) -> None:
         """A live place goes on behind, after this tick."""
