@@ -113,6 +113,37 @@ def test_an_edge_whose_durable_subscriber_is_away_stays(tmp_path: Path) -> None:
     run(work())
 
 
+SHOP = """[network]
+name = "shop"
+[sites.core]
+brokers = ["a", "m"]
+joins = ["a", "z"]
+[sites.a]
+brokers = ["a"]
+[sites.z]
+brokers = ["z"]
+"""
+
+
+def test_an_edge_that_is_given_up_stays_as_the_relay_that_it_also_is(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with drilling(tmp_path, SHOP) as drill:
+            client = await drill.connect("away", "a", options=BRISK)
+            for number in range(30):
+                await client.subscribe("price > 10", durable=f"orders{number}", new=True)
+            await client.close()
+            file = editing.remove_site(network_file(SHOP), "a")
+            with pytest.raises(LocalError, match=r"a has durable .* orders0, .* and 20 more"):
+                await change(drill.network, file)
+            await change(drill.network, file, abandon=True)
+            assert drill.network.edges == ("z",)
+            assert await revisions(drill) == {2}
+            links = {name: (await status(drill.network, name)).links for name in ("a", "m", "z")}
+            assert all(len(each) == 2 for each in links.values())
+
+    run(work())
+
+
 def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "anabranch", *words]
 

@@ -3,11 +3,13 @@
 import asyncio
 import resource
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 from anabranch.client.connecting import connect
+from anabranch.local.observing import ask
 from anabranch.model.client_frames import Connect, Subscribe, Subscribed
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.wire.codec import encode_client
@@ -112,6 +114,38 @@ def test_the_first_subscription_of_a_cold_network_costs_no_link(tmp_path: Path) 
 def test_an_idle_broker_is_small(tmp_path: Path) -> None:
     async def story(brokers: Brokers) -> None:
         assert (await brokers.status("a")).resident_bytes < 120_000_000
+
+    with Brokers(tmp_path, ONE) as brokers:
+        brokers.start("a")
+        run(story(brokers))
+
+
+def test_a_network_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    """Nor does it matter that whoever started the broker has stopped reading what it says."""
+
+    async def story(brokers: Brokers) -> None:
+        broker = brokers["a"]
+        assert broker.process.stdout is not None
+        broker.process.stdout.close()
+        text = brokers.path.read_text().replace("revision = 1", "revision = 2")
+        port = broker.places["clients"].port
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            brokers.path.write_text(text.replace(str(port), str(taken.getsockname()[1])))
+            broker.process.send_signal(signal.SIGHUP)
+            await until(lambda: "revision 2 cannot be used" in broker.said(), "it says so")
+            client = await connect(brokers.address("a"), name="p", options=BRISK)
+            await client.publish({"n": 1})
+            assert (await brokers.status("a")).revision == 1
+        brokers.path.write_text(text)
+        broker.process.send_signal(signal.SIGHUP)
+
+        async def has_it() -> bool:
+            answer = await ask("127.0.0.1", broker.places["observe"].port, "/status")
+            return answer is not None and b'"revision":2' in answer[1]
+
+        await until_asked(has_it, "it takes the file")
+        await client.publish({"n": 2})
+        await client.close()
 
     with Brokers(tmp_path, ONE) as brokers:
         brokers.start("a")

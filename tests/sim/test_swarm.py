@@ -25,6 +25,7 @@ FAILED_ONCE = {
     1936: "an old vector that nobody keeps any more was taken for a missing one",
     793: "a start was asked for at a tick whose origin had not heard yet that it was on disk",
     199: "after a restart, a start at a time that was forgotten in part was granted",
+    4552: "the simulation asked a broker for its clock that had become a relay",
     52: "a start at a time that was forgotten in part was granted from a later tick",
     1008: "late ticks from memory filled a link, and early ones from the log never came",
     33: "an unsubscription that was on its way was taken for a leftover",

@@ -9,6 +9,7 @@ or its disk fails; docs/OPERATIONS.md tells the rest.
 """
 
 import logging
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -73,4 +74,8 @@ def write_logs(level: int, *, as_json: bool) -> None:
 def _say_ready(node: Node) -> None:
     found = msgspec.structs.asdict(node.addresses)
     places = [f"{port}={address}" for port, address in found.items() if address is not None]
-    typer.echo(" ".join(["ready", node.config.name, *places]))
+    try:
+        typer.echo(" ".join(["ready", node.config.name, *places]))
+    except OSError:
+        # Whoever started the broker has heard it once, and reads no more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

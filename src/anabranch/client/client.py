@@ -379,6 +379,11 @@ class Client:
         elif isinstance(frame, Subscribed):
             self._subscriptions.stands_at(frame.subscription, frame.ticks)
 
+    def settled(self, uplink: Uplink) -> None:
+        """What came together was dealt with."""
+        if uplink is self._roaming.home:
+            self._subscriptions.settled()
+
     def lost(self, uplink: Uplink, reason: str) -> None:
         """A connection is gone."""
         if self._closed is None:

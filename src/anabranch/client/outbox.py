@@ -34,8 +34,8 @@ from anabranch.client.errors import ClosedError, PublishRefusedError, PublishUnk
 from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
 from anabranch.client.uplink import Uplink
-from anabranch.core import departing
 from anabranch.core.session.effects import Confirm, TellPublishRefused
+from anabranch.model.client_frames import DEPARTING
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
@@ -238,7 +238,7 @@ class Outbox:
             self._floor = max(self._floor, effect.begun)
             self._end_incarnation(effect.sequence, effect.reason, is_over=True)
             return True
-        if effect.final and effect.reason == departing.REASON:
+        if effect.final and effect.code == DEPARTING:
             self._take_back(effect.sequence)
             return not self._unconfirmed
         if effect.final:

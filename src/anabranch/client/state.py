@@ -7,8 +7,9 @@ Rules:
 
 1. The file is replaced as a whole: written beside it, synced, renamed. It is never half a state.
 2. An incarnation, and the number of a durable subscription, are on disk before anybody else hears
-   of them. How far subscriptions have got is written now and then; what is lost of that comes again
-   unless the broker knows better.
+   of them; where one starts on a stream, before the application does: whoever comes back at another
+   broker has to name every stream that it was promised. How far subscriptions have got is written
+   now and then; what is lost of that comes again unless the broker knows better.
 3. A directory belongs to one client and to one process at a time.
 
 Losing the directory costs no promise: a new incarnation follows the clock, and the owners of

@@ -12,8 +12,7 @@ makes the two agree whenever there is a new home. Rules:
 4. A durable one of which this client knows nothing but the name may exist: its owner is asked
    first, and only if no broker has it, it is made. An application that knows better says `new`.
 5. What arrives for other clients by explicit destination is dropped here, whoever sent it.
-6. Acknowledgements are gathered for `ack_after_s`, for all subscriptions at once.
-7. Numbers of durable subscriptions are on disk before they are used, where there is a state.
+6. Numbers of durable subscriptions are on disk before they are used, where there is a state.
 
 State: what the `State` keeps; the rest is lost with the process, which is safe.
 """
@@ -22,10 +21,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Unpack
 
+from anabranch.client.acknowledging import Acknowledging
 from anabranch.client.composing import How
 from anabranch.client.episodes import Episodes
 from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
-from anabranch.client.later import Later
 from anabranch.client.options import ClientOptions
 from anabranch.client.received import Received, Withheld
 from anabranch.client.state import State
@@ -83,9 +82,7 @@ class Subscriptions:
         self._resumed: dict[str, Mapping[str, int]] = {}
         #: Those whose end was asked for.
         self._ending: set[str] = set()
-        self._owing: dict[str, Subscription] = {}
-        self._paying = Later(options.ack_after_s, self._pay)
-        self._keeping = Later(options.keep_every_s, self._store)
+        self._acknowledging = Acknowledging(options, state, self._is_standing)
 
     # -- the application ------------------------------------------------------------------------
 
@@ -132,26 +129,18 @@ class Subscriptions:
 
     def owes(self, subscription: Subscription) -> None:
         """There is something to acknowledge, soon."""
-        self._owing[subscription.name] = subscription
-        self._paying.ask()
-
-    def _pay(self) -> None:
-        owing, self._owing = self._owing, {}
-        for subscription in owing.values():
-            self.acknowledge(subscription)
+        self._acknowledging.owes(subscription)
 
     def acknowledge(self, subscription: Subscription) -> None:
         """Acknowledge what is dealt with, now."""
+        self._acknowledging.acknowledge([subscription])
+
+    def _is_standing(self, subscription: Subscription) -> bool:
+        """Whether it can be acknowledged."""
         home, name = self._home, subscription.name
         if home is None or name not in self._all or name in self._broken:
-            return
-        if not home.session.knows(name):
-            return
-        ticks = subscription.owed()
-        if ticks:
-            home.perform(home.session.ack(self._loop.time(), name, ticks))
-            if subscription.is_durable and self._state is not None:
-                self._keeping.ask()
+            return False
+        return home.session.knows(name)
 
     def end(self, subscription: Subscription) -> None:
         """Ask the broker for the end."""
@@ -164,21 +153,13 @@ class Subscriptions:
         elif name in self._broken:
             self._over(name, TellEnded(name, self._broken[name]))
 
-    # -- keeping --------------------------------------------------------------------------------
-
-    def _store(self) -> None:
-        """Write down how durable subscriptions stand."""
-        if self._state is not None and self._home is not None:
-            self._state.keep(self._home.session.standings())
-
     # -- brokers --------------------------------------------------------------------------------
 
     def arriving(self, old: Uplink | None, new: Uplink) -> None:
         """There is a home again: let it have every subscription."""
         if old is not None and old is not new:
-            for subscription in self._all.values():
-                self.acknowledge(subscription)
-        self._home = new
+            self._acknowledging.acknowledge(self._all.values())
+        self._home = self._acknowledging.home = new
         now = self._loop.time()
         for name, subscription in list(self._all.items()):
             if not new.session.knows(name):
@@ -196,7 +177,7 @@ class Subscriptions:
     def connected(self, uplink: Uplink) -> None:
         """The effects of a new connection are about to be performed."""
         if uplink is self._home:
-            self._store()
+            self._acknowledging.store()
 
     def lost(self, uplink: Uplink) -> None:
         """The home is gone: what is not durable has to be asked for again."""
@@ -260,7 +241,7 @@ class Subscriptions:
         latest = {stream: tick + 1 for stream, tick in start_ticks.items()}
         self._episodes.begin(subscription, start, home.broker, latest)
         if wish.quality == "durable":
-            self._store()
+            self._acknowledging.store()
         home.perform(effects)
 
     def _take_over(self, subscription: Subscription, standing: Standing) -> None:
@@ -269,7 +250,7 @@ class Subscriptions:
         effects = home.session.take_over(self._loop.time(), standing)
         if not subscription.episode:
             self._episodes.begin(subscription, "resume", home.broker, {})
-        self._store()
+        self._acknowledging.store()
         home.perform(effects)
 
     # -- what the broker says -------------------------------------------------------------------
@@ -286,6 +267,8 @@ class Subscriptions:
         subscription = self._all.get(effect.subscription)
         if subscription is None:
             return
+        if isinstance(effect, TellStart | TellStands):
+            self._acknowledging.told(subscription)
         if isinstance(effect, TellStart):
             subscription.starts(effect.stream, effect.tick)
             self._episodes.started(subscription, effect.stream, effect.tick)
@@ -296,8 +279,6 @@ class Subscriptions:
             self._finding.discard(subscription.name)
             self._broken.pop(subscription.name, None)
             subscription.stands()
-            if subscription.is_durable:
-                self._store()
         elif isinstance(effect, TellRefused):
             self._refused(subscription, effect)
         else:
@@ -319,6 +300,10 @@ class Subscriptions:
         subscription = self._all.get(name)
         if subscription is not None:
             self.owes(subscription)
+
+    def settled(self) -> None:
+        """All that came together was heard."""
+        self._acknowledging.settled()
 
     def stands_at(self, name: str, ticks: Mapping[str, int]) -> None:
         """A subscription stands, on streams that the broker knows at these ticks.
@@ -370,25 +355,22 @@ class Subscriptions:
         subscription.fails(failure)
 
     def _forget(self, name: str) -> None:
-        del self._all[name]
+        self._acknowledging.forget(self._all.pop(name))
         self._finding.discard(name)
         self._ending.discard(name)
         self._broken.pop(name, None)
         self._resumed.pop(name, None)
-        self._owing.pop(name, None)
 
     # -- the end --------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Acknowledge everything that is dealt with, and write it down."""
-        for subscription in self._all.values():
-            self.acknowledge(subscription)
-        self._store()
+        self._acknowledging.acknowledge(self._all.values())
+        self._acknowledging.store()
 
     def close(self, failure: ClientError | None) -> None:
         """Nothing more will arrive. Durable subscriptions stay with the network."""
-        self._paying.cancel()
-        self._keeping.cancel()
+        self._acknowledging.close()
         for subscription in list(self._all.values()):
             self._forget(subscription.name)
             self._episodes.end(subscription)

@@ -45,6 +45,9 @@ class Listener(Protocol):
     def progressed(self, uplink: "Uplink", frame: AnyClientFrame) -> None:
         """This frame was dealt with; it may have moved a subscription."""
 
+    def settled(self, uplink: "Uplink") -> None:
+        """All frames that came together were dealt with; the application has seen nothing yet."""
+
     def lost(self, uplink: "Uplink", reason: str) -> None:
         """There is no connection any more; the session has not been told."""
 
@@ -136,10 +139,11 @@ class Uplink:
         self._has_spoken = True
         for data in frames:
             if connection is not self._connection:
-                return
+                break
             frame = decode_client(data, self._limits)
             self.perform(self.session.frame(now, frame))
             self._listener.progressed(self, frame)
+        self._listener.settled(self)
         self._wake_within(now, _GRANULARITY_S)
 
     def full(self, connection: Connection, full: bool) -> None:

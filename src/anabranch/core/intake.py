@@ -29,7 +29,7 @@ from anabranch.core.options import Options
 from anabranch.core.publishers import Key, Refusal, Waiting
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
 from anabranch.core.tail import STORED_LIMITS
-from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
+from anabranch.model.client_frames import DEPARTING, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Datum
@@ -73,9 +73,9 @@ class Intake:
             refusal = excess or (None if is_known else publishers.refusal(event_id))
             refusal = refusal or self._no_room(asks)
             if refusal is not None:
-                reason, is_final, begun = refusal
-                sequence = event_id.sequence
-                refused[key] = PublishRefused(*key, sequence, reason, is_final, begun)
+                reason, is_final, begun, code = refusal
+                refusal_of = PublishRefused(*key, event_id.sequence, reason, is_final, begun, code)
+                refused[key] = refusal_of
             else:
                 self._take(now, session, envelope, asks)
         for key in known:
@@ -103,7 +103,7 @@ class Intake:
     def _no_room(self, asks: list[Ask]) -> Refusal | None:
         """Why no event can be taken; None if one can. There may be room to be made for it."""
         if self.is_departing:
-            return Refusal(departing.REASON, is_final=True)
+            return Refusal(departing.REASON, is_final=True, code=DEPARTING)
         if self.is_full:
             return Refusal("the log is full: the disk has no room; send again later")
         tail, options = self._ledger.tail, self._options

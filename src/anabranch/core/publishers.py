@@ -49,6 +49,8 @@ class Refusal(NamedTuple):
     is_final: bool = False
     #: The incarnation that has begun in place of the event's; 0 if that is not why.
     begun: int = 0
+    #: What kind of reason it is, where somebody has to know.
+    code: str = ""
 
 
 class _Publisher:

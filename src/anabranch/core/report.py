@@ -20,7 +20,7 @@ from anabranch.core.routing.tree.tree import TreeRouter
 LOOKED_AT_MAX = 10_000
 #: and how many of them are told.
 CURSORS_MAX = 20
-#: Subscriptions that are told of a broker that departs.
+#: Subscriptions that are named of a broker that departs, and of those whose clients are away.
 KEPT_MAX = 100
 
 
@@ -87,6 +87,9 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[StreamReport, ...] = ()
     #: Durable subscriptions that are farthest behind, those first.
     cursors: tuple[CursorReport, ...] = ()
+    #: Durable subscriptions whose clients are not there, and the names of the first of them.
+    away: int = 0
+    away_names: tuple[str, ...] = ()
     log: LogReport | None = None
     departure: DepartureReport | None = None
     #: What the router counts.
@@ -109,6 +112,8 @@ def report(broker: Broker) -> BrokerReport:
         subscriptions=len(state.subscriptions),
         clients=len(state.clients),
         streams=tuple(map(_stream, state.streams.values())),
+        away=len(state.away),
+        away_names=tuple(each.name for each in islice(state.away.values(), KEPT_MAX)),
         cursors=tuple(nlargest(CURSORS_MAX, _cursors(state), key=_lag)),
         log=_log(broker),
         departure=_departure(broker),

@@ -15,7 +15,8 @@ Rules:
 1. The new file has a higher revision than the one that runs, and the same name.
 2. An edge with durable subscriptions whose clients are not there is not made to depart: they would
    have nowhere to go. One that is not drained in time keeps departing and stays in the network,
-   which is not changed. `abandon` leaves all of that out: what such edges have is given up.
+   which is not changed. `abandon` leaves all of that out: what such edges have is given up. One
+   that stays as a relay would want to depart first, so it is restarted.
 3. Whatever fails after step 1 can be tried again with the same file.
 
 State: the directory of the network.
@@ -63,6 +64,8 @@ async def change(
     gone = [broker for broker in running if broker not in new.brokers]
     await _begin(network, new, tell)
     tell(f"revision {new.revision} goes to {', '.join(staying)}")
+    if abandon:
+        await _restart(network, [edge for edge in departing if edge in staying])
     await _reload(network, staying, within_s)
     if gone:
         tell(f"stopping {', '.join(gone)}")
@@ -131,11 +134,11 @@ async def _check_clients(network: LocalNetwork, edge: str) -> None:
             f"{edge} does not answer, so nobody knows what it has; wait until it runs, or give it"
             " up with --abandon"
         )
-    apart = [each.subscription for each in status.cursors if not each.is_connected]
-    if apart and status.departure is None:
+    if status.away and status.departure is None:
         raise LocalError(
-            f"{edge} has durable subscriptions whose clients are not there: {_listed(apart)};"
-            " connect them, so that they can go elsewhere, or give them up with --abandon"
+            f"{edge} has durable subscriptions whose clients are not there:"
+            f" {_listed(status.away_names, status.away)}; connect them, so that they can go"
+            " elsewhere, or give them up with --abandon"
         )
 
 
@@ -170,13 +173,22 @@ def _not_in_time(waiting: dict[str, str], within_s: float) -> str:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str], count: int = 0) -> str:
+    """The first of some names; there may be more of them than are named."""
     every = list(names)
-    more = f" and {len(every) - _NAMED_MAX} more" if len(every) > _NAMED_MAX else ""
+    rest = max(len(every), count) - _NAMED_MAX
+    more = f" and {rest} more" if rest > 0 else ""
     return ", ".join(every[:_NAMED_MAX]) + more
 
 
 # -- all others -----------------------------------------------------------------------------------
+
+
+async def _restart(network: LocalNetwork, brokers: list[str]) -> None:
+    """Let these brokers begin with the file of the directory."""
+    if brokers:
+        await network.kill(*brokers)
+        await network.revive(*brokers)
 
 
 async def _reload(network: LocalNetwork, brokers: list[str], within_s: float) -> None:

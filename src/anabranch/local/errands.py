@@ -132,7 +132,7 @@ async def _see_to(network: LocalNetwork, request: Path) -> None:
         try:
             file = loads(errand.text, Path(errand.path))
             await change(network, file, tell=tell, abandon=errand.abandon, within_s=errand.within_s)
-        except (LocalError, OSError) as error:
+        except (LocalError, OSError, msgspec.DecodeError) as error:
             tell(str(error), is_over=True, has_failed=True)
         else:
             tell("done", is_over=True)

@@ -32,6 +32,8 @@ Code = Annotated[str, msgspec.Meta(max_length=32)]
 UNKNOWN = "unknown"
 #: Cut: the client has connected once more, and this session is over for that.
 REPLACED = "replaced"
+#: PublishRefused: the broker leaves the network; another one will take the event.
+DEPARTING = "departing"
 
 
 class ClientFrame(Part, frozen=True):
@@ -71,6 +73,7 @@ class PublishRefused(ClientFrame, frozen=True, tag=4):
     is_final: bool = False
     #: The higher incarnation that has begun, if this one is over for that; 0 otherwise.
     begun: Count = 0
+    code: Code = ""
 
 
 class Subscribe(ClientFrame, frozen=True, tag=5):

@@ -333,6 +333,8 @@ class Node:
             subscriptions=found.subscriptions,
             streams=found.streams,
             cursors=found.cursors,
+            away=found.away,
+            away_names=found.away_names,
             log=found.log,
             departure=found.departure,
             syncs=self._driver.syncs,

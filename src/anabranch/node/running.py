@@ -4,7 +4,8 @@
 
 1. SIGTERM and SIGINT end the broker in order (`Node.drain`). A second one ends the process at once,
    as kill −9 would, and loses nothing that was confirmed either.
-2. SIGHUP makes it read its network file again and take a newer one (`changing`). SIGUSR1 makes it
+2. SIGHUP makes it read its network file again and take a newer one (`changing`). If it cannot begin
+   with that, because a port is taken say, it goes on with the one it had. SIGUSR1 makes it
    depart (`core.departing`): an edge does so before the others get a network without it.
 3. uvloop runs the loop if it is installed.
 4. The process may open as many files as its hard limit allows; where that is less than
@@ -54,10 +55,19 @@ def run(config: NodeConfig, ready: Ready, read: Read) -> str:
 async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
     wishes = _listen_for_signals()
     following: NodeConfig | None = config
+    before: NodeConfig | None = None
     failure = ""
     while following is not None and not failure:
         node = Node(_within_files(following))
-        await node.start()
+        try:
+            await node.start()
+        except LocalError as error:
+            if before is None:
+                raise
+            node.log.error("revision %d cannot be used: %s", following.revision, error)
+            following, before = before, None
+            continue
+        before = following
         ready(node)
         # The life before, if there was one, is garbage now.
         gc.unfreeze()

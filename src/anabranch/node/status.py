@@ -69,6 +69,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: int
     streams: tuple[StreamReport, ...]
     cursors: tuple[CursorReport, ...]
+    #: Durable subscriptions whose clients are not there, and the names of the first of them.
+    away: int
+    away_names: tuple[str, ...]
     log: LogReport | None
     #: None unless it leaves the network.
     departure: DepartureReport | None = None

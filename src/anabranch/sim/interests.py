@@ -38,10 +38,11 @@ class InterestWatch:
                 broker = self._world.hosts[edge].broker
                 if broker is None or not isinstance(broker.router, TreeRouter):
                     continue
-                known = view.versions.get(edge, NOTHING)
                 clock = broker.router.clock
-                assert clock is not None
-                assert broker.edge is not None
+                if clock is None or broker.edge is None:
+                    # It has become a relay, and this one has not heard of that yet.
+                    continue
+                known = view.versions.get(edge, NOTHING)
                 filters = broker.edge.filters()
                 for subscription, version in clock.subscriptions.items():
                     wanted = filters.get(subscription)

@@ -6,8 +6,10 @@ Along the way the interest of all brokers is looked at: what a broker claims to 
 subscription must let all its events through (the S-Λ invariant).
 """
 
+import traceback
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Literal
 
@@ -87,7 +89,15 @@ class Simulation:
         self._is_calm = False
 
     def run(self) -> Verdict:
-        """Run it to its end."""
+        """Run it to its end. Whatever a broker or a client raises is an anomaly too."""
+        try:
+            self._live()
+            anomalies = self._judged()
+        except Exception as error:  # noqa: BLE001 - a seed that breaks our code must be named
+            anomalies = [Anomaly("exception", "", "", 0, _where(error))]
+        return self._verdict(anomalies)
+
+    def _live(self) -> None:
         world, plan = self.world, self.plan
         for name in plan.network.brokers:
             world.after(self.rng.random() * 0.05, world.start, name)
@@ -113,7 +123,6 @@ class Simulation:
         self._settle()
         # What ended last is still being told.
         world.run_until(world.now + 1.0)
-        return self._verdict()
 
     def _finish_change(self) -> None:
         """A change of the network that is under way comes to its end."""
@@ -226,7 +235,7 @@ class Simulation:
     def _head(self, edge: str) -> int:
         return self.world.hosts[edge].disk.head()
 
-    def _verdict(self) -> Verdict:
+    def _judged(self) -> list[Anomaly]:
         world = self.world
         self._watch.look_for_leftovers()
         self._watch.look_for_owners()
@@ -237,12 +246,11 @@ class Simulation:
         edges = self.reconfiguring.network.edges
         self.history.append(told.Finished(world.now, edges, self._settled))
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
-        anomalies = [
-            *self._watch.anomalies,
-            *breaches,
-            *self._repetitions(),
-            *check(self.history),
-        ]
+        found = [*self._watch.anomalies, *breaches, *self._repetitions()]
+        return [*found, *check(self.history)]
+
+    def _verdict(self, anomalies: list[Anomaly]) -> Verdict:
+        world = self.world
         kinds = [type(record) for record in self.history]
         digest = zlib.crc32(repr(self.history).encode(), world.digest)
         return Verdict(
@@ -285,3 +293,10 @@ def _logged(stream: str, records: dict[int, bytes], has_times: bool) -> list[tol
             time = record.time_ns / 1e9 - CLOCK_BEGIN_S if has_times else None
             found.append(told.Logged(stream, tick, *publisher, time))
     return found
+
+
+def _where(error: Exception) -> str:
+    """An error in one line, with the place where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno} ({frames[-1].name})"
+    return f"{type(error).__name__} in {place}: {error}"

@@ -1,9 +1,13 @@
 """Durable subscriptions through a real client: they outlive connections, clients and brokers."""
 
+from pathlib import Path
+from shutil import copytree
+
 import pytest
 
 from anabranch import (
     ClientOptions,
+    ClosedError,
     DuplicateIdError,
     LocalError,
     SubscriptionCutError,
@@ -75,6 +79,31 @@ def test_the_later_of_two_clients_with_one_durable_name_gets_it() -> None:
                 await second.wait_started("b")
                 await publish(other, 1)
                 assert await numbers(second, 1) == [1]
+
+    run(story)
+
+
+def test_what_was_started_is_kept_before_it_is_seen_and_kept_before_it_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with network("a", "b") as (a, b), await connect(b.address) as p:
+            hourly = ClientOptions(ack_after_s=0.0, keep_every_s=3600.0)
+            one = await connect(a.address, name="s", state=tmp_path / "one", options=hourly)
+            subscription = await one.subscribe("TRUE", durable="d", new=True)
+            await subscription.wait_started("a", "b")
+            await publish(p, 1, 2, 3)
+            # Asking for the second, it is done with the first, and has not written that down when
+            # it is killed.
+            assert await numbers(subscription, 2) == [1, 2]
+            assert acked(a, "d").get("b", 0) < subscription.started["b"]
+            copytree(tmp_path / "one", tmp_path / "killed")
+            one.abandon(ClosedError("killed"))
+            await publish(p, 4)
+            async with await connect(b.address, name="s", state=tmp_path / "killed") as other:
+                again = await other.subscribe("TRUE", durable="d")
+                assert await numbers(again, 4) == [1, 2, 3, 4]
+                assert again.withheld_ticks == 0
 
     run(story)
 

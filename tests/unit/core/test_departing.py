@@ -6,7 +6,7 @@ from anabranch.core import contract as say
 from anabranch.core import departing
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
-from anabranch.model.client_frames import Connect, Cut, Publish, PublishRefused
+from anabranch.model.client_frames import DEPARTING, Connect, Cut, Publish, PublishRefused
 from anabranch.model.frames import PROTOCOL_VERSION, Claim, Done, Hold, NotKept, Yield
 from anabranch.model.network import Network
 from tests.edge_parts import Rig
@@ -73,7 +73,7 @@ def test_a_departure_outlives_a_crash() -> None:
     after.tell(say.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "p")))
     after.tell(say.ClientFrameReceived(1, Publish([body(1)])))
     sent = [effect.frame for effect in after.said if isinstance(effect, say.SendClient)]
-    assert sent == [PublishRefused("p", 1, 1, departing.REASON, True)]
+    assert sent == [PublishRefused("p", 1, 1, departing.REASON, True, code=DEPARTING)]
 
 
 def test_a_later_network_with_the_broker_in_it_ends_its_departure() -> None:
@@ -94,7 +94,9 @@ def test_a_departing_origin_refuses_new_events_for_good_and_confirms_those_it_ha
     driver.origin.depart(driver.now)
     driver.publish(body(1), body(2), session=2)
     assert driver.confirmations(session=2) == [("p", 1, 1)]
-    assert driver.refusals(session=2) == [PublishRefused("p", 1, 2, departing.REASON, True)]
+    assert driver.refusals(session=2) == [
+        PublishRefused("p", 1, 2, departing.REASON, True, code=DEPARTING)
+    ]
 
 
 def test_a_departing_origin_keeps_nothing_that_nobody_needs() -> None:

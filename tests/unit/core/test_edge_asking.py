@@ -2,8 +2,12 @@
 
 import pytest
 
+from anabranch.core.asks import CarryTo
 from anabranch.core.edge.asking import Requests
 from anabranch.core.edge.cursors import recovered_run
+from anabranch.core.edge.subscriptions import Subscription
+from anabranch.model.filter import Filter
+from anabranch.model.frames import Find
 from tests.edge_parts import Rig
 
 
@@ -27,3 +31,34 @@ def test_a_run_that_is_taken_is_on_disk_and_the_next_life_has_a_later_one(
     rig.wait(1.0)
     assert rig.catalog["edge"]["run"] == b"7"
     assert recovered_run(rig.crash().catalog) == 9
+
+
+def test_each_request_is_repeated_in_its_own_turn_and_closed_ones_are_not() -> None:
+    requests = Requests(1, 1.0)
+    requests.open()
+    about = Subscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
+    for place in range(1_000):
+        requests.ask(place / 1_000, requests.number(), "b", Find(place, "s"), about)
+    for number in range(requests.last_number - 998, requests.last_number + 1, 2):
+        requests.close(number)
+    assert requests.next_at == 1.0
+    assert requests.repeat(0.999) == []
+    for place in range(0, 1_000, 2):
+        again = requests.repeat(1.0 + place / 1_000)
+        assert [ask.content for ask in again if isinstance(ask, CarryTo)] == [Find(place, "s")]
+    # Each pause is twice the one before.
+    assert requests.repeat(2.999) == []
+    assert len(requests.repeat(4.0)) == 500
+
+
+def test_what_is_put_off_waits_and_what_was_put_off_often_does_not_pile_up() -> None:
+    requests = Requests(1, 1.0)
+    requests.open()
+    about = Subscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
+    number = requests.number()
+    requests.ask(0.0, number, "b", Find(number, "s"), about)
+    for step in range(10_000):
+        requests.postpone(step / 10_000, number)
+    assert len(requests._due) < 200
+    assert requests.repeat(1.5) == []
+    assert len(requests.repeat(2.0)) == 1

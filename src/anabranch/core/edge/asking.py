@@ -9,11 +9,16 @@ doubles up to eight times. Rules:
    with every start and is on disk before the first request of the run leaves. So no answer to an
    earlier life is taken for one of this life. A run that has used half of its numbers takes the
    next one as well, long before it needs it.
-3. There is at most one request per place, attaching stream or edge, and claim: the number of
+3. What is due next stands in front of a heap, so that requests which nobody will answer for long
+   cost nothing until their turn comes. Entries of requests that were closed or put off are passed
+   over, and swept when they are more than the others.
+4. There is at most one request per place, attaching stream or edge, and claim: the number of
    requests is bounded by the number of subscriptions.
 
 State: safe to lose, but for the run.
 """
+
+from heapq import heapify, heappop, heappush
 
 from anabranch.core.asks import Ask, CarryTo
 from anabranch.core.edge.subscriptions import Attach, Place, Subscription
@@ -22,6 +27,7 @@ from anabranch.model.frames import AnyCarried
 
 _RUN_BITS = 32
 _HALF_RUN = 1 << (_RUN_BITS - 1)
+_SWEPT_MIN = 64
 
 #: A replay for a place, a question of an attach, or the claim for a subscription.
 About = Place | Attach | Subscription
@@ -52,8 +58,21 @@ class Requests:
         self.is_open = False
         self._again_s = again_s
         self._asked: dict[int, Asked] = {}
-        #: No request is due before.
-        self.next_at = float("inf")
+        #: A heap of (when, number).
+        self._due: list[tuple[float, int]] = []
+
+    @property
+    def next_at(self) -> float:
+        """No request is due before."""
+        return self._due[0][0] if self._due else float("inf")
+
+    def _postpone(self, number: int, asked: Asked, at: float) -> None:
+        asked.at = at
+        if len(self._due) > 2 * len(self._asked) + _SWEPT_MIN:
+            self._due = [(each.at, other) for other, each in self._asked.items()]
+            heapify(self._due)
+        else:
+            heappush(self._due, (at, number))
 
     def number(self) -> int:
         """A number for the next request."""
@@ -71,8 +90,8 @@ class Requests:
         self, now: float, number: int, target: str, content: AnyCarried, about: About
     ) -> list[Ask]:
         """Ask a broker something, now and again."""
-        self._asked[number] = Asked(target, content, about, now + self._again_s)
-        self.next_at = min(self.next_at, now + self._again_s)
+        asked = self._asked[number] = Asked(target, content, about, 0.0)
+        self._postpone(number, asked, now + self._again_s)
         return [CarryTo(target, content)] if self.is_open else []
 
     def about(self, number: int, source: str) -> About | None:
@@ -90,9 +109,7 @@ class Requests:
 
     def postpone(self, now: float, number: int) -> None:
         """The answer says that it is too early: ask again after a pause."""
-        asked = self._asked[number]
-        asked.at = now + self._again_s
-        self.next_at = min(self.next_at, asked.at)
+        self._postpone(number, self._asked[number], now + self._again_s)
 
     def open(self) -> list[Ask]:
         """The run is on disk: say what has been asked since the start."""
@@ -101,15 +118,15 @@ class Requests:
 
     def repeat(self, now: float) -> list[Ask]:
         """Say again what was not answered for too long."""
-        if now < self.next_at:
-            return []
         again: list[Ask] = []
-        self.next_at = float("inf")
-        for asked in self._asked.values():
-            if asked.at <= now:
-                asked.attempts += 1
-                asked.at = now + self._again_s * 2 ** min(asked.attempts, DOUBLINGS_MAX)
-                if self.is_open:
-                    again.append(CarryTo(asked.target, asked.content))
-            self.next_at = min(self.next_at, asked.at)
+        while self._due and self._due[0][0] <= now:
+            at, number = heappop(self._due)
+            asked = self._asked.get(number)
+            if asked is None or asked.at != at:
+                continue
+            asked.attempts += 1
+            pause_s = self._again_s * 2 ** min(asked.attempts, DOUBLINGS_MAX)
+            self._postpone(number, asked, now + pause_s)
+            if self.is_open:
+                again.append(CarryTo(asked.target, asked.content))
         return again

@@ -249,7 +249,8 @@ class Attaching:
         closed = state.closed.pop(attach.key, None)
         if closed is not None:
             self._leaving.stop_claims(closed)
-            attach.is_new = False
+        if closed is not None or attach.is_resuming:
+            subscription.is_unheard = False
         self._place_all(now, attach, subscription)
         attach.is_committed = True
         if not subscription.is_durable:
@@ -273,7 +274,7 @@ class Attaching:
             number=attach.number,
         )
         self._state.subscriptions[attach.key] = subscription
-        attach.is_new = not attach.is_resuming
+        subscription.is_unheard = True
         return subscription
 
     def _place_all(self, now: float, attach: Attach, subscription: Subscription) -> None:

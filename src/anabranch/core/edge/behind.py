@@ -44,7 +44,7 @@ class Behind:
     def settle_stream(self, now: float, stream: Stream) -> None:
         """The line has moved."""
         for place in list(stream.behind.values()):
-            if not place.ask:
+            if not place.ask and place.subscription.room > 0:
                 self.settle(now, place)
 
     def settle_subscription(self, now: float, subscription: Subscription) -> None:
@@ -56,7 +56,7 @@ class Behind:
     def settle(self, now: float, place: Place) -> None:
         """Bring a place forward as far as possible; ask for more if that is not enough."""
         line, subscription = place.stream.line, place.subscription
-        if subscription.session is None or place.mode != "behind":
+        if subscription.room < 1 or place.mode != "behind":
             return
         if line.is_placed and subscription.version is not None:
             if place.sent < line.position:

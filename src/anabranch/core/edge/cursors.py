@@ -98,7 +98,7 @@ class Cursors:
             if is_closed:
                 state.closed[name] = subscription
             else:
-                state.subscriptions[name] = subscription
+                state.subscriptions[name] = state.away[name] = subscription
                 state.index.add(name, subscription.filter)
         for key, row in catalog.get(CURSORS, {}).items():
             name, _, stream = key.partition("\0")
@@ -211,6 +211,7 @@ class Cursors:
         if not state.requests.is_open:
             return
         held = self._held()
+        self._sweep_one()
         for stream in state.streams.values():
             tick = self._done(stream, held)
             if tick is None:
@@ -223,6 +224,12 @@ class Cursors:
                 stream.done_again_at = now + pause * state.options.done_every_s
                 state.carry(stream.name, Done(tick, state.requests.last_number))
             state.done_at = min(state.done_at, stream.done_again_at)
+
+    def _sweep_one(self) -> None:
+        for stream in self._state.streams.values():
+            if stream.needed.is_crowded:
+                stream.needed.sweep(self._needs_after)
+                return
 
     def _held(self) -> dict[str, int]:
         """Stream → the tick up to which nobody who wants a subscription needs anything."""

@@ -46,6 +46,7 @@ class Leaving:
         for stream in state.streams.values():
             stream.waiting.pop(subscription.key, None)
         self.stop_claims(subscription)
+        state.away.pop(subscription.key, None)
         state.index.remove(subscription.key)
         if subscription.session is not None:
             subscription.session.names.pop(subscription.name, None)
@@ -111,6 +112,7 @@ class Leaving:
         if subscription.session is not None:
             subscription.session.names.pop(subscription.name, None)
         subscription.session = None
+        self._state.away[subscription.key] = subscription
         subscription.unacked = 0
         for place in subscription.places.values():
             place.stream.leave(place)

@@ -8,7 +8,8 @@ before. Rules:
    never more than its tick now.
 2. The entry in front is believed only after a look at the place. If its tick has grown, it is
    entered anew; if it is nobody's place any more, it is dropped.
-3. Places that are gone are swept out when they may be half of all.
+3. Places that are gone are swept out when they may be half of all. That is a look at every place,
+   so the edge does it for one stream at a time.
 
 State: safe to lose, as places are.
 """
@@ -47,8 +48,6 @@ class Needed:
 
     def least(self, tick_of: TickOf) -> int | None:
         """The tick up to which no place needs anything; None if there is none."""
-        if len(self._entries) > self._sweep_at:
-            self._sweep(tick_of)
         entries = self._entries
         while entries:
             tick, number, place = entries[0]
@@ -61,7 +60,13 @@ class Needed:
                 heapreplace(entries, (now, number, place))
         return None
 
-    def _sweep(self, tick_of: TickOf) -> None:
+    @property
+    def is_crowded(self) -> bool:
+        """Whether half of the places may be gone."""
+        return len(self._entries) > self._sweep_at
+
+    def sweep(self, tick_of: TickOf) -> None:
+        """Drop the places that are gone."""
         ticks = [(tick_of(place), number, place) for _, number, place in self._entries]
         self._entries = [(tick, number, place) for tick, number, place in ticks if tick is not None]
         heapify(self._entries)

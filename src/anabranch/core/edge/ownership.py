@@ -48,6 +48,8 @@ class Ownership:
             return
         self._leaving.stop_claims(subscription)
         subscription.is_claimed = not state.others
+        if not state.others and state.closed.pop(subscription.name, None) is not None:
+            self._cursors.forget(subscription)
         for edge in state.others:
             number = state.requests.number()
             subscription.claims[edge] = number

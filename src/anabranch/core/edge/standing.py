@@ -49,7 +49,7 @@ class Standing:
         elif current is not None and current.is_committed:
             # A later one is on its way to the disk, and will do all this.
             return
-        if current is attach and attach.is_new and attach.session is None:
+        if current is attach and subscription.is_unheard and attach.session is None:
             self._leaving.take_back(now, subscription)
             return
         subscription.is_stored = True
@@ -60,6 +60,8 @@ class Standing:
             self._ownership.claim(now, subscription)
         if attach.session is not None:
             self._serve(now, subscription, attach, attach.session)
+        elif subscription.session is None and subscription.is_durable:
+            state.away[subscription.key] = subscription
         state.touch(now)
 
     def register(self, subscription: Subscription) -> None:
@@ -74,7 +76,9 @@ class Standing:
     def _serve(
         self, now: float, subscription: Subscription, attach: Attach, session: Session
     ) -> None:
+        subscription.is_unheard = False
         subscription.session = session
+        self._state.away.pop(subscription.key, None)
         subscription.window = attach.frame.window
         subscription.unacked = 0
         session.names[subscription.name] = subscription.key

@@ -97,6 +97,8 @@ class State:
             for edge in network.edges
         }
         self.subscriptions: dict[str, Subscription] = {}
+        #: Durable ones whose clients are not there, by key.
+        self.away: dict[str, Subscription] = {}
         #: By key.
         self.attaches: dict[str, Attach] = {}
         #: Durable ones that ended before all other edges had yielded them, by name.

@@ -40,7 +40,8 @@ class Subscribing:
         """A client wants a subscription."""
         frame = self._without_gone(frame)
         is_durable = frame.quality == "durable"
-        key = frame.subscription if is_durable else f"{session.client}\0{frame.subscription}"
+        name = frame.subscription
+        key = name if is_durable else _own_key(session, name)
         try:
             check_name(frame.subscription, "subscription", self._state.limits.name_bytes_max)
             filter = self._filter(frame)
@@ -102,7 +103,9 @@ class Subscribing:
         attach = self._state.attaches.get(key)
         if attach is not None and attach.client != session.client:
             return f"the name {frame.subscription!r} belongs to another client"
-        if frame.subscription in session.names or (attach is not None and attach.session):
+        keys = (frame.subscription, _own_key(session, frame.subscription))
+        is_wanted = any(each in session.attaching for each in keys)
+        if frame.subscription in session.names or is_wanted or (attach and attach.session):
             return f"the name {frame.subscription!r} is in use for another subscription"
         return (
             self._start_objection(frame)
@@ -148,6 +151,11 @@ class Subscribing:
         if own >= state.limits.session_subscriptions_max:
             return f"this session has {own} subscriptions and can have no more"
         return ""
+
+
+def _own_key(session: Session, name: str) -> str:
+    """The key of a subscription that ends with its session. Durable ones have their name."""
+    return f"{session.client}\0{name}"
 
 
 def _is_same(subscription: Subscription, frame: Subscribe, filter: Filter | None) -> bool:

@@ -66,6 +66,7 @@ class Subscription:
         "is_leaving",
         "is_registered",
         "is_stored",
+        "is_unheard",
         "key",
         "name",
         "number",
@@ -100,6 +101,8 @@ class Subscription:
         self.is_claimed = False
         #: Whether the disk has it with its number and all its ticks.
         self.is_stored = False
+        #: Whether it is new, and no client has been told that it stands, here or elsewhere.
+        self.is_unheard = False
         self.is_leaving = False
         #: Whether origins keep what it needs; always, but for a planted bug.
         self.is_counted = True
@@ -290,7 +293,6 @@ class Attach:
         "found",
         "frame",
         "is_committed",
-        "is_new",
         "is_resuming",
         "key",
         "number",
@@ -318,7 +320,5 @@ class Attach:
         self.rounds = 0
         #: Whether it goes on after ticks that its client has had.
         self.is_resuming = False
-        #: Whether it is in the catalog, though perhaps not on disk,
+        #: Whether it is in the catalog, though perhaps not on disk.
         self.is_committed = False
-        #: and was nowhere before.
-        self.is_new = False

@@ -93,6 +93,7 @@ class TellPublishRefused(SessionEffect, frozen=True):
     final: bool
     #: The higher incarnation that has begun, if this one is over for that; 0 otherwise.
     begun: int = 0
+    code: str = ""
 
 
 class TellStands(SessionEffect, frozen=True):

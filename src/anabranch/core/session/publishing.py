@@ -186,7 +186,7 @@ class Publishing:
             self._refusals = min(2 * self._refusals, _PATIENCE_MAX)
         if self._sent == self._confirmed:
             self._resend_at = None
-        why = (frame.reason, final, frame.begun)
+        why = (frame.reason, final, frame.begun, frame.code)
         return [TellPublishRefused(self._incarnation, frame.sequence, *why)]
 
     def time_passed(self, now: float) -> SessionEffects:
