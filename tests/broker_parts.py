@@ -40,7 +40,7 @@ class Broker:
         command = [sys.executable, "-m", "anabranch", "broker", name, "--network", str(file), *more]
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=stderr, env=_environment()
+                command, stdout=subprocess.PIPE, stderr=stderr, env=environment()
             )
         self.places: dict[str, Address] = {}
 
@@ -72,7 +72,7 @@ class Broker:
                 self.process.stdout.close()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -144,7 +144,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=BOUND_S,
         check=False,
-        env=_environment(),
+        env=environment(),
     )
 
 

@@ -1,17 +1,21 @@
 """A running network gains and loses brokers, and every promise is kept."""
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from anabranch.cli.main import app
 from anabranch.config import editing
 from anabranch.config.editing import At
 from anabranch.config.network_file import load
 from anabranch.local.changing import change
 from anabranch.local.drill import Drill
+from anabranch.local.errands import serve
 from anabranch.model.errors import LocalError
 from tests.process_parts import (
     BRISK,
@@ -178,6 +182,59 @@ def test_the_commands_change_a_network_that_is_up(tmp_path: Path) -> None:
         finally:
             running.terminate()
             running.wait(BOUND_S)
+
+
+#: Two edges and a relay between them.
+CHAIN = """
+[network]
+name = "chain"
+[sites]
+core = { brokers = ["r1"], joins = ["e1", "e2"] }
+e1 = { brokers = ["e1"] }
+e2 = { brokers = ["e2"] }
+"""
+
+
+async def do(*words: str) -> None:
+    """A command, typed while the network runs."""
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["network", *words])
+    assert done.exit_code == 0, done.output
+
+
+def test_sites_join_and_leave_by_command_and_nothing_is_lost(tmp_path: Path) -> None:
+    """A relay and an edge behind it come and go; a publisher and a durable subscriber are there."""
+    file, folder = str(tmp_path / "chain.toml"), tmp_path / "up"
+    Path(file).write_text(CHAIN)
+    apply = ("apply", file, "--state", str(folder))
+
+    async def work() -> None:
+        async with drilling(folder, CHAIN) as drill:
+            serving = asyncio.create_task(serve(drill.network))
+            await drill.listen("acme", "symbol = 'ACME'", "e2", durable=True, options=BRISK)
+            await drill.speak("ticker", "e1", rate=200, options=BRISK)
+            await published(drill, 50)
+            await do("add-site", file, "south", "--broker", "s1", "--join", "core")
+            await do("add-site", file, "e3", "--broker", "e3", "--join", "south")
+            await do(*apply)
+            assert await revisions(drill) == {3}
+            await all_started(drill, "e2", "e3")
+            await drill.speak("newcomer", "e3", "e1", rate=100, options=BRISK)
+            await drill.listen("late", "price < 60", "e3", "e1", durable=True, options=BRISK)
+            await published(drill, 100)
+            drill.follow_logs()
+            await do("remove-site", file, "e3")
+            await do("remove-site", file, "south")
+            await do(*apply)
+            assert set(drill.network.brokers) == {"r1", "e1", "e2"}
+            assert await revisions(drill) == {5}
+            await published(drill, 50)
+            verdict = await judged(drill)
+            speakers = drill.speakers.values()
+            assert verdict.confirmed == sum(each.published for each in speakers)
+            assert [each.failed for each in speakers] == [0, 0]
+            serving.cancel()
+
+    run(work())
 
 
 def test_a_network_that_nobody_runs_cannot_be_changed(tmp_path: Path) -> None:

@@ -111,13 +111,27 @@ def test_the_first_subscription_of_a_cold_network_costs_no_link(tmp_path: Path) 
         run(story())
 
 
-def test_an_idle_broker_is_small(tmp_path: Path) -> None:
-    async def story(brokers: Brokers) -> None:
-        assert (await brokers.status("a")).resident_bytes < 120_000_000
+async def is_small(brokers: Brokers) -> None:
+    assert (await brokers.status("a")).resident_bytes < 120_000_000
+
+
+def test_an_idle_broker_is_small_also_after_it_had_subscriptions(tmp_path: Path) -> None:
+    async def has_none() -> bool:
+        return not (await brokers.status("a")).subscriptions
+
+    async def story() -> None:
+        async with await connect(brokers.address("a"), options=BRISK) as client:
+            await client.subscribe("price > 10")
+            assert (await brokers.status("a")).resident_bytes > 120_000_000
+        await until_asked(has_none, "the subscription is gone")
 
     with Brokers(tmp_path, ONE) as brokers:
         brokers.start("a")
-        run(story(brokers))
+        run(is_small(brokers))
+        run(story())
+        assert brokers["a"].end() == 0
+        brokers.start("a")
+        run(is_small(brokers))
 
 
 def test_a_network_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:

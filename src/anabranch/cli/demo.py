@@ -49,9 +49,7 @@ BLOWS = (
 )
 NEXT = """\
 Try next:
-  anabranch up redundant                       the same network, for you
-  anabranch sub HOST:PORT "price > 100"        subscribe to it
-  anabranch pub HOST:PORT symbol=IBM price=120 publish to it
+  anabranch up redundant                       the same network, for you; it says what to type
   anabranch trace verify TRACE --state DIR     judge a run of your own
   anabranch sim --seeds 0..99                  the same protocols under far worse, simulated
   anabranch bench match                        how fast filters are matched"""

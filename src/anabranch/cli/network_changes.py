@@ -17,6 +17,7 @@ from anabranch.config.editing import At
 from anabranch.config.network_file import NetworkFile, load
 from anabranch.config.writing import dump
 from anabranch.local import errands
+from anabranch.local.home import home_of
 
 FilePath = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -103,7 +104,9 @@ def apply(
     *,
     state: Annotated[
         Path | None,
-        typer.Option(help="The directory of the running network.  [default: anabranch-NAME, here]"),
+        typer.Option(
+            help="The directory of the running network.  [default: anabranch-NAME, beside the file]"
+        ),
     ] = None,
     abandon: Annotated[
         bool,
@@ -119,7 +122,7 @@ def apply(
     events. Then new brokers start, the others take the file, and those that are gone are stopped.
     """
     loaded = load(file)
-    directory = state or Path(f"anabranch-{loaded.name}")
+    directory = state or home_of(loaded)
     errand = errands.Errand(text=dump(loaded), path=str(file), abandon=abandon, within_s=within)
     for text in errands.send(directory, errand):
         typer.echo(text)

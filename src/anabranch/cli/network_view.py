@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from anabranch.config.addresses import BrokerSettings, PortName, ports_needed
 from anabranch.config.network_file import NetworkFile
+from anabranch.config.shape import SitesShape
 from anabranch.config.survey import Survey
 from anabranch.model.network import Network
 
@@ -63,7 +64,10 @@ def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
     relays = f"; {_count(len(survey.relays), 'relay')}" if survey.relays else ""
     edges = f"{_count(len(survey.edges), 'edge')} with clients"
     yield f"{_count(len(network.brokers), 'broker')}: {edges}{relays}"
-    yield f"{_count(len(network.sites), 'site')}, {_count(len(survey.links), 'link')}"
+    links = _count(len(survey.links), "link")
+    # A tree of brokers has sites that nobody wrote.
+    long_form = isinstance(file.shape, SitesShape)
+    yield f"{_count(len(network.sites), 'site')}, {links}" if long_form else links
     if survey.hops:
         yield f"longest path: {_count(survey.hops, 'hop')}: {' – '.join(survey.longest_path)}"
     yield _protection(file)
@@ -88,8 +92,8 @@ def _deaths(survey: Survey) -> Iterator[str]:
     safe = [relay for relay in survey.relays if relay not in survey.cuts]
     if safe:
         yield f"  {_names(safe)}: nobody is cut off"
-    for broker, (most, *rest) in survey.cuts.items():
-        yield f"  {broker}: cuts off {'; '.join(_names(part) for part in rest)} from {_names(most)}"
+    for broker, parts in survey.cuts.items():
+        yield f"  {broker}: cut off from each other: {' | '.join(map(_names, parts))}"
     if len(survey.edges) > 1:
         yield "  an edge: its clients roam to another edge, if they know one"
     else:

@@ -2,7 +2,9 @@
 
 Addresses are `host:port`; a network file (`--network`) names the network, all of its edges, and the
 authority of its certificates. Both may be given: then the addresses are tried and the file says the
-rest. Brokers on other machines need `--ca`, a file with `[tls]`, or `--plaintext`.
+rest. A file that leaves ports free stands for the one that `anabranch up` has written for it, with
+the ports it chose (`local.home`). Brokers on other machines need `--ca`, a file with `[tls]`, or
+`--plaintext`.
 """
 
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ from anabranch.client.connecting import connect
 from anabranch.client.options import ClientOptions
 from anabranch.config.network_file import NetworkFile, load
 from anabranch.config.tls import client_context
+from anabranch.local.home import running_file
 
 NetworkOption = Annotated[
     Path | None,
@@ -59,7 +62,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     async def connect(self) -> Client:
         """A client at one of the brokers."""
-        file = None if self.file is None else load(self.file)
+        file = self._network()
         addresses = list(self.addresses) or _edges(file)
         ca = self.ca or (None if file is None or file.tls is None else file.tls.ca)
         plaintext = self.plaintext or (file is not None and file.plaintext)
@@ -73,23 +76,23 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             options=ClientOptions(connect_within_s=self.within_s),
         )
 
+    def _network(self) -> NetworkFile | None:
+        if self.file is None:
+            return None
+        return load(self.file) if self.addresses else running_file(self.file, "clients")
+
 
 def _edges(file: NetworkFile | None) -> list[str]:
     if file is None:
         raise CommandError("give the address of a broker, such as 127.0.0.1:4100, or --network")
     settings = [file.broker(edge) for edge in file.network.edges]
-    found = [
+    return [
         f"[{each.host}]:{each.clients_port}"
         if ":" in each.host
         else f"{each.host}:{each.clients_port}"
         for each in settings
         if each.clients_port
     ]
-    if not found:
-        raise CommandError(
-            f"{file.path}: no broker has a port for clients; `anabranch up` writes a file that has"
-        )
-    return found
 
 
 def is_address(text: str) -> bool:

@@ -1,22 +1,23 @@
 """`anabranch top`: what the brokers of a network are doing, live.
 
-Asks all brokers again and again (`status`) and shows what changed per second. `--once` shows one
-interval and ends, for scripts.
+Asks all brokers again and again (`status`) and shows what changed per second, with as many columns
+as there is room for. `--once` shows one interval and ends, for scripts.
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
 import typer
-from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
+from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
-from anabranch.cli.status import Asked, ask_all, brokers_of, lag, show, size, table_of
+from anabranch.cli.status import ask_all, brokers_of
+from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
 from anabranch.node.status import Status
 
 #: Column → the counter whose growth it shows.
@@ -26,6 +27,22 @@ _RATES = {
     "forw/s": "events_forwarded",
     "deliv/s": "events_delivered",
 }
+_COLUMNS = (
+    Column("broker"),
+    Column("state", rank=3),
+    Column("taken/s", is_number=True),
+    Column("safe/s", rank=4, is_number=True),
+    Column("forw/s", rank=1, is_number=True),
+    Column("deliv/s", is_number=True),
+    Column("in/s", rank=6, is_number=True),
+    Column("out/s", rank=6, is_number=True),
+    Column("cpu", rank=1, is_number=True),
+    Column("links", rank=2, is_number=True),
+    Column("clients", rank=5, is_number=True),
+    Column("lag", is_number=True),
+    Column("queued", rank=5, is_number=True),
+    Column("memory", rank=4, is_number=True),
+)
 
 
 class Sample:
@@ -63,10 +80,11 @@ def top(
             for each in after.asked:
                 print_json({"broker": each.name, **rates(before, after, each.name)})
         else:
-            show(picture(before, after))
+            screen = console()
+            show(screen, picture(before, after, room(screen)))
         return
     with Live(Text("asking …"), console=console(), auto_refresh=False, screen=True) as live:
-        asyncio.run(_watch(brokers, every_s, live.update))
+        asyncio.run(_watch(brokers, every_s, live))
 
 
 async def _two_looks(brokers: list[Asked], every_s: float) -> tuple[Sample, Sample]:
@@ -76,12 +94,12 @@ async def _two_looks(brokers: list[Asked], every_s: float) -> tuple[Sample, Samp
     return before, Sample(await ask_all(before.asked))
 
 
-async def _watch(brokers: list[Asked], every_s: float, show: Callable[..., None]) -> None:
+async def _watch(brokers: list[Asked], every_s: float, live: Live) -> None:
     before = Sample(await ask_all(brokers))
     while True:
         await asyncio.sleep(every_s)
         after = Sample(await ask_all(before.asked))
-        show(picture(before, after), refresh=True)
+        live.update(picture(before, after, room(live.console)), refresh=True)
         before = after
 
 
@@ -105,34 +123,30 @@ def _bytes(status: Status, field: str) -> int:
     return sum(getattr(link, field) for link in status.links)
 
 
-def picture(before: Sample, after: Sample) -> Group:
+def picture(before: Sample, after: Sample, width: int) -> Table:
     """One row for each broker, and a row for all."""
-    numbers = (*_RATES, "in/s", "out/s", "cpu", "links", "clients", "lag", "queued", "memory")
-    table = table_of(("broker", "state"), numbers)
+    rows: list[list[str]] = []
     sums: dict[str, float] = {}
     for each in after.asked:
         found = rates(before, after, each.name)
         for column, value in found.items():
             sums[column] = sums.get(column, 0.0) + value
-        table.add_row(each.name, *_cells(each.status, found))
+        rows.append([each.name, *_cells(each.status, found)])
     up = sum(each.status is not None for each in after.asked)
-    table.add_section()
-    table.add_row("all", f"{up}/{len(after.asked)} up", *_rate_cells(sums))
-    return Group(table)
+    rows.append(["all", f"{up}/{len(after.asked)} up", *_rate_cells(sums)])
+    return fitted(_COLUMNS, rows, width)
 
 
 def _cells(status: Status | None, found: dict[str, float]) -> list[str]:
     if status is None:
         return ["down"]
-    up = sum(link.is_up for link in status.links)
-    queued = status.client_waiting_bytes + sum(link.waiting_bytes for link in status.links)
     return [
         status.state,
         *_rate_cells(found),
-        f"{up}/{len(status.links)}",
+        links_up(status),
         str(status.sessions) if status.is_edge else "",
         str(lag(status)) if status.is_edge else "",
-        size(queued),
+        size(queued_bytes(status)),
         size(status.resident_bytes),
     ]
 

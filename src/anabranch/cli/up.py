@@ -1,10 +1,11 @@
 """`anabranch up`: a whole network on this machine, from one file or by the name of a shape.
 
 On a terminal it is a table that moves; elsewhere each change is a line. Ctrl-C (or SIGTERM) stops
-every broker in order; the state stays where it is.
+every broker in order; the state stays where it is (`local.home` says where that is).
 """
 
 import asyncio
+import shlex
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -14,14 +15,25 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
+from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
 from anabranch.config.network_file import NetworkFile
 from anabranch.local.errands import serve
+from anabranch.local.home import home_of
 from anabranch.local.network import LocalNetwork
 from anabranch.local.source import network_from
 from anabranch.local.supervisor import Change
 
 REDRAW_AFTER_S = 0.5
+_COLUMNS = (
+    Column("broker"),
+    Column("role", rank=4),
+    Column("state"),
+    Column("process", rank=2, is_number=True),
+    Column("restarts", rank=1, is_number=True),
+    Column("clients"),
+    Column("observe", rank=3),
+)
 
 
 def up(
@@ -31,7 +43,7 @@ def up(
     *,
     state: Annotated[
         Path | None,
-        typer.Option(help="Where everything is kept.  [default: anabranch-NAME, here]"),
+        typer.Option(help="Where everything is kept.  [default: anabranch-NAME, beside the file]"),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per line: changes, then addresses.")
@@ -40,11 +52,11 @@ def up(
     """Run a whole network on this machine until Ctrl-C.
 
     Every broker is a process of its own and is started again when it dies. Ports that the file does
-    not give are free ones. Everything is kept in one directory, and found there the next time.
+    not give are free ones. Everything is kept in one directory, and found there the next time; so
+    do other commands that are given the same file find the ports.
     """
     file = network_from(what)
-    directory = state or Path(f"anabranch-{file.name}")
-    asyncio.run(_Show(as_json).run(file, directory))
+    asyncio.run(_Show(as_json).run(file, state or home_of(file)))
 
 
 class _Show:
@@ -65,7 +77,7 @@ class _Show:
             loop.add_signal_handler(number, stop.set)
         network = LocalNetwork(file, directory, self._hear)
         errands = asyncio.create_task(self._see_to_errands(network))
-        starting = asyncio.create_task(network.supervisor.start())
+        starting = asyncio.create_task(network.start())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -78,7 +90,7 @@ class _Show:
             for task in (starting, stopping, errands):
                 task.cancel()
             await asyncio.gather(starting, stopping, errands, return_exceptions=True)
-            await network.supervisor.stop()
+            await network.stop()
 
     async def _see_to_errands(self, network: LocalNetwork) -> None:
         await self._is_up.wait()
@@ -89,14 +101,14 @@ class _Show:
         if self._as_json:
             print_json(change)
         elif not self._moves:
-            typer.echo(f"{change.name}: {change.state} ({change.text})")
+            typer.echo(line_of(change))
 
     def _welcome(self, network: LocalNetwork) -> None:
         if self._as_json:
             print_json({"network": str(network.path), "addresses": network.addresses})
             return
         if not self._moves:
-            self._screen.print(table_of(network, self._changes))
+            show(self._screen, table_of(network, self._changes, room(self._screen)))
         for line in next_steps(network):
             typer.echo(line)
 
@@ -106,36 +118,44 @@ class _Show:
             return
         with Live(console=self._screen, auto_refresh=False) as live:
             while not stop.is_set():
-                live.update(table_of(network, self._changes), refresh=True)
+                table = table_of(network, self._changes, room(self._screen))
+                live.update(table, refresh=True)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), REDRAW_AFTER_S)
 
 
-def table_of(network: LocalNetwork, changes: dict[str, Change]) -> Table:
+def line_of(change: Change) -> str:
+    """A change of one broker."""
+    return f"{change.name}: {change.state}{f', {change.text}' if change.text else ''}"
+
+
+def table_of(network: LocalNetwork, changes: dict[str, Change], width: int) -> Table:
     """Every broker, where it is and how it does."""
-    table = Table("broker", "role", "state", "process", "restarts", "clients", "observe")
-    for name in network.brokers:
-        settings, change = network.file.broker(name), changes.get(name)
-        is_edge = name in network.edges
-        table.add_row(
-            name,
-            "edge" if is_edge else "relay",
-            change.state if change else "",
-            str(change.pid) if change and change.pid else "",
-            str(change.restarts) if change else "",
-            network.address(name) if is_edge else "",
-            f"{settings.observe_host}:{settings.observe_port}",
-        )
-    return table
+    return fitted(
+        _COLUMNS, [_row(network, name, changes.get(name)) for name in network.brokers], width
+    )
+
+
+def _row(network: LocalNetwork, name: str, change: Change | None) -> list[str]:
+    settings, is_edge = network.file.broker(name), name in network.edges
+    return [
+        name,
+        "edge" if is_edge else "relay",
+        change.state if change else "",
+        str(change.pid) if change and change.pid else "",
+        str(change.restarts) if change else "",
+        network.address(name) if is_edge else "",
+        f"{settings.observe_host}:{settings.observe_port}",
+    ]
 
 
 def next_steps(network: LocalNetwork) -> list[str]:
-    """What to try now, in another terminal."""
-    addresses = list(network.addresses.values())
+    """What to try now, in another terminal, wherever that is; the file says all the rest."""
+    file = shlex.quote(str(network.path))
     return [
         f"The network {network.file.name} is up; Ctrl-C stops it. In other terminals:",
-        f'  anabranch sub {addresses[0]} "price > 10"',
-        f"  anabranch pub {addresses[-1]} symbol=IBM price=12.5",
-        f"  anabranch status {network.path}",
+        f'  anabranch sub --network {file} "price > 10"',
+        f"  anabranch pub --network {file} symbol=IBM price=12.5",
+        f"  anabranch status --network {file}",
         "Kill any broker with kill -9 and look: it comes back, and nothing is lost.",
     ]

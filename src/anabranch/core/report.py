@@ -121,6 +121,13 @@ def report(broker: Broker) -> BrokerReport:
     )
 
 
+def knows_subscriptions(broker: Broker) -> bool:
+    """Whether it has any subscription, or was told of one by a neighbour."""
+    if broker.edge is not None and broker.edge._state.subscriptions:
+        return True
+    return isinstance(broker.router, TreeRouter) and broker.router.knows_interest
+
+
 def _stream(stream: Stream) -> StreamReport:
     line, done = stream.line, max(stream.done_told, 0)
     return StreamReport(

@@ -30,8 +30,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     command: tuple[str, ...]
     log: Path
-    #: Asked again and again until it says yes.
-    is_ready: Callable[[], Awaitable[bool]]
+    #: Whether the process of this id serves; asked again and again until it does.
+    is_ready: Callable[[int], Awaitable[bool]]
     environment: Mapping[str, str] = {}
     #: Programs of a higher rank are started later and stopped earlier.
     rank: int = 0
@@ -45,6 +45,8 @@ class Child:
         loop = asyncio.get_running_loop()
         #: The exit code; negative for a signal.
         self.ended: asyncio.Future[int] = loop.create_future()
+        #: What others before it printed.
+        self._log_bytes_before = program.log.stat().st_size if program.log.exists() else 0
         self._process = _start(program)
         self.pid = self._process.pid
         self._descriptor = os.pidfd_open(self.pid)
@@ -72,6 +74,14 @@ class Child:
             self.send(signal.SIGKILL)
             return await asyncio.shield(self.ended)
 
+    def last_words(self, lines: int = 5, bytes_max: int = 4_096) -> str:
+        """The end of what it printed, in its own life."""
+        with self.program.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_bytes_before, end - bytes_max))
+            text = log.read().decode(errors="replace")
+        return "\n".join(text.strip().splitlines()[-lines:])
+
 
 def _start(program: Program) -> subprocess.Popen[bytes]:
     program.log.parent.mkdir(parents=True, exist_ok=True)
@@ -85,13 +95,3 @@ def _start(program: Program) -> subprocess.Popen[bytes]:
             env={**os.environ, **program.environment},
             start_new_session=True,
         )
-
-
-def last_words(program: Program, lines: int = 5, bytes_max: int = 4_096) -> str:
-    """The end of what a program printed."""
-    if not program.log.exists():
-        return ""
-    with program.log.open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - bytes_max))
-        text = log.read().decode(errors="replace")
-    return "\n".join(text.strip().splitlines()[-lines:])

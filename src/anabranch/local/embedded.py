@@ -15,6 +15,8 @@ thread with an event loop of its own, and clients reach them over loopback socke
 3. Brokers end in order at the end of the `with`. If the process is killed, what was confirmed is on
    disk, as with any broker.
 4. A broker that fails is told by `failures`; the others go on.
+5. Nothing is printed. What brokers have to say goes to the logger `anabranch.node`, for programs
+   that set up logging.
 
 State kept: the state directory.
 """

@@ -4,12 +4,7 @@
     async with network:
         print(network.addresses)
 
-Everything is in one directory:
-
-    network.toml       the network with the ports that were chosen; other commands take this file
-    state/BROKER       what a broker keeps
-    logs/BROKER.log    what it said
-
+Everything is in one directory (`home`), which this process has from the beginning to the end.
 Rules:
 
 1. Ports that the file does not give are drawn once for a directory: a network that is started again
@@ -21,6 +16,7 @@ Rules:
 State kept: the directory, which is all that a later start needs.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -32,13 +28,10 @@ from anabranch.config.network_file import NetworkFile, load
 from anabranch.config.ports import with_free_ports
 from anabranch.config.writing import dump, save
 from anabranch.local.child import Program
-from anabranch.local.observing import ask, is_healthy
+from anabranch.local.home import LOGS, NETWORK_FILE, STATE, hold
+from anabranch.local.observing import ask, is_serving
 from anabranch.local.supervisor import Change, Patience, State, Supervisor
 from anabranch.model.errors import LocalError
-
-NETWORK_FILE = "network.toml"
-STATE = "state"
-LOGS = "logs"
 
 
 class LocalNetwork:
@@ -56,10 +49,15 @@ class LocalNetwork:
         """`files`: broker → a network file of its own, for those that are not given the common
         one."""
         self.directory = directory.resolve()
-        self.file = settled(file, self.directory)
         self.path = self.directory / NETWORK_FILE
-        save(self.path, dump(self.file))
         self._own = files or {}
+        self._lock: int | None = hold(self.directory, file.name)
+        try:
+            self.file = settled(file, self.directory)
+            save(self.path, dump(self.file))
+        except BaseException:
+            self._release()
+            raise
         self.supervisor = Supervisor(self.programs(self.file), report or _ignore, patience)
 
     def programs(self, file: NetworkFile) -> list[Program]:
@@ -74,12 +72,32 @@ class LocalNetwork:
             name=name,
             command=command,
             log=self.directory / LOGS / f"{name}.log",
-            is_ready=partial(is_healthy, settings.observe_host, settings.observe_port),
+            is_ready=partial(
+                is_serving, settings.observe_host, settings.observe_port, file.name, name
+            ),
             rank=int(name in file.network.edges),
         )
 
+    async def start(self) -> None:
+        """Start every broker; returns when all of them serve."""
+        try:
+            await self.supervisor.start()
+        except BaseException:
+            self._release()
+            raise
+
+    async def stop(self) -> None:
+        """Stop every broker, and leave the directory to others."""
+        await self.supervisor.stop()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     async def __aenter__(self) -> "LocalNetwork":
-        await self.supervisor.start()
+        await self.start()
         return self
 
     async def __aexit__(
@@ -88,7 +106,7 @@ class LocalNetwork:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.supervisor.stop()
+        await self.stop()
 
     # -- what is there --------------------------------------------------------------------------
 

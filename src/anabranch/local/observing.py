@@ -1,14 +1,27 @@
 """Asking a broker of this machine how it is, over its observe port.
 
-One question, one connection, one answer: enough of HTTP for `/health` and `/status`. Whoever does
-not answer within the bound, or answers something else, counts as silent. This module keeps no
-state.
+One question, one connection, one answer: enough of HTTP for `/status`. Whoever does not answer
+within the bound, or answers something else, counts as silent. This module keeps no state.
 """
 
 import asyncio
 import contextlib
 
+import msgspec
+
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What a broker that serves says of itself, as far as it matters here."""
+
+    network: str
+    broker: str
+    pid: int
+    state: str
+
+
+_decoder = msgspec.json.Decoder(Serving)
 
 
 async def ask(host: str, port: int, path: str, within_s: float = 2.0) -> tuple[int, bytes] | None:
@@ -44,7 +57,12 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
     return b"".join(chunks)
 
 
-async def is_healthy(host: str, port: int) -> bool:
-    """Whether a broker says that it serves."""
-    answer = await ask(host, port, "/health")
-    return answer is not None and answer[0] == 200
+async def is_serving(host: str, port: int, network: str, broker: str, pid: int) -> bool:
+    """Whether this very process serves there, as this broker: others may have its port."""
+    answer = await ask(host, port, "/status")
+    if answer is None or answer[0] != 200:
+        return False
+    try:
+        return _decoder.decode(answer[1]) == Serving(network, broker, pid, "ready")
+    except msgspec.DecodeError:
+        return False

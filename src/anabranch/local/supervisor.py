@@ -18,7 +18,8 @@ Rules:
 2. A program that dies is started again: at once if it was ready for `steady_s`, otherwise after a
    delay that doubles from `delay_s` to `delay_s_max`.
 3. A program that dies before it was ever ready is mistaken rather than unlucky: `start` stops the
-   others and raises an error with its last words.
+   others and raises an error with its last words; with the very last line if its exit code says
+   that somebody has to mend something (2, as with every command of ours).
 4. `hold` keeps a program down when it dies next; `release` lets it start again. So whoever kills
    a program on purpose decides how long it stays away.
 5. Every change of a state is reported, in order.
@@ -37,10 +38,13 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.local.child import Child, Program, last_words
+from anabranch.local.child import Child, Program
 from anabranch.model.errors import LocalError
 
 State = Literal["starting", "ready", "down", "stopped"]
+#: What a command ends with if its user has to mend something, and what its last line begins with.
+_EXIT_REFUSED = 2
+_REFUSAL = "anabranch: error: "
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -52,6 +56,7 @@ class Change(msgspec.Struct, frozen=True):
     pid: int
     #: How often it was started again.
     restarts: int
+    #: What more there is to say; often nothing.
     text: str
 
 
@@ -209,7 +214,7 @@ class _Watch:
         if self._child is not None and not self._child.ended.done():
             await self._child.stop(self._patience.stop_bound_s)
         if self.state != "stopped":
-            await self._change("stopped", "stopped")
+            await self._change("stopped")
 
     async def reaches(self, state: State, bound_s: float) -> None:
         try:
@@ -218,10 +223,13 @@ class _Watch:
         except TimeoutError:
             raise LocalError(
                 f"{self.program.name} is {self.state}, not {state}, after {bound_s:.0f} s;"
-                f" the end of {self.program.log}: {last_words(self.program)}"
+                f" the end of {self.program.log}: {self._last_words()}"
             ) from None
 
-    async def _change(self, state: State, text: str) -> None:
+    def _last_words(self, lines: int = 5) -> str:
+        return "" if self._child is None else self._child.last_words(lines)
+
+    async def _change(self, state: State, text: str = "") -> None:
         self.state = state
         self._report(Change(self.program.name, state, self.pid, self.restarts, text))
         async with self._changed:
@@ -249,7 +257,7 @@ class _Watch:
     async def _live(self, child: Child) -> float:
         """Until it is dead; how long it was ready."""
         while not child.ended.done():
-            if await self.program.is_ready():
+            if await self.program.is_ready(child.pid):
                 break
             await asyncio.wait({child.ended}, timeout=self._patience.poll_s)
         if child.ended.done():
@@ -257,17 +265,20 @@ class _Watch:
         clock = asyncio.get_running_loop().time
         since = clock()
         self._was_ready = True
-        await self._change("ready", "ready")
+        await self._change("ready")
         await asyncio.shield(child.ended)
         return clock() - since
 
     def _complain_if_never_ready(self, code: int) -> None:
-        if not self._was_ready:
-            raise LocalError(
-                f"{self.program.name} did not start ({_cause(code)}):"
-                f" {last_words(self.program) or 'it said nothing'}; all it said is in"
-                f" {self.program.log}"
-            )
+        if self._was_ready:
+            return
+        name, refusal = self.program.name, self._last_words(lines=1)
+        if code == _EXIT_REFUSED and refusal:
+            raise LocalError(f"{name} did not start: {refusal.removeprefix(_REFUSAL)}")
+        raise LocalError(
+            f"{name} did not start ({_cause(code)}): {self._last_words() or 'it said nothing'};"
+            f" all it said is in {self.program.log}"
+        )
 
 
 def _cause(code: int) -> str:

@@ -31,7 +31,7 @@ import msgspec
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker
 from anabranch.core.edge.cursors import SUBSCRIPTIONS
-from anabranch.core.report import report
+from anabranch.core.report import knows_subscriptions, report
 from anabranch.matching.warm import warm_for_broker
 from anabranch.model.errors import LocalError
 from anabranch.node.driving import Driver
@@ -105,6 +105,10 @@ class Node:
                 plug.close()
             raise
         self.links.dial(config.neighbours)
+        self.warm_up.watch(self._needs_index)
+
+    def _needs_index(self) -> bool:
+        return knows_subscriptions(self.broker)
 
     async def _open(self) -> None:
         """Take the state directory and begin the life."""
@@ -235,6 +239,7 @@ class Node:
     async def drain(self) -> None:
         """End in order (rule 3), within `drain_s`."""
         self.log.info("stopping: clients are told, and the disk is waited for")
+        self.warm_up.note(self._needs_index())
         try:
             async with asyncio.timeout(self.config.timing.drain_s):
                 await self._drain()
@@ -263,6 +268,7 @@ class Node:
     def _close(self) -> None:
         """Nothing reaches the core, and nobody reaches us, from now on."""
         self._driver.end()
+        self.warm_up.close()
         for listener in self._listeners:
             listener.close()
         self._observatory.close()

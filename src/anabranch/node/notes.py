@@ -1,7 +1,8 @@
 """What a node tells people while it runs: lines of a log, each with the name of its broker.
 
 Lines go to the logger `anabranch.node`, as records with the attribute `broker`. The root of the
-program decides where they are written and how (`TextLines`, `JsonLines`). A line that strangers can
+program decides where they are written and how (`TextLines`, `JsonLines`); where it decides nothing,
+as a program with an embedded broker may not, they are written nowhere. A line that strangers can
 cause at will is written through a `Throttle`, so that nobody fills a disk from outside.
 """
 
@@ -14,6 +15,8 @@ from typing import Any
 import msgspec
 
 LOGGER = logging.getLogger("anabranch.node")
+# Without this, Python would write warnings to stderr wherever nobody has set up logging.
+LOGGER.addHandler(logging.NullHandler())
 LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,

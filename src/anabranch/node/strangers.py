@@ -157,6 +157,8 @@ class Caller:
         """There was no answer, or a wrong one."""
         if not self.answered.done():
             self.answered.set_exception(RemoteError(reason))
+            # Whoever has given up waiting does not want to hear of it.
+            self.answered.exception()
 
 
 def certificate_objection(tls: ssl.SSLObject | None, name: str) -> str:

@@ -9,10 +9,13 @@ is longer than a neighbour may be silent. Rules:
    connections go on meanwhile.
 2. Those who are held back are heard all the same, within a bound: neighbours count as alive, and
    clients are told that the broker is.
-3. A broker that finds durable subscriptions on disk, or needed an index in its last life (a file in
-   its state directory says so), loads the kernels before its life begins: a neighbour that comes
-   back is given work at once.
-4. Kernels that cannot be loaded end the broker.
+3. A broker that finds durable subscriptions on disk, or knew of any, its own or another edge's,
+   towards the end of its last life (a file in its state directory says so), loads the kernels
+   before its life begins: a neighbour that comes back is given work at once.
+4. That file is there from the first subscription on. Every `LOOK_S`, and when the broker ends in
+   order, it is made to say what is true: where no subscription is left in the network, the next
+   life begins without the kernels. (This one keeps them; nothing loaded can be given back.)
+5. Kernels that cannot be loaded end the broker.
 
 State: what is held back, as safe to lose as the connection it came on; and the file, without which
 the first frames of a life wait.
@@ -28,8 +31,9 @@ from pathlib import Path
 from anabranch.model.frames import InterestChange, InterestState, LinkFrame
 from anabranch.node.notes import NodeLog
 
-#: In the state directory of a broker that has needed an index.
+#: In the state directory of a broker that knows of subscriptions.
 MARK = "needs-index"
+LOOK_S = 5.0
 
 
 class WarmUp:
@@ -48,6 +52,7 @@ class WarmUp:
         self._load = load
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._waiting: list[Callable[[], None]] = []
         #: Whether nothing has to wait any more; the same for whoever waits for that.
         self.is_over = False
@@ -55,7 +60,7 @@ class WarmUp:
 
     @property
     def was_needed(self) -> bool:
-        """Whether an earlier life needed an index."""
+        """Whether the life before needed an index when it ended."""
         return self._mark.exists()
 
     async def now(self) -> None:
@@ -71,8 +76,27 @@ class WarmUp:
             # The process does not end before it: a compiler that is torn out of its work crashes.
             self._thread = threading.Thread(target=self._run, name="warming")
             self._thread.start()
-            with contextlib.suppress(OSError):  # a full disk costs the next life a second
-                self._mark.touch()
+            self.note(True)
+
+    def watch(self, is_needed: Callable[[], bool]) -> None:
+        """Note again and again whether an index is needed, until `close`."""
+
+        def look() -> None:
+            self.note(is_needed())
+            self._next_look = self._loop.call_later(LOOK_S, look)
+
+        self._next_look = self._loop.call_later(LOOK_S, look)
+
+    def close(self) -> None:
+        """Note nothing more."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+
+    def note(self, is_needed: bool) -> None:
+        """Say to the next life whether an index is needed (rule 4)."""
+        with contextlib.suppress(OSError):  # a full disk costs the next life a second
+            if is_needed != self._mark.exists():
+                self._mark.touch() if is_needed else self._mark.unlink()
 
     def _run(self) -> None:
         began, problem = time.monotonic(), ""

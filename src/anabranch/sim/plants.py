@@ -28,22 +28,22 @@ PLANTS: dict[str, Plant] = {
     "emit-before-sync": Plant("ticks leave the origin before they are on disk", 4, "phantom"),
     "vector-not-persisted": Plant("vectors are forgotten in a crash", 83, "gap"),
     "release-early": Plant("the fastest edge decides what is forgotten", 0, "wrongly-withheld"),
-    "edge-no-dedup": Plant("ticks that come again are taken again", 2, "repeated"),
+    "edge-no-dedup": Plant("ticks that come again are taken again", 4, "repeated"),
     "start-one-early": Plant("a start is claimed one tick too early", 0, "gap"),
     "start-ignores-version": Plant("a subscription starts with any tick", 0, "gap"),
     "unsubscribe-early": Plant("interest goes before the end is reached", 6, "lost"),
     "deliver-before-start-synced": Plant("a durable start is used unsynced", 54, "late-start"),
     "skip-gap": Plant("an edge gives a gap up after asking once", 5, "gap"),
-    "no-yield": Plant("a former owner keeps a subscription", 5, "two-owners"),
+    "no-yield": Plant("a former owner keeps a subscription", 6, "two-owners"),
     "claim-before-held": Plant(
         "a subscription is claimed before origins keep what it needs", 166, "wrongly-withheld"
     ),
     "silence-any-version": Plant("silence counts for subscriptions it does not know", 6, "gap"),
     "no-sufficiency": Plant("filters are used without knowing enough", 5, "gap"),
-    "constraint-at-least": Plant("a change applies to later states too", 10, "leftover"),
+    "constraint-at-least": Plant("a change applies to later states too", 21, "leftover"),
     "no-constraint": Plant("a change applies to any state", 29, "s-lambda"),
     "digest-survives-link": Plant(
-        "what a broken link carried counts as known", 103, "unknown-vector"
+        "what a broken link carried counts as known", 152, "unknown-vector"
     ),
     "vst-too-low": Plant("a subscription starts with the version before it", 1, "s-lambda"),
     "silence-without-vector": Plant("silence comes without its vector", 0, "gap"),
@@ -61,7 +61,7 @@ PLANTS: dict[str, Plant] = {
         "vectors name edges that have left the network", 42, "protocol-error"
     ),
     "departs-undrained": Plant("an edge leaves before others have its events", 75, "lost"),
-    "client-no-dedup": Plant("a client takes what it has had", 4, "duplicate"),
+    "client-no-dedup": Plant("a client takes what it has had", 12, "duplicate"),
     "publisher-moves-unconfirmed": Plant("a publisher moves with open events", 2, "phantom"),
 }
 

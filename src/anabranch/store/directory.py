@@ -26,8 +26,8 @@ from anabranch.store.files import sync_directory, write_whole
 DIRECTORY_FORMAT = 1
 LOG = "log"
 CATALOG = "catalog.sqlite"
+LOCK = "lock"
 _IDENTITY = "identity.toml"
-_LOCK = "lock"
 
 
 class StateDirectory:
@@ -65,7 +65,7 @@ class StateDirectory:
 
 def take_lock(path: Path, who: str) -> int:
     """Hold the directory until the descriptor that is returned is closed."""
-    descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -73,7 +73,7 @@ def take_lock(path: Path, who: str) -> int:
         os.close(descriptor)
         raise LocalError(
             f"the state directory {path} is in use by {holder or 'another process'};"
-            " stop that first, or give this broker another directory"
+            " stop that first, or give another directory"
         ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}, {who}\n".encode(), 0)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli.main import app
-from anabranch.cli.status import duration, size
+from anabranch.cli.status_view import duration, size
 
 runner = CliRunner()
 BOUND_S = 60.0

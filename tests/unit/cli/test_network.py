@@ -88,14 +88,16 @@ core: r1 r2 hub (clients at hub)
     assert drawing in done.stdout
     assert "7 brokers: 4 edges with clients; 3 relays\n" in done.stdout
     assert "  r1 r2: nobody is cut off\n" in done.stdout
-    assert "  s1: cuts off e2; e3 from hub e1\n" in done.stdout
+    assert "6 sites, " in done.stdout
+    assert "  s1: cut off from each other: hub e1 | e2 | e3\n" in done.stdout
     assert "longest path: 3 hops: " in done.stdout
 
 
 def test_check_draws_a_tree_of_brokers_without_its_sites(tmp_path: Path) -> None:
     done = runner.invoke(app, ["network", "check", written(tmp_path, '[tree]\na = ["b", "c"]\n')])
     assert "\na (clients)\n├─ b (clients)\n└─ c (clients)\n" in done.stdout
-    assert "  a: cuts off c from b\n" in done.stdout
+    assert "\n3 brokers: 3 edges with clients\n2 links\n" in done.stdout
+    assert "  a: cut off from each other: b | c\n" in done.stdout
 
 
 def test_check_says_whether_connections_are_encrypted(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A network inside the process keeps the same promises, and leaves nothing behind."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -63,3 +65,25 @@ def test_a_state_directory_in_use_is_an_error_that_says_so(tmp_path: Path) -> No
 def test_an_unknown_network_is_an_error_that_names_the_shapes() -> None:
     with pytest.raises(LocalError, match=r"the shapes are .*redundant"):
         embedded("no-such-thing")
+
+
+QUIET = """
+import logging, sys
+from anabranch import embedded
+
+if sys.argv[1] == "written":
+    logging.basicConfig(level=logging.WARNING)
+with embedded("pair"):
+    pass
+logging.getLogger("anabranch.node").warning("look here")
+"""
+
+
+@pytest.mark.parametrize("lines", ["left", "written"])
+def test_lines_of_its_log_are_written_only_where_the_program_wants_them(lines: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET, lines], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert ("look here" in done.stderr) == (lines == "written")
+    assert (done.stderr == "") == (lines == "left")

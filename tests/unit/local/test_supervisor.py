@@ -24,7 +24,7 @@ from pathlib import Path
 from anabranch.local.child import Child, Program
 
 async def main():
-    async def ready(): return True
+    async def ready(pid): return True
     command = (sys.executable, "-c", "import time; time.sleep(600)")
     log = Path(sys.argv[1])
     child = Child(Program(name="inner", command=command, log=log, is_ready=ready))
@@ -39,7 +39,7 @@ def program(folder: Path, name: str = "one", code: str = SERVE, rank: int = 0) -
     """It is ready as soon as its file is there; being asked takes the file away."""
     sign = folder / f"{name}.ready"
 
-    async def is_ready() -> bool:
+    async def is_ready(_pid: int) -> bool:
         is_there = sign.exists()
         sign.unlink(missing_ok=True)
         return is_there
@@ -131,6 +131,7 @@ def test_higher_ranks_start_later_and_stop_earlier(tmp_path: Path) -> None:
     [
         ("import sys; sys.exit('the port is taken')", "the port is taken"),
         ("import os; os._exit(3)", "exit code 3.*it said nothing"),
+        ("import os; os._exit(2)", "exit code 2.*it said nothing"),
     ],
 )
 def test_a_program_that_never_starts_is_an_error_with_its_last_words(
@@ -141,6 +142,53 @@ def test_a_program_that_never_starts_is_an_error_with_its_last_words(
         with pytest.raises(LocalError, match=expected):
             await supervisor.start()
         assert supervisor.pid("good") == 0
+
+    run(work())
+
+
+REFUSE = """
+import os
+print("long ago")
+print("anabranch: error: the port is taken; take another one", flush=True)
+os._exit(2)
+"""
+
+
+def test_a_program_that_refuses_to_start_is_an_error_with_its_last_line(tmp_path: Path) -> None:
+    async def work() -> None:
+        with pytest.raises(LocalError) as caught:
+            await Supervisor([program(tmp_path, code=REFUSE)]).start()
+        assert str(caught.value) == "one did not start: the port is taken; take another one"
+
+    run(work())
+
+
+def test_last_words_are_not_those_of_an_earlier_life(tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text("anabranch: error: of yesterday\n")
+
+    async def work() -> None:
+        with pytest.raises(LocalError, match="it said nothing"):
+            await Supervisor([program(tmp_path, code="import os; os._exit(2)")]).start()
+
+    run(work())
+
+
+def test_a_program_is_ready_only_if_its_own_process_is(tmp_path: Path) -> None:
+    """Somebody else serves where it should, and it dies."""
+    asked: list[int] = []
+
+    async def is_ready(pid: int) -> bool:
+        asked.append(pid)
+        return pid == 1
+
+    async def work() -> None:
+        command = (sys.executable, "-c", REFUSE)
+        one = Program(name="one", command=command, log=tmp_path / "log", is_ready=is_ready)
+        changes: list[Change] = []
+        with pytest.raises(LocalError, match="the port is taken"):
+            await Supervisor([one], changes.append).start()
+        assert set(asked) == {changes[0].pid}
+        assert [change.state for change in changes] == ["starting", "down", "stopped"]
 
     run(work())
 

@@ -1,6 +1,7 @@
 """Links: which connection counts, when there could be several, and with whom."""
 
 import asyncio
+import gc
 import ssl
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from anabranch.model.limits import Limits
 from anabranch.node.links import Link
 from anabranch.node.node import Node
 from anabranch.node.settings import Timing, Tls
+from anabranch.node.strangers import Caller
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.framing import framed
+from anabranch.wire.greeting import Greeting
+from anabranch.wire.transport import Connection
 from tests.node_parts import (
     CHAIN,
     NOWHERE,
@@ -235,3 +239,21 @@ def test_a_tls_handshake_that_is_never_finished_is_given_up(
 
 def _secure(files: TlsFiles, name: str) -> dict[str, object]:
     return {"tls": tls_of(files, name), "neighbours": NOWHERE}
+
+
+def test_a_call_that_nobody_waits_for_any_more_ends_in_silence(tmp_path: Path) -> None:
+    """Python complains about failures that nobody has looked at."""
+    complaints: list[object] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
+        async with running(config("a", tmp_path, CHAIN, neighbours=NOWHERE)) as node:
+            ours = Greeting(kind="link", network="shop", name="a", frame_bytes_max=1, life=1)
+            caller = Caller(ours, node.links)
+            caller.closed(Connection(caller), "the broker is stopping")
+            del caller
+            gc.collect()
+
+    asyncio.run(story())
+    assert complaints == []

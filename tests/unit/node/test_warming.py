@@ -16,7 +16,7 @@ from anabranch.matching.warm import warm_for_broker
 from anabranch.model.client_frames import Alive, Connect, Subscribe, Subscribed
 from anabranch.model.frames import PROTOCOL_VERSION, Conjuncts, Hello, InterestState, Ping
 from anabranch.model.version import Version
-from anabranch.node import links, sessions
+from anabranch.node import links, sessions, warming
 from anabranch.node.links import Link
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeConfig
@@ -290,6 +290,48 @@ def test_a_broker_that_had_subscriptions_loads_before_it_serves(
         assert loaded == ["before"]
         assert again.warm_up.is_over
         await again.stop()
+
+    asyncio.run(story())
+
+
+def test_a_life_begins_without_the_index_if_none_was_needed_any_more(tmp_path: Path) -> None:
+    """The subscription of a neighbour comes and goes; the broker ends in order."""
+    nothing = InterestState("middle", "a", {"a": Version(LIFE, 2)}, [])
+
+    async def story() -> None:
+        given = config("m", tmp_path, CHAIN, neighbours=NOWHERE)
+        async with running(given) as node:
+            stranger = await neighbour(node, interest(WANTED))
+            await until(lambda: known_of_a(node) == 1)
+            assert (tmp_path / "m" / MARK).exists()
+            stranger.send(framed(encode_link(nothing)))
+            await until(lambda: known_of_a(node) == 0)
+            await stranger.close()
+        async with waiting(given) as (node, gate):
+            assert gate.asked == 0
+            assert not node.warm_up.is_over
+
+    asyncio.run(story())
+
+
+def test_a_broker_notes_while_it_lives_whether_the_next_life_needs_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "LOOK_S", 0.01)
+    mark = tmp_path / "a" / MARK
+
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            client = await RawClient.at(node, "s")
+            await client.subscribe("dear", "price > 10")
+            assert mark.exists()
+            await client.close()
+            await until(lambda: not mark.exists())
+            # The kernels are loaded, so nothing is held back; it is noted all the same.
+            client = await RawClient.at(node, "s")
+            await client.subscribe("dear", "price > 10")
+            await until(mark.exists)
+            await client.close()
 
     asyncio.run(story())
 

@@ -128,6 +128,11 @@ class TreeRouter:
         newest = self._around.marks.newest
         return [(stream, mark) for stream, mark in self._asked if mark > newest(stream)]
 
+    @property
+    def knows_interest(self) -> bool:
+        """Whether anybody beyond this broker wants anything, as far as it was told."""
+        return any(presence.interest for presence in self._presences.values())
+
     def presences(self) -> list[PresenceView]:
         """What every presence knows."""
         return [

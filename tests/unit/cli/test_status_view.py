@@ -1,0 +1,172 @@
+"""What `status` and `top` show of brokers, on a screen of 80 columns too."""
+
+import io
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from anabranch.cli import top
+from anabranch.cli.fitting import show
+from anabranch.cli.status_view import CURSORS_MAX, Asked, picture
+from anabranch.core.report import CursorReport, LogReport, StreamReport
+from anabranch.node.metrics import Counters
+from anabranch.node.status import LinkStatus, Status, counted
+
+LIFE = 1_759_000_000_000_000_000
+
+
+def link(peer: str, **more: Any) -> LinkStatus:
+    given: dict[str, Any] = {
+        "peer": peer,
+        "is_up": True,
+        "address": "127.0.0.1:4101",
+        "up_s": 5.0,
+        "reason": "",
+        "times_up": 1,
+        "is_full": False,
+        "waiting_bytes": 0,
+        "frames_sent": 5_000_000,
+        "sent_bytes": 800_000_000,
+        "frames_received": 5_000_000,
+        "received_bytes": 800_000_000,
+    }
+    return LinkStatus(**(given | more))
+
+
+def status(broker: str, **more: Any) -> Status:
+    given: dict[str, Any] = {
+        "broker": broker,
+        "network": "pair",
+        "revision": 1,
+        "routing": "tree",
+        "version": "1",
+        "life": LIFE,
+        "state": "starting",
+        "is_edge": True,
+        "pid": 123_456,
+        "uptime_s": 1_234.0,
+        "cpu_s": 3.0,
+        "resident_bytes": 196_000_000,
+        "addresses": {},
+        "links": (),
+        "connections": 100,
+        "strangers": 0,
+        "sessions": 100,
+        "client_waiting_bytes": 12_000,
+        "subscriptions": 100_000,
+        "streams": (),
+        "cursors": (),
+        "log": None,
+        "syncs": 0,
+        "counters": counted(Counters()),
+        "routing_counters": {},
+    }
+    return Status(**(given | more))
+
+
+def vector(**counters: int | str) -> LogReport:
+    """Edge → counter, or a whole version."""
+    versions = {e: v if isinstance(v, str) else f"{LIFE}.{v}" for e, v in counters.items()}
+    return LogReport(
+        oldest=1_000_000, head=2_345_678, unsynced=12, unsynced_bytes=1, vector=versions
+    )
+
+
+def asked(*statuses: Status) -> list[Asked]:
+    return [Asked(each.broker, "127.0.0.1", 4_102, each) for each in statuses]
+
+
+def lines(*parts: RenderableType, width: int = 80) -> list[str]:
+    screen = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    show(screen, *parts)
+    assert isinstance(screen.file, io.StringIO)
+    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
+
+
+def test_links_that_are_up_are_shown_with_their_queues_and_those_that_are_not_with_the_reason() -> (
+    None
+):
+    links = (
+        link("b"),
+        link("c", waiting_bytes=12_000),
+        link("d", waiting_bytes=16_000_000, is_full=True),
+        link("e", is_up=False, reason="nobody listens there"),
+    )
+    shown = lines(*picture(asked(status("a", links=links)), 80))
+    assert "  a    b c (12 kB queued) d (full, 16 MB queued) e (down)" in shown
+    assert "  a: no link to e: nobody listens there" in shown
+    assert "3/4" in shown[1].split()
+
+
+def test_vectors_are_counters_and_those_of_an_earlier_life_are_marked() -> None:
+    told = asked(
+        status("a", log=vector(a=3, b=12)), status("b", log=vector(a=3, b=f"{LIFE - 1}.99"))
+    )
+    shown = lines(*picture(told, 80))
+    assert shown[shown.index("vectors") + 1 :] == ["  a    a=3 b=12", "  b    a=3 b=99*"]
+
+
+def test_vectors_that_are_all_the_same_are_shown_once() -> None:
+    told = asked(status("a", log=vector(a=3, b=12)), status("b", log=vector(b=12, a=3)))
+    shown = lines(*picture(told, 80))
+    assert shown[shown.index("vectors") + 1 :] == ["  all  a=3 b=12"]
+
+
+def test_durable_subscriptions_are_shown_with_their_lag_the_slowest_first() -> None:
+    def cursor(name: str, lag: int, *, there: bool = True) -> CursorReport:
+        return CursorReport(
+            subscription=name, client=f"c-{name}", is_connected=there, lag=lag, unacked=lag // 2
+        )
+
+    one = status("a", cursors=(cursor("quick", 1),))
+    other = status("b", cursors=(cursor("slow", 12_345, there=False), cursor("none", 0)))
+    shown = lines(*picture(asked(one, other), 80))
+    rows = [line.split() for line in shown if "c-" in line]
+    assert rows == [
+        ["slow", "c-slow", "b", "away", "12345", "6172"],
+        ["quick", "c-quick", "a", "connected", "1", "0"],
+        ["none", "c-none", "b", "connected", "0", "0"],
+    ]
+    many = status("a", cursors=tuple(cursor(f"s{n}", n) for n in range(CURSORS_MAX + 3)))
+    assert lines(*picture(asked(many), 80))[-1] == "and 3 more; --json tells them"
+
+
+def busy(name: str, life: int = LIFE) -> Status:
+    peers = tuple(link(f"america-{n}", waiting_bytes=999_000) for n in range(9))
+    streams = tuple(
+        StreamReport(
+            stream=f"edge-{n}",
+            head=10**9,
+            position=1,
+            done=1,
+            lag=10**9,
+            live=1,
+            behind=0,
+            waiting=0,
+        )
+        for n in range(3)
+    )
+    log = vector(**{f"edge{n}": 123 for n in range(40)})
+    counters = dict.fromkeys(counted(Counters()), 123_456)
+    return status(name, links=peers, streams=streams, log=log, life=life, counters=counters)
+
+
+def test_nothing_is_wider_than_a_screen_of_80_columns_and_nothing_is_cut() -> None:
+    told = asked(busy("america-1"), busy("europe-2"))
+    shown = lines(*picture(told, 80), width=200)
+    assert max(map(len, shown)) <= 80
+    assert not [line for line in shown if "…" in line]
+    assert {"broker", "state", "links", "subs", "lag", "queued"} <= set(shown[0].split())
+    wide = lines(*picture(told, 200), width=200)
+    assert {"unsynced", "memory", "up", "log", "clients"} <= set(wide[0].split())
+
+
+def test_top_has_as_many_columns_as_fit_and_cuts_none() -> None:
+    before, after = (top.Sample(asked(busy("america-1"), busy("europe-2"))) for _ in range(2))
+    shown = lines(top.picture(before, after, 80), width=200)
+    assert max(map(len, shown)) <= 80
+    assert not [line for line in shown if "…" in line]
+    assert {"broker", "taken/s", "deliv/s", "lag", "cpu"} <= set(shown[0].split())
+    assert shown[-1].startswith("all")
+    wide = lines(top.picture(before, after, 200), width=200)
+    assert {"in/s", "out/s", "memory", "queued"} <= set(wide[0].split())
