@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ class Job:
     counted: str
     #: Whether it measures time: nothing else runs meanwhile, and the JSON it prints is kept.
     measures: bool = False
-    #: Whether it prints one JSON object per chunk whose numbers are to be added up.
+    #: Whether it prints one JSON object per chunk whose numbers are to be put together.
     adds_up: bool = False
 
 
@@ -285,22 +286,22 @@ def _result(job: Job, state: State) -> dict[str, object]:
 
 
 def _measured(job: Job, chunks: list[Chunk]) -> list[dict[str, object]]:
-    """What the chunks printed; of jobs that add up, all of them together."""
+    """What the chunks printed; of jobs that add up, all of them together, without their seeds."""
     printed = [json.loads(chunk.measured) for chunk in chunks if chunk.passed and chunk.measured]
     if not job.adds_up:
         return printed
     columns: dict[str, list[float]] = {}
     for document in printed:
         for name, value in document.items():
-            if isinstance(value, int | float):
+            if isinstance(value, int | float) and name != "seed":
                 columns.setdefault(name, []).append(value)
     return [{name: _together(name, values) for name, values in columns.items()}]
 
 
 def _together(name: str, values: list[float]) -> float:
-    """Rates have a mean, maxima a maximum, and everything else a sum."""
+    """Rates have a median, maxima a maximum, and everything else a sum."""
     if "_per_" in name:
-        return round(sum(values) / len(values), 2)
+        return round(statistics.median(values), 2)
     return max(values) if name.endswith("_max") else round(sum(values), 1)
 
 

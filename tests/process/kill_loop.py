@@ -4,8 +4,10 @@
 
 Two publishers and five subscribers, durable and not, use a network of seven brokers. At moments
 that the seed chooses, one broker or two are killed and stay away for a while that the seed chooses;
-an edge among them makes its clients roam. In the end everything is back, everything arrives, and
-the checker judges. Exit code 1 if a promise was broken, or something did not arrive.
+an edge among them makes its clients roam. The moments are spread over all of the publishing: of so
+many kills each has its share of the events, and falls somewhere into it. In the end everything is
+back, everything arrives, and the checker judges. Exit code 1 if a promise was broken, or something
+did not arrive.
 """
 
 import argparse
@@ -30,12 +32,33 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     kills: int
     published: int
+    #: Of these, those that were published when the last broker that was killed was back.
+    undisturbed: int
     confirmed: int
     delivered: int
     anomalies: int
     #: What did not arrive, for people.
     missing: str
     named: dict[str, int]
+
+
+class Strike(msgspec.Struct, frozen=True):
+    """So many brokers are killed when so many events were published."""
+
+    events: int
+    victims: int
+
+
+def strikes(chance: Random, kills: int, events: int) -> list[Strike]:
+    """When to kill, so that the kills are spread over all events."""
+    found: list[Strike] = []
+    killed = 0
+    while killed < kills:
+        victims = min(chance.choice((1, 1, 2)), kills - killed)
+        place = killed + victims * chance.uniform(0.1, 0.9)
+        found.append(Strike(int(place * events / kills), victims))
+        killed += victims
+    return found
 
 
 async def populate(drill: Drill, rate: float) -> None:
@@ -56,30 +79,37 @@ async def kill_loop(
     chance = Random(seed)
     async with drilling(folder, DOUBLE, seed=1_000 * seed) as drill:
         await populate(drill, rate)
-        killed = 0
-        while killed < kills:
-            await published(drill, int(rate * chance.uniform(0.1, 0.6)))
-            victims = chance.sample(drill.network.brokers, min(chance.choice((1, 1, 2)), kills))
+        for strike in strikes(chance, kills, events):
+            await _until_published(drill, strike.events)
+            victims = chance.sample(drill.network.brokers, strike.victims)
             await drill.network.kill(*victims)
-            killed += len(victims)
             await asyncio.sleep(chance.uniform(0.0, 2.0))
             await drill.network.revive(*victims)
         drill.healed()
-        so_far = sum(speaker.published for speaker in drill.speakers.values())
-        while so_far < events:
-            await published(drill, min(events - so_far, 5_000))
-            drill.follow_logs()
-            so_far = sum(speaker.published for speaker in drill.speakers.values())
+        disturbed = _so_far(drill)
+        await _until_published(drill, events)
         missing = await drill.settle(SETTLE_BOUND_S + events / 2_000)
         verdict = await drill.verdict()
-        return _outcome(seed, killed, missing, verdict), verdict
+        return _outcome(seed, kills, disturbed, missing, verdict), verdict
 
 
-def _outcome(seed: int, kills: int, missing: str, verdict: Verdict) -> Outcome:
+def _so_far(drill: Drill) -> int:
+    return sum(speaker.published for speaker in drill.speakers.values())
+
+
+async def _until_published(drill: Drill, events: int) -> None:
+    """Wait for so many events in all, and read the logs before they may forget."""
+    while (missing := events - _so_far(drill)) > 0:
+        await published(drill, min(missing, 5_000))
+        drill.follow_logs()
+
+
+def _outcome(seed: int, kills: int, disturbed: int, missing: str, verdict: Verdict) -> Outcome:
     return Outcome(
         seed=seed,
         kills=kills,
         published=verdict.published,
+        undisturbed=verdict.published - disturbed,
         confirmed=verdict.confirmed,
         delivered=verdict.delivered,
         anomalies=sum(verdict.anomalies.values()),

@@ -84,6 +84,11 @@ def check(history: saw.History, bound_s: float = 10.0) -> list[Anomaly]:
     return found
 
 
+def _text(name: Id) -> str:
+    """The name of an event as it is written everywhere."""
+    return ":".join(map(str, name))
+
+
 # -- logs and publishers ------------------------------------------------------------------------
 
 
@@ -94,14 +99,19 @@ def _check_logs(facts: Facts) -> Iterator[Anomaly]:
         name = (entry.publisher, entry.incarnation, entry.sequence)
         place = (entry.stream, entry.tick)
         if facts.logs[entry.stream][entry.tick] != name:
-            yield Anomaly("phantom", "", *place, f"the tick holds {name} and another event")
+            text = f"the tick holds {_text(name)} and another event"
+            yield Anomaly("phantom", "", *place, text)
         if name not in facts.published:
-            yield Anomaly("phantom", "", *place, f"{name} is logged but was never published")
+            text = f"{_text(name)} is logged but was never published"
+            yield Anomaly("phantom", "", *place, text)
         if seen.setdefault(name, place) != place:
-            yield Anomaly("duplicate", "", *place, f"{name} is logged at {seen[name]} already")
+            before = "tick {1} of {0}".format(*seen[name])
+            text = f"{_text(name)} is logged at {before} already"
+            yield Anomaly("duplicate", "", *place, text)
         line = (entry.stream, entry.publisher, entry.incarnation)
         if entry.sequence < highest.get(line, 0):
-            yield Anomaly("reordered", "", *place, f"{name} is logged after {highest[line]}")
+            text = f"{_text(name)} is logged after sequence {highest[line]}"
+            yield Anomaly("reordered", "", *place, text)
         highest[line] = max(entry.sequence, highest.get(line, 0))
 
 
@@ -111,9 +121,10 @@ def _check_confirmations(facts: Facts) -> Iterator[Anomaly]:
         life, sequence = name[:2], name[2]
         if sequence <= facts.confirmed.get(life, 0):
             if name not in safe:
-                yield Anomaly("lost", "", event.broker, 0, f"{name} is confirmed but in no log")
+                text = f"{_text(name)} is confirmed but in no log"
+                yield Anomaly("lost", "", event.broker, 0, text)
         elif facts.is_due(event.time) and life not in facts.abandoned:
-            yield Anomaly("stuck", "", event.broker, 0, f"{name} was never confirmed")
+            yield Anomaly("stuck", "", event.broker, 0, f"{_text(name)} was never confirmed")
 
 
 def _check_strangers(facts: Facts) -> Iterator[Anomaly]:
@@ -138,7 +149,8 @@ def _check_deliveries(
         tick = delivered.tick
         name = (delivered.publisher, delivered.incarnation, delivered.sequence)
         if log.get(tick) != name or name not in facts.published:
-            text = f"delivered {name}, but the log has {log.get(tick, 'no event there')}"
+            there = _text(log[tick]) if tick in log else "no event there"
+            text = f"delivered {_text(name)}, but the log has {there}"
             yield Anomaly("phantom", who, stream, tick, text)
         elif tick not in matching:
             text = f"{facts.published[name].attributes} does not match {subscription.filter}"
@@ -146,7 +158,7 @@ def _check_deliveries(
         elif text := _forbidden(facts, subscription, delivered):
             yield Anomaly("unmatched", who, stream, tick, text)
         if tick in ticks or name in names:
-            yield Anomaly("duplicate", who, stream, tick, f"{name} was delivered again")
+            yield Anomaly("duplicate", who, stream, tick, f"{_text(name)} was delivered again")
         elif tick < latest:
             yield Anomaly("reordered", who, stream, tick, f"delivered after tick {latest}")
         ticks.add(tick)

@@ -9,12 +9,15 @@ Rules:
 2. Anything else is our mistake: one line, exit code 1, and the advice to run again with `--debug`,
    which shows the traceback instead.
 3. A group that is given no command shows its help, and exits with 2 like any wrong usage.
-4. An interrupt exits with 130 and says nothing. So does a reader that went away, with 1.
+4. An interrupt exits with 130 and says nothing. So does, with 141, a reader of the output that
+   went away, as `head` does: these are the codes of programs that a signal ended.
 5. The rule belongs to the group of commands, so it holds however the group is started.
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -25,6 +28,8 @@ from anabranch.model.errors import AnabranchError, FilterError, LocalError
 PROGRAM = "anabranch"
 EXIT_USAGE = 2
 EXIT_UNEXPECTED = 1
+#: As if SIGPIPE had ended the process.
+EXIT_NO_READER = 141
 #: Characters of a filter shown on either side of the place where it is wrong.
 EXCERPT_CHARACTERS = 20
 
@@ -67,10 +72,16 @@ class CommandGroup(TyperGroup):
             sys.exit(EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
 
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        """Read the arguments; help is printed while that is done."""
+        with _until_nobody_reads():
+            return super().make_context(*arguments, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and tell our mistakes from everybody else's."""
         try:
-            return super().invoke(ctx)
+            with _until_nobody_reads():
+                return super().invoke(ctx)
         except (typer.TyperException, typer.Abort, typer.Exit, AnabranchError, OSError, EOFError):
             raise
         except Exception as error:
@@ -79,12 +90,28 @@ class CommandGroup(TyperGroup):
             raise UnexpectedError(f"unexpected {type(error).__name__}: {error}") from error
 
 
+@contextmanager
+def _until_nobody_reads() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as error:
+        # What draws tables has its own way of ending when nobody reads them.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        with suppress(OSError, ValueError):
+            # What is still in the buffer goes nowhere when the process ends, without a complaint.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_NO_READER) from None
+
+
 def explanation(error: Exception) -> str:
     """What was wrong, as the user should read it."""
     if isinstance(error, FilterError):
         return _filter_explanation(error)
     if isinstance(error, typer.TyperException):
         return error.format_message()
+    if isinstance(error, typer.Abort):
+        return "no answer was given, so nothing was done"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__

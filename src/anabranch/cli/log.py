@@ -1,10 +1,11 @@
 """`anabranch log`: look at the log of a broker, verify it, and repair it when nothing else helps.
 
 The directory is a broker's state directory, or a plain directory of segments, such as a copy. All
-but `repair` only read, and work while the broker runs.
+but `repair` only read, and work while the broker runs. Of a corrupt log, what is good before the
+damage is shown, and then the damage is told.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +15,10 @@ from rich import box
 from rich.table import Table
 
 from anabranch.cli.bench.tables import steps_on_stderr
-from anabranch.cli.errors import PROGRAM, CommandError
+from anabranch.cli.errors import EXIT_USAGE, PROGRAM, CommandError
 from anabranch.cli.log_lines import RecordLines
 from anabranch.cli.moments import moment_ns
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import console, counted, print_json
 from anabranch.model.filter import Filter
 from anabranch.store import view
 from anabranch.store.log import record_time_ns
@@ -44,12 +45,15 @@ def list_segments(directory: Directory, *, as_json: Json = False) -> None:
     place = view.locate(directory)
     with steps_on_stderr() as steps:
         steps.begin("reading", _size(place))
-        found = [segment for segment, _ in view.segments(place, record_time_ns, steps.advance)]
+        segments, damage = _readable(place, steps.advance)
+    found = [segment for segment, _ in segments]
     if as_json:
         for segment in found:
             print_json(segment)
-        return
-    console().print(_segments_table(place, found))
+    else:
+        console().print(_segments_table(place, found))
+    if damage is not None:
+        raise damage
 
 
 @app.command()
@@ -86,13 +90,15 @@ def cat(
     lines = RecordLines(None if where is None else Filter.parse(where), everything, as_json)
     since_ns = None if since is None else moment_ns(since, datetime.now(UTC))
     place = view.locate(directory)
-    pieces = [piece for _, piece in view.segments(place, record_time_ns)]
-    for tick, record in _records(pieces, start, since_ns):
+    segments, damage = _readable(place)
+    for tick, record in _records([piece for _, piece in segments], start, since_ns):
         if end is not None and tick > end:
             break
         line = lines.line(tick, record)
         if line is not None:
             typer.echo(line)
+    if damage is not None and (end is None or damage.tick <= end):
+        raise damage
 
 
 @app.command()
@@ -138,8 +144,9 @@ def repair(
             return
         for line in _plan_lines(plan):
             typer.echo(line)
-        if not yes:
-            typer.confirm("Give this up?", abort=True)
+        if not yes and not typer.confirm("Give this up?"):
+            typer.echo("nothing was changed")
+            raise typer.Exit(EXIT_USAGE)
         for kept in work.perform(plan):
             typer.echo(f"kept what was taken out in {kept}")
         typer.echo("repaired; the broker can be started")
@@ -153,6 +160,19 @@ def repair(
 def _size(place: view.LogPlace) -> int:
     """Bytes of all segments; about, if the broker runs."""
     return sum(path.stat().st_size for path in place.directory.glob("*.segment")) or 1
+
+
+def _readable(
+    place: view.LogPlace, progress: Callable[[int], None] = lambda _bytes: None
+) -> tuple[list[tuple[view.SegmentView, Piece]], CorruptError | None]:
+    """The segments up to the first damage, with what is good of the damaged one; the damage."""
+    found: list[tuple[view.SegmentView, Piece]] = []
+    try:
+        for each in view.segments(place, record_time_ns, progress):
+            found.append(each)  # noqa: PERF402 - what came before the damage has to stay
+    except CorruptError as error:
+        return found, error
+    return found, None
 
 
 def _records(
@@ -212,8 +232,8 @@ def _verified_lines(verified: Verified) -> Iterator[str]:
     if not verified.records:
         ticks = "no tick"
     yield (
-        f"good: {verified.segments:,} segments, {verified.records:,} records, {ticks},"
-        f" {verified.bytes:,} bytes"
+        f"good: {counted(verified.segments, 'segment')}, {counted(verified.records, 'record')},"
+        f" {ticks}, {counted(verified.bytes, 'byte')}"
     )
 
 

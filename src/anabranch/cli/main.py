@@ -27,24 +27,26 @@ from anabranch.cli.bench import app as bench_app
 from anabranch.cli.errors import PROGRAM, CommandGroup
 
 HELP = """
-Content-based publish/subscribe: events, filters, matching and covering.
+Content-based publish/subscribe: every event that matches, once, in order, whatever crashes.
 
-A filter is written as in Jakarta Messaging or AMQP selectors, for example
+`up` runs a network of brokers on this machine, `pub` publishes, `sub` prints what matches a filter,
+`status` shows how brokers are. A filter is written as in Jakarta Messaging or AMQP selectors:
 
     symbol IN ('IBM', 'MSFT') AND price < 22 AND note LIKE '%urgent%'
 
 An attribute that an event lacks makes a comparison UNKNOWN; only TRUE matches.
 
-Results go to stdout. A failure is one line on stderr and exit code 2 (1 if the mistake is ours).
+Results go to stdout. A failure is one line on stderr and exit code 2; 1 if what was checked is not
+as it should be, or the mistake is ours.
 """
 EXAMPLES = """
 Examples:
 
-    anabranch filter check "price BETWEEN 10 AND 20 OR urgent"
+    anabranch up redundant --state trial
+    anabranch sub --network trial/network.toml "price > 10" --durable audit
+    anabranch pub --network trial/network.toml --name till-3 symbol=IBM price=12.5
+    anabranch status --network trial/network.toml
     anabranch filter match "price > 50" < events.jsonl
-    anabranch filter covers "price < 30" "price < 20"
-    anabranch bench match --workload stock --subscriptions 200000
-    anabranch sim --seeds 0..199
 """
 
 app = typer.Typer(
@@ -58,19 +60,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(filters.app)
-app.add_typer(network.app)
-app.add_typer(bench_app)
-app.add_typer(trace.app)
-app.add_typer(log.app)
-app.command("broker")(broker.broker)
-app.command("demo")(demo.demo)
+app.command("up")(up.up)
 app.command("pub")(publish.pub)
-app.command("sim")(sim.sim)
 app.command("sub")(subscribe.sub)
 app.command("status")(status.status)
 app.command("top")(top.top)
-app.command("up")(up.up)
+app.command("broker")(broker.broker)
+app.command("demo")(demo.demo)
+app.command("sim")(sim.sim)
+app.add_typer(network.app)
+app.add_typer(log.app)
+app.add_typer(trace.app)
+app.add_typer(filters.app)
+app.add_typer(bench_app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -16,6 +16,11 @@ def print_json(document: object) -> None:
     typer.echo(_encoder.encode(document).decode())
 
 
+def counted(count: int, thing: str, things: str = "") -> str:
+    """So many of a thing, in words: `1 event`, `2,000 events`; the plural has an s, or is given."""
+    return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+
+
 def console() -> Console:
     """A console on the stdout of this moment, which draws tables and takes text literally."""
     return Console(markup=False, highlight=False, emoji=False)

@@ -1,14 +1,18 @@
 """`anabranch pub`: publish events from arguments, JSON lines or a CSV file.
 
 Events leave in the order in which they are read, many at a time; the command ends when each of them
-is confirmed, that is, safe in the log of the broker it went to. Progress goes to stderr.
+is confirmed, that is, safe in the log of the broker it went to. Progress goes to stderr. Rules:
+
+1. A mistake in a regular file is found before anything of it is published. What comes through a
+   pipe is published as it comes.
+2. If something goes wrong before everything is confirmed, it says how many events are, and from
+   which line on to go on.
 """
 
 import asyncio
-import csv
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections import Counter, deque
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
@@ -17,67 +21,79 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from anabranch.cli import reaching
-from anabranch.cli.errors import CommandError
-from anabranch.cli.output import print_json
-from anabranch.cli.piped import piped_lines
-from anabranch.cli.values import attribute, typed
+from anabranch.cli.errors import CommandError, explanation
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.sources import Item, LineError, Source
+from anabranch.cli.values import attributes_of, read_types
 from anabranch.client.client import Client
 from anabranch.client.composing import How, compose
+from anabranch.client.errors import PublishUnknownError
 from anabranch.client.outbox import Promise
-from anabranch.model.errors import EventError
-from anabranch.model.event import Event
+from anabranch.model.errors import AnabranchError
 from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
-from anabranch.model.values import Value
 
-Attributes = dict[str, Value]
 #: How often a pause is made to keep to a rate, at most.
 _STEP_S = 0.005
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be published, and how."""
-
-    given: Attributes
-    json_lines: str = ""
-    table: Path | None = None
-    repeats: int = 1
-    rate: float = 0.0
-    how: How
 
 
 class Summary(msgspec.Struct, frozen=True):
     """What came of it."""
 
     published: int
+    #: The broker that the last event went to.
     broker: str
+    #: Broker → how many went to it.
+    origins: dict[str, int]
     seconds: float
     per_second: float
     first: str
     last: str
 
 
+What = Annotated[
+    list[str] | None, typer.Argument(metavar="[ADDRESS]... [NAME=VALUE]...", show_default=False)
+]
+JsonLines = Annotated[
+    str, typer.Option("--json-lines", "-j", metavar="FILE", help="One object a line; - is stdin.")
+]
+Csv = Annotated[
+    str,
+    typer.Option(
+        "--csv", metavar="FILE", help="One event a row; the first row has the names; - is stdin."
+    ),
+]
+Types = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--types",
+        metavar="NAME=TYPE,...",
+        help="What values are, whatever they look like: string, integer, float, boolean.",
+    ),
+]
+FromLine = Annotated[
+    int, typer.Option("--from-line", min=1, help="Leave out the lines before this one.")
+]
+Repeats = Annotated[int, typer.Option("--repeat", min=1, help="Publish all of it N times.")]
+Rate = Annotated[float, typer.Option("--rate", min=0.0, help="Events per second; 0: any.")]
+TimeLimit = Annotated[
+    float | None, typer.Option(min=0.0, help="Seconds for which it is worth delivering.")
+]
+
+
 def pub(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ADDRESS]... [NAME=VALUE]...", show_default=False),
-    ] = None,
+    what: What = None,
     *,
-    json_lines: Annotated[
-        str,
-        typer.Option("--json-lines", "-j", metavar="FILE", help="One object a line; - is stdin."),
-    ] = "",
-    table: Annotated[
-        Path | None, typer.Option("--csv", help="One event a row; the first row has the names.")
-    ] = None,
-    repeats: Annotated[int, typer.Option("--repeat", min=1, help="Publish all of it N times.")] = 1,
-    rate: Annotated[float, typer.Option("--rate", min=0.0, help="Events per second; 0: any.")] = 0,
+    json_lines: JsonLines = "",
+    table: Csv = "",
+    types: Types = None,
+    from_line: FromLine = 1,
+    repeats: Repeats = 1,
+    rate: Rate = 0,
     payload: Annotated[str, typer.Option(help="Text that goes with every event.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=9, help="9 is read first.")] = 4,
     to: Annotated[list[str] | None, typer.Option(help="Only for this client; repeatable.")] = None,
-    time_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds for which it is worth delivering.")
-    ] = None,
+    time_limit: TimeLimit = None,
     transient: Annotated[bool, typer.Option("--transient", help="Do not keep it.")] = False,
     network: reaching.NetworkOption = None,
     ca: reaching.CaOption = None,
@@ -90,25 +106,38 @@ def pub(
 ) -> None:
     """Publish events, and wait until each is safe in a log.
 
-    anabranch pub 127.0.0.1:4100 symbol=IBM price=12.5 urgent=true
+    anabranch pub 127.0.0.1:4100 --name till-3 symbol=IBM price=12.5 urgent=true
 
-    anabranch pub 127.0.0.1:4100 --json-lines - < events.jsonl
+    anabranch pub 127.0.0.1:4100 --name feed --json-lines - < events.jsonl
 
-    anabranch pub --network network.toml --csv quotes.csv --rate 200
+    anabranch pub --network network.toml --csv quotes.csv --types zip=string --rate 200
+
+    Give publishers a --name that they keep: a broker remembers every publisher for ever, and a run
+    without a name is a new one.
+
+    A value becomes a number only if nothing is lost by that: 12, -7 and 12.50 do; 01234, +43 and
+    1e5 remain text. true and false are booleans. What is in double quotes is text.
+
+    A file is checked to its end before anything is published. If a later failure, or a bad line
+    from a pipe, ends the command, it says how many events are confirmed and which --from-line goes
+    on.
     """
     words = what or []
     addresses = [word for word in words if "=" not in word and reaching.is_address(word)]
-    given = dict(attribute(word) for word in words if word not in addresses)
+    known = read_types(types or [])
+    source = Source(
+        given=attributes_of((word for word in words if word not in addresses), known),
+        types=known,
+        json_lines=json_lines,
+        table=table,
+        from_line=from_line,
+        repeats=repeats,
+    )
     how: How = {"priority": priority, "payload": payload.encode(), "destinations": to or ()}
     if transient:
         how["persistence"] = "transient"
     if time_limit is not None:
         how["time_limit"] = time_limit
-    if not given and not json_lines and table is None:
-        raise CommandError("there is nothing to publish; give name=value, --json-lines or --csv")
-    order = Order(
-        given=given, json_lines=json_lines, table=table, repeats=repeats, rate=rate, how=how
-    )
     way = reaching.Way(
         addresses=reaching.checked_addresses(addresses),
         file=network,
@@ -119,16 +148,17 @@ def pub(
         trace=trace,
         within_s=within,
     )
-    _print(asyncio.run(_Publishing(order).run(way)), as_json)
+    _print(asyncio.run(_Publishing(source, how, rate).run(way)), as_json)
 
 
 def _print(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    events = "1 event" if summary.published == 1 else f"{summary.published:,} events"
+    shares = ", ".join(f"{count:,} at {broker}" for broker, count in summary.origins.items())
+    where = f"at {summary.broker}" if len(summary.origins) == 1 else f"({shares})"
     typer.echo(
-        f"published {events} at {summary.broker} in {summary.seconds:.2f} s"
+        f"published {counted(summary.published, 'event')} {where} in {summary.seconds:.2f} s"
         f" ({summary.per_second:,.0f}/s); the last is {summary.last}"
     )
 
@@ -136,47 +166,74 @@ def _print(summary: Summary, as_json: bool) -> None:
 class _Publishing:
     """One run of the command."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
+    def __init__(self, source: Source, how: How, rate: float) -> None:
+        self._source = source
+        self._how = how
+        self._rate = rate
         self._sent = 0
-        self._confirmed = 0
+        #: Line and promise of what was sent and not seen to be done, in order.
+        self._waiting: deque[tuple[int, Promise]] = deque()
+        self._origins: Counter[str] = Counter()
         self._first: EventId | None = None
         self._last: EventId | None = None
-        self._failure: BaseException | None = None
+        #: The first line whose event failed, and why; and how many may be published or not.
+        self._failure: tuple[int, BaseException] | None = None
+        self._unknown = 0
 
     async def run(self, way: reaching.Way) -> Summary:
         """Publish everything."""
-        # A mistake in the first event should not need a broker to be seen.
-        events = _all(self._order)
+        total = self._check()
+        events = self._source.items()
         try:
             first = await anext(events)
         except StopAsyncIteration:
             raise CommandError("there is no event in what was given") from None
-        compose(first, DEFAULT_LIMITS, **self._order.how)
-        async with await way.connect() as client:
-            begun = time.perf_counter()
-            with self._progress() as progress:
-                task = progress.add_task("events", total=self._total())
-                await self._publish(client, first)
-                async for attributes in events:
-                    await self._publish(client, attributes)
-                    progress.update(task, completed=self._confirmed)
-                    await self._keep_to_the_rate(begun)
-                await client.flush()
-            self._raise_failure()
-            seconds = time.perf_counter() - begun
-            return Summary(
-                self._confirmed,
-                client.origin,
-                seconds,
-                self._confirmed / seconds,
-                str(self._first),
-                str(self._last),
-            )
+        # A mistake in the first event should not need a broker to be seen.
+        compose(first.attributes, DEFAULT_LIMITS, **self._how)
+        client: Client | None = None
+        try:
+            async with await way.connect() as client:
+                return await self._publish_all(client, first, events, total)
+        except (AnabranchError, OSError) as error:
+            if client is None or not self._sent:
+                raise
+            self._settle(client)
+            raise CommandError(f"{explanation(error)}; {self._so_far(error)}") from error
 
-    def _total(self) -> int | None:
-        is_bounded = not self._order.json_lines and self._order.table is None
-        return self._order.repeats if is_bounded else None
+    def _check(self) -> int | None:
+        """Look at all events before the first is published; how many, if that can be known."""
+        source = self._source
+        if not source.can_be_checked:
+            return None
+        count = 0
+        try:
+            for item in source.at_once():
+                compose(item.attributes, DEFAULT_LIMITS, **self._how)
+                count += 1
+        except LineError as error:
+            raise CommandError(f"{error}; nothing was published") from None
+        return count * source.repeats
+
+    async def _publish_all(
+        self, client: Client, first: Item, rest: AsyncIterator[Item], total: int | None
+    ) -> Summary:
+        begun = time.perf_counter()
+        with self._progress() as progress:
+            task = progress.add_task("events", total=total)
+            await self._publish(client, first)
+            async for item in rest:
+                await self._publish(client, item)
+                progress.update(task, completed=self._origins.total())
+                await self._keep_to_the_rate(begun)
+            await client.flush()
+        self._settle(client)
+        self._raise_failure()
+        seconds = time.perf_counter() - begun
+        confirmed = self._origins.total()
+        ends = (str(self._first), str(self._last))
+        assert self._last is not None
+        broker = client.origin_of(self._last)
+        return Summary(confirmed, broker, dict(self._origins), seconds, confirmed / seconds, *ends)
 
     def _progress(self) -> Progress:
         columns = (
@@ -188,79 +245,44 @@ class _Publishing:
         screen = Console(stderr=True)
         return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
-    async def _publish(self, client: Client, attributes: Attributes) -> None:
+    async def _publish(self, client: Client, item: Item) -> None:
+        self._settle(client)
         self._raise_failure()
-        promise = await client.publish_soon(attributes, **self._order.how)
-        promise.add_done_callback(self._done)
+        promise = await client.publish_soon(item.attributes, **self._how)
+        self._waiting.append((item.line, promise))
         self._sent += 1
 
     async def _keep_to_the_rate(self, begun: float) -> None:
-        if self._order.rate:
-            ahead_s = self._sent / self._order.rate - (time.perf_counter() - begun)
+        if self._rate:
+            ahead_s = self._sent / self._rate - (time.perf_counter() - begun)
             if ahead_s > _STEP_S:
                 await asyncio.sleep(ahead_s)
 
+    def _settle(self, client: Client) -> None:
+        """Count what is done; events are confirmed in the order in which they were sent."""
+        while self._waiting and self._waiting[0][1].done():
+            line, promise = self._waiting.popleft()
+            failure = promise.exception()
+            if failure is None:
+                self._last = promise.result()
+                self._first = self._first or self._last
+                self._origins[client.origin_of(self._last)] += 1
+                continue
+            self._unknown += isinstance(failure, PublishUnknownError)
+            self._failure = self._failure or (line, failure)
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure[1]
 
-    def _done(self, promise: Promise) -> None:
-        failure = promise.exception()
-        if failure is not None:
-            self._failure = self._failure or failure
-            return
-        self._confirmed += 1
-        self._first = self._first or promise.result()
-        self._last = promise.result()
-
-
-# -- events ----------------------------------------------------------------------------------------
-
-
-async def _all(order: Order) -> AsyncIterator[Attributes]:
-    """All events, in order; `given` attributes are in each of them."""
-    if order.json_lines == "-" and order.repeats > 1:
-        raise CommandError("stdin can be read only once; --repeat needs a file")
-    for _ in range(order.repeats):
-        if order.json_lines == "-":
-            number = 0
-            async for line in piped_lines():
-                number += 1
-                if line.strip():
-                    yield _of_line(order, line, f"stdin, line {number}")
-        elif order.json_lines:
-            for attributes in _lines(order, Path(order.json_lines)):
-                yield attributes
-        if order.table is not None:
-            for attributes in _rows(order, order.table):
-                yield attributes
-        if not order.json_lines and order.table is None:
-            yield order.given
-
-
-def _lines(order: Order, path: Path) -> Iterator[Attributes]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _of_line(order, line, f"{path}, line {number}")
-
-
-def _of_line(order: Order, line: bytes, where: str) -> Attributes:
-    try:
-        attributes = msgspec.json.decode(line, type=dict[str, Value])
-        return dict(Event(order.given | attributes).attributes)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EventError) as error:
-        raise CommandError(f"{where}: {error}") from None
-
-
-def _rows(order: Order, path: Path) -> Iterator[Attributes]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
-        try:
-            for row in reader:
-                if None in row or None in row.values():
-                    raise CommandError(f"{path}, line {reader.line_num}: as many cells as names")
-                cells = {name: typed(cell) for name, cell in row.items() if cell != ""}
-                yield dict(Event(order.given | cells).attributes)
-        except (csv.Error, EventError, UnicodeDecodeError) as error:
-            raise CommandError(f"{path}, line {reader.reader.line_num}: {error}") from None
+    def _so_far(self, error: Exception) -> str:
+        """What was done when it went wrong, and how to go on."""
+        confirmed = self._origins.total()
+        told = f"{counted(confirmed, 'event')} {'is' if confirmed == 1 else 'are'} confirmed"
+        if self._unknown:
+            told += f", {self._unknown:,} may be published or not"
+        bad_line = error.line if isinstance(error, LineError) else 0
+        line = self._failure[0] if self._failure else bad_line
+        if not line or self._source.repeats > 1:
+            return told
+        return f"{told}; when that is mended, go on with --from-line {line}"

@@ -34,10 +34,11 @@ PlaintextOption = Annotated[
     bool, typer.Option("--plaintext", help="Go without TLS to other machines.")
 ]
 NameOption = Annotated[
-    str | None, typer.Option("--name", help="The client's name, unique in the network.")
+    str | None,
+    typer.Option("--name", help="The client's name, unique in the network; without, a new one."),
 ]
 StateOption = Annotated[
-    Path | None, typer.Option("--state", help="Where the client remembers what it must.")
+    Path | None, typer.Option("--state", help="Directory in which the client remembers things.")
 ]
 TraceOption = Annotated[
     Path | None,
@@ -66,6 +67,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         addresses = list(self.addresses) or _edges(file)
         ca = self.ca or (None if file is None or file.tls is None else file.tls.ca)
         plaintext = self.plaintext or (file is not None and file.plaintext)
+        if ca is None and not plaintext:
+            _check_here(addresses)
         return await connect(
             *addresses,
             name=self.name,
@@ -80,6 +83,16 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         if self.file is None:
             return None
         return load(self.file) if self.addresses else running_file(self.file, "clients")
+
+
+def _check_here(addresses: Sequence[str]) -> None:
+    """Refuse to go to another machine when nobody said how."""
+    for address in map(parse_address, addresses):
+        if not address.is_here:
+            raise CommandError(
+                f"address {address} is not on this machine; give --ca with the certificate of the"
+                " network's authority, or --plaintext if anybody may read along"
+            )
 
 
 def _edges(file: NetworkFile | None) -> list[str]:

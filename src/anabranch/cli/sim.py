@@ -2,6 +2,7 @@
 
 import os
 import statistics
+import zlib
 from collections import Counter
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from anabranch.cli.output import console, print_json
 from anabranch.core.broker import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.sim.fault_mix import ANY, asked_mix
-from anabranch.sim.plants import PLANTS, SEEDS_MAX
+from anabranch.sim.plants import FOUND_BY_HISTORIES, PLANTS, SEEDS_MAX
 from anabranch.sim.runner import Order, Timed, plan_of, run_seeds
 from anabranch.sim.shrink import shrink
 from anabranch.sim.story import story_of
@@ -41,6 +42,8 @@ class Summary(msgspec.Struct, frozen=True):
     cpu_s: float
     #: By the median of all seeds.
     seeds_per_cpu_s: float
+    #: Of the history, of one seed; of the digests in the order of their seeds, of several.
+    digest: str
 
 
 def sim(
@@ -48,7 +51,7 @@ def sim(
     routing: Annotated[RoutingName, typer.Option(help="Which way to route.")] = "tree",
     seed: Annotated[int | None, typer.Option(min=0, help="One seed.")] = None,
     seeds: Annotated[
-        str, typer.Option(help="Several: FIRST..LAST; 0..99, or 0..199 with a plant, if not given.")
+        str, typer.Option(help="Several: FIRST..LAST; 0..99, or 0..399 with a plant, if not given.")
     ] = "",
     shape: Annotated[Shape, typer.Option(help="The shape of the networks.")] = "any",
     brokers: Annotated[int | None, typer.Option(min=1, max=200, help="At most so many.")] = None,
@@ -66,9 +69,7 @@ def sim(
     """Simulate whole networks with faults, and check every promise."""
     default = f"0..{SEEDS_MAX - 1}" if plant else "0..99"
     chosen = [seed] if seed is not None else _range_of(seeds or default)
-    for name in plant or []:
-        if name not in PLANTS:
-            raise CommandError(f"there is no planted bug {name!r}; there are {', '.join(PLANTS)}")
+    _check_plants(plant or [])
     try:
         asked_mix(faults)
     except LocalError as error:
@@ -83,6 +84,17 @@ def sim(
         _tell(order, results, shrunk)
     if bool(summary.failed) != bool(plant):
         raise typer.Exit(1)
+
+
+def _check_plants(names: list[str]) -> None:
+    """Refuse what nobody planted, and warn of what these seeds will hardly show."""
+    every = [*PLANTS, *FOUND_BY_HISTORIES]
+    for name in names:
+        if name not in every:
+            raise CommandError(f"there is no planted bug {name!r}; there are {', '.join(every)}")
+        if name in FOUND_BY_HISTORIES:
+            finder = FOUND_BY_HISTORIES[name]
+            typer.echo(f"note: seeds seldom show {name}; {finder} finds it", err=True)
 
 
 def _range_of(text: str) -> list[int]:
@@ -129,7 +141,13 @@ def summarise(results: list[Timed]) -> Summary:
         brokers_max=max(verdict.brokers for verdict in verdicts),
         cpu_s=sum(timed.cpu_s for timed in results),
         seeds_per_cpu_s=1 / statistics.median(timed.cpu_s for timed in results),
+        digest=_digest([verdict.digest for verdict in verdicts]),
     )
+
+
+def _digest(digests: list[str]) -> str:
+    """One digest that differs if any of these does."""
+    return digests[0] if len(digests) == 1 else f"{zlib.crc32(' '.join(digests).encode()):08x}"
 
 
 def _print(summary: Summary) -> None:
@@ -146,6 +164,7 @@ def _print(summary: Summary) -> None:
         ("… while a fault was on", f"{summary.troubled_changes:,}"),
         ("largest network", f"{summary.brokers_max} brokers"),
         ("seeds per CPU second", f"{summary.seeds_per_cpu_s:.1f} (median)"),
+        ("digest", summary.digest),
         ("anomalies", ", ".join(f"{n} {c}" for n, c in summary.anomalies.items()) or "none"),
     ]
     for name, value in rows:

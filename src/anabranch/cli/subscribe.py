@@ -1,8 +1,10 @@
 """`anabranch sub`: print the events that match a filter, as they come.
 
 Each event is a line: JSON with everything, or columns for people. A durable subscription goes on
-where the last run stopped: what was printed is acknowledged, also when Ctrl-C ends the command. To
-end the subscription itself, add `--unsubscribe`.
+where the last run stopped: what was printed is acknowledged, also when Ctrl-C ends the command. So
+`--since` is for one that does not exist yet; if it does, a note on stderr says that it goes on
+where it stands. To end the subscription itself, add `--unsubscribe`: one that does not exist is an
+error then, and none is made.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ import typer
 from anabranch.cli import reaching
 from anabranch.cli.errors import CommandError
 from anabranch.cli.moments import moment_ns
-from anabranch.cli.output import print_json
+from anabranch.cli.output import counted, print_json
 from anabranch.client.client import Client
 from anabranch.client.received import Received, Withheld
 from anabranch.client.subscription import Subscription
@@ -58,7 +60,10 @@ def sub(
     ] = None,
     since: Annotated[
         str,
-        typer.Option(help="now, beginning, a time, 10m (ago), or ticks: edge-1=42,edge-2=7."),
+        typer.Option(
+            help="now, beginning, a time, 10m (ago), or ticks: edge-1=42,edge-2=7;"
+            " for a durable one that is new."
+        ),
     ] = "now",
     count: Annotated[int, typer.Option(min=0, help="End after so many events; 0: never.")] = 0,
     form: Annotated[Format, typer.Option("--format", help="How events are printed.")] = Format.json,
@@ -110,7 +115,8 @@ def sub(
         within_s=within,
     )
     shown = asyncio.run(_Reading(wanted).run(way))
-    typer.echo(f"{shown:,} {'event' if shown == 1 else 'events'}", err=True)
+    ended = f"the durable subscription {durable!r} is ended"
+    typer.echo(ended if unsubscribe else counted(shown, "event"), err=True)
 
 
 def _since(text: str) -> Since:
@@ -134,7 +140,7 @@ class _Reading:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._shown = 0
+        self._given = self._shown = 0
 
     async def run(self, way: reaching.Way) -> int:
         """Print until it is told to stop; how many events that were."""
@@ -157,10 +163,13 @@ class _Reading:
             since=wanted.since,
             window=wanted.window,
             on_withheld=_say_withheld,
+            must_exist=wanted.unsubscribe,
         )
         if wanted.unsubscribe:
             await subscription.unsubscribe()
             return
+        if subscription.was_resumed and wanted.since != "now":
+            _say_resumed(subscription.name)
         if wanted.form is Format.table:
             typer.echo(f"{'time (UTC)':23}  {'stream':12}  {'tick':>8}  event")
         try:
@@ -169,20 +178,31 @@ class _Reading:
                 if self._shown == wanted.count:
                     return
         finally:
-            await _put_down(subscription)
+            # What could not be printed, because nobody reads any more, comes again.
+            if self._shown == self._given:
+                await _put_down(subscription)
 
     def _show(self, received: Received) -> None:
-        self._shown += 1
+        self._given += 1
         if self._wanted.form is Format.json:
             print_json(_document(received))
         else:
             typer.echo(_line(received))
+        self._shown += 1
 
 
 async def _put_down(subscription: Subscription) -> None:
     """What was printed is dealt with."""
     if not subscription.is_over:
         await subscription.ack()
+
+
+def _say_resumed(name: str) -> None:
+    typer.echo(
+        f"note: the durable subscription {name!r} exists and goes on where it stands, whatever"
+        " --since says; to begin elsewhere, end it with --unsubscribe first",
+        err=True,
+    )
 
 
 def _say_withheld(hole: Withheld) -> None:

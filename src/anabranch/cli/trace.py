@@ -1,18 +1,30 @@
-"""`anabranch trace verify`: the checker of the simulator, over what real processes wrote down."""
+"""`anabranch trace verify`: the checker of the simulator, over what real processes wrote down.
+
+What a client was told is in its trace, what a broker has is in its log; both are judged together.
+Publishers without a trace are taken from the logs (`local.untraced`), and the verdict says so.
+"""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.table import Table
 
 from anabranch.check import history as saw
+from anabranch.check.tally import Tally, tallies
 from anabranch.cli.errors import CommandError, CommandGroup
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import console, counted, print_json
 from anabranch.local.logs import read_logs, state_directories
 from anabranch.local.traces import merge, read_trace, without_forgotten
+from anabranch.local.untraced import Life, untraced_lives, with_untraced
 from anabranch.local.verdict import Account, Verdict, concluded, judge
+from anabranch.store.directory import read_identity
+
+#: Publishers that a note names.
+_NAMES_MAX = 5
 
 app = typer.Typer(
     name="trace", cls=CommandGroup, help="What clients wrote down of a run.", no_args_is_help=True
@@ -29,7 +41,8 @@ def verify(
     traces: Annotated[list[Path], typer.Argument(help="Traces, as clients write them.")],
     *,
     state: Annotated[
-        list[Path], typer.Option(help="State of a broker, or a directory of such states.")
+        list[Path],
+        typer.Option(help="State of a broker, or a directory of such states of one network."),
     ],
     complete: Annotated[
         bool,
@@ -44,32 +57,47 @@ def verify(
 ) -> None:
     """Check traces and logs of a run: nothing lost, repeated or out of order.
 
+    Give the traces of all clients (--trace of `pub` and `sub`, trace= in a program). Of a publisher
+    without one, only what the logs have can be judged, not what was confirmed to it; a note says
+    so.
+
     Exit code 1 if a promise was broken."""
-    verdict, notes = verdict_on(traces, state, complete=complete, bound_s=bound_s)
+    found = verdict_on(traces, state, complete=complete, bound_s=bound_s)
     if as_json:
-        print_json(verdict)
+        document = {"subscribers": found.tallies, "notes": found.notes}
+        print_json(msgspec.to_builtins(found.verdict) | document)
     else:
-        print_verdict(verdict)
-        for note in notes:
+        print_verdict(found.verdict, found.tallies)
+        for note in found.notes:
             console().print(f"note: {note}", soft_wrap=True)
-    if not verdict.clean:
+    if not found.verdict.clean:
         raise typer.Exit(1)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The verdict on a run, and what one should know about it."""
+
+    verdict: Verdict
+    tallies: list[Tally]
+    notes: list[str]
 
 
 def verdict_on(
     traces: list[Path], states: list[Path], *, complete: bool = False, bound_s: float = 10.0
-) -> tuple[Verdict, list[str]]:
-    """The verdict on a run, and what one should know about it."""
-    for directory in states:
-        if not state_directories(directory):
-            raise CommandError(f"{directory} holds no state of a broker; name what `up` was given")
+) -> Found:
+    """Read everything, and judge."""
+    _check_states(states)
     logged, first_ticks = read_logs(states)
     told = merge([read_trace(path) for path in traces])
     history = without_forgotten(told, logged, first_ticks)
+    lives = untraced_lives(history)
+    notes = _notes_on_untraced(lives)
+    if lives:
+        history = with_untraced(history, states, lives)
     is_finished = any(isinstance(record, saw.Finished) for record in history)
     if complete and not is_finished:
         history = concluded(history, bound_s)
-    notes = [
+    notes += [
         f"the log of {stream} begins with tick {first}; what came before is judged only by what"
         " was delivered"
         for stream, first in first_ticks.items()
@@ -77,40 +105,98 @@ def verdict_on(
     ]
     if not complete and not is_finished:
         notes.append("what had not come when the traces ended was not judged; --complete does that")
-    return judge(history, bound_s), notes
+    return Found(judge(history, bound_s), tallies(history), notes)
 
 
-def _by_subscriber(verdict: Verdict) -> dict[str, list[Account]]:
-    """The episodes of each subscription, which are named like it up to a `#`."""
+def _check_states(states: list[Path]) -> None:
+    """All states are of one network, and of every broker there is one."""
+    found: dict[tuple[str, str], Path] = {}
+    for directory in states:
+        below = state_directories(directory)
+        if not below:
+            raise CommandError(f"{directory} holds no state of a broker; name what `up` was given")
+        for state in below:
+            network, broker = owner = read_identity(state)
+            other = found.setdefault(owner, state)
+            if other.resolve() != state.resolve():
+                raise CommandError(
+                    f"{other} and {state} are both states of broker {broker!r} of network"
+                    f" {network!r}; give the one of this run"
+                )
+    networks = sorted({network for network, _ in found})
+    if len(networks) > 1:
+        raise CommandError(
+            f"--state holds brokers of {len(networks)} networks ({', '.join(networks)}); give the"
+            " states of one, with its traces"
+        )
+
+
+def _notes_on_untraced(lives: Counter[Life]) -> list[str]:
+    names = sorted({publisher for publisher, _ in lives})
+    if not names:
+        return []
+    more = f" and {len(names) - _NAMES_MAX:,} more" if len(names) > _NAMES_MAX else ""
+    count = lives.total()
+    note = (
+        f"{counted(count, 'event')} in the logs {'is' if count == 1 else 'are'} of publishers that"
+        f" no trace tells of ({', '.join(names[:_NAMES_MAX])}{more}): delivery is judged by what"
+        " the logs have, confirmation is not judged; run publishers with --trace to have both"
+    )
+    return [note]
+
+
+def _tallies_of(verdict: Verdict) -> list[Tally]:
+    """About the same, of a run in one process: there an episode goes on where the last ended."""
     found: dict[str, list[Account]] = {}
     for account in verdict.accounts:
-        found.setdefault(account.subscription.partition("#")[0], []).append(account)
-    return found
+        found.setdefault(_subscriber(account), []).append(account)
+    return [
+        Tally(
+            subscriber=subscriber,
+            quality=accounts[0].quality,
+            episodes=len(accounts),
+            matching=accounts[0].matching,
+            delivered=sum(account.delivered for account in accounts),
+            again=0,
+        )
+        for subscriber, accounts in found.items()
+    ]
 
 
-def print_verdict(verdict: Verdict) -> None:
+def _subscriber(account: Account) -> str:
+    """Whose an episode is; it is named like that up to a `#`."""
+    return account.subscription.partition("#")[0]
+
+
+def _anomalies_of(subscriber: str, verdict: Verdict) -> str:
+    found: Counter[str] = Counter()
+    for account in verdict.accounts:
+        if _subscriber(account) == subscriber:
+            found.update(account.anomalies)
+    return ", ".join(f"{which} {count}" for which, count in found.items()) or "none"
+
+
+def print_verdict(verdict: Verdict, counts: Sequence[Tally] | None = None) -> None:
     """The verdict for people."""
     out = console()
     out.print(
         f"published {verdict.published:,}, confirmed {verdict.confirmed:,},"
-        f" logged {verdict.logged:,}, delivered {verdict.delivered:,}"
+        f" logged {verdict.logged:,}, delivered {verdict.delivered:,}",
+        soft_wrap=True,
     )
-    table = Table("subscriber", "quality", "episodes", "matching", "delivered", "anomalies")
-    for column in table.columns[2:5]:
+    numbers = ("episodes", "matching", "delivered", "again")
+    table = Table("subscriber", "quality", *numbers, "anomalies")
+    for column in table.columns[2:6]:
         column.justify = "right"
-    for name, accounts in _by_subscriber(verdict).items():
-        found: Counter[str] = Counter()
-        for account in accounts:
-            found.update(account.anomalies)
-        numbers = (len(accounts), accounts[0].matching, sum(each.delivered for each in accounts))
-        anomalies = ", ".join(f"{which} {count}" for which, count in found.items())
-        table.add_row(
-            name, accounts[0].quality, *(f"{number:,}" for number in numbers), anomalies or "none"
-        )
+    for tally in _tallies_of(verdict) if counts is None else counts:
+        cells = (tally.episodes, tally.matching, tally.delivered, tally.again)
+        anomalies = _anomalies_of(tally.subscriber, verdict)
+        table.add_row(tally.subscriber, tally.quality, *(f"{n:,}" for n in cells), anomalies)
     out.print(table)
     for example in verdict.examples:
         where = ", ".join(filter(None, (example.subscription, example.stream)))
         place = f"{where}, tick {example.tick}" if example.tick else where
         out.print(f"{example.name}: {place}: {example.text}", soft_wrap=True)
-    counts = ", ".join(f"{name} {count}" for name, count in verdict.anomalies.items())
-    out.print(f"{'every promise kept' if verdict.clean else 'PROMISES BROKEN'}: {counts}")
+    named = ", ".join(f"{name} {count}" for name, count in verdict.anomalies.items())
+    kept = "every promise kept" if verdict.clean else "PROMISES BROKEN"
+    out.print(f"{kept}: {named}", soft_wrap=True)

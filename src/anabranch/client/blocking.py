@@ -56,15 +56,23 @@ class _Loop:
         self._loop.run_forever()
 
     def wait(
-        self, work: Coroutine[object, object, Outcome], timeout: float | None = None
+        self,
+        work: Coroutine[object, object, Outcome],
+        timeout: float | None = None,
+        awaited: str = "the outcome",
     ) -> Outcome:
-        """Do something in the loop, and return when it is done."""
+        """Do something in the loop, and return when it is done; or say what took too long."""
         if not self._thread.is_alive():
             work.close()
             raise ClosedError("the client is closed")
         promise = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return promise.result(timeout)
+        except TimeoutError as error:
+            promise.cancel()
+            if timeout is None or str(error):
+                raise
+            raise TimeoutError(f"{awaited} did not come within {timeout:g} s") from None
         except BaseException:
             promise.cancel()
             raise
@@ -92,6 +100,11 @@ class BlockingSubscription:
         return self._real.name
 
     @property
+    def was_resumed(self) -> bool:
+        """Whether it is a durable one that existed: `since` has said nothing then."""
+        return self._real.was_resumed
+
+    @property
     def started(self) -> Mapping[str, int]:
         """Stream → from this tick on every match is given."""
         return self._real.started
@@ -103,7 +116,8 @@ class BlockingSubscription:
 
     def wait_started(self, *streams: str, timeout: float | None = None) -> None:
         """Wait until it has started on these streams, or (without names) on any."""
-        self._loop.wait(self._real.wait_started(*streams), timeout)
+        work = self._real.wait_started(*streams)
+        self._loop.wait(work, timeout, f"the start of subscription {self.name!r}")
 
     def __iter__(self) -> Self:
         return self
@@ -126,8 +140,12 @@ class BlockingSubscription:
 
     async def _fetch(self, within_s: float | None) -> list[Received]:
         # The limit is kept inside of the loop, so that nothing is taken that nobody gets.
-        async with asyncio.timeout(within_s):
-            return await self._real.get_batch(self._batch)
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._real.get_batch(self._batch)
+        except TimeoutError:
+            awaited = f"an event for subscription {self.name!r}"
+            raise TimeoutError(f"{awaited} did not come within {within_s:g} s") from None
 
     def ack(self, received: Received | None = None) -> None:
         """Everything given so far is dealt with; or everything of a stream up to this event."""
@@ -135,7 +153,8 @@ class BlockingSubscription:
 
     def unsubscribe(self, timeout: float | None = None) -> Mapping[str, int]:
         """End it, for good."""
-        return self._loop.wait(self._real.unsubscribe(), timeout)
+        awaited = f"the end of subscription {self.name!r}"
+        return self._loop.wait(self._real.unsubscribe(), timeout, awaited)
 
     def __repr__(self) -> str:
         return f"Blocking{self._real!r}"
@@ -157,6 +176,10 @@ class BlockingClient:
     def broker(self) -> str:
         """The broker where the subscriptions are."""
         return self._real.broker
+
+    def origin_of(self, event_id: EventId) -> str:
+        """The broker that an event of this client went to; "" for an event of somebody else."""
+        return self._real.origin_of(event_id)
 
     @property
     def is_connected(self) -> bool:
@@ -188,7 +211,7 @@ class BlockingClient:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was published is confirmed, or has failed."""
-        self._loop.wait(self._real.flush(), timeout)
+        self._loop.wait(self._real.flush(), timeout, "the confirmation of all events")
 
     def advertise(self, filter: str | FilterSource) -> Advertisement:
         """Publish only events that match this filter, or another advertised one, from now on."""
@@ -205,6 +228,7 @@ class BlockingClient:
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
         new: bool = False,
+        must_exist: bool = False,
         wait: bool = True,
         batch: int = _BATCH_EVENTS,
     ) -> BlockingSubscription:
@@ -218,6 +242,7 @@ class BlockingClient:
             manual_ack=manual_ack,
             on_withheld=on_withheld,
             new=new,
+            must_exist=must_exist,
             wait=wait,
         )
         return BlockingSubscription(self._loop, self._loop.wait(work), batch)

@@ -35,7 +35,7 @@ from anabranch.client.subscription import OnWithheld, Subscription
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.client.uplink import Uplink
-from anabranch.client.wishes import Since, Wish, check_window, read_since
+from anabranch.client.wishes import Since, Wish, check_existence, check_window, read_since
 from anabranch.core.session.effects import (
     Confirm,
     SessionEffect,
@@ -43,14 +43,7 @@ from anabranch.core.session.effects import (
     TellCut,
     TellPublishRefused,
 )
-from anabranch.model.client_frames import (
-    REPLACED,
-    AnyClientFrame,
-    Deliver,
-    StartsAt,
-    Subscribed,
-)
-from anabranch.model.client_frames import Withheld as WithheldFrame
+from anabranch.model.client_frames import REPLACED, AnyClientFrame
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter, FilterSource
@@ -109,6 +102,10 @@ class Client:
     def origin(self) -> str:
         """The broker that events go to."""
         return "" if self._roaming.origin is None else self._roaming.origin.broker
+
+    def origin_of(self, event_id: EventId) -> str:
+        """The broker that an event of this client went to; "" for an event of somebody else."""
+        return self._outbox.origin_of(event_id)
 
     @property
     def network(self) -> str:
@@ -186,14 +183,17 @@ class Client:
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
         new: bool = False,
+        must_exist: bool = False,
         wait: bool = True,
     ) -> Subscription:
         """Subscribe; returns when it has started at the own broker, so that what this client
         publishes next is seen. Without `wait`, returns when the broker has the subscription.
 
         With `durable`, a name that is unique in the network, it outlives this client; if it exists,
-        this comes back to it. `new` says that it does not exist yet, and asks nobody."""
+        this comes back to it: `since` says nothing then, and `was_resumed` is true. `new` says that
+        it does not exist yet, and asks nobody; `must_exist` refuses to make it."""
         self._check_open()
+        check_existence(durable, new, must_exist)
         if durable is not None:
             self._check_durable(durable, quality)
         self._subscription_count += 1
@@ -207,8 +207,10 @@ class Client:
             start_ticks=ticks,
             window=check_window(self._options.window if window is None else window),
             manual_ack=manual_ack,
+            is_new=new,
+            must_exist=must_exist,
         )
-        made = self._subscriptions.subscribe(wish, is_new=new, on_withheld=on_withheld)
+        made = self._subscriptions.subscribe(wish, on_withheld)
         try:
             await made.wait_until_it_stands()
             if wait and wish.quality != "best-effort":
@@ -372,12 +374,8 @@ class Client:
 
     def progressed(self, uplink: Uplink, frame: AnyClientFrame) -> None:
         """A frame was dealt with."""
-        if uplink is not self._roaming.home:
-            return
-        if isinstance(frame, Deliver | StartsAt | WithheldFrame):
-            self._subscriptions.progressed(frame.subscription)
-        elif isinstance(frame, Subscribed):
-            self._subscriptions.stands_at(frame.subscription, frame.ticks)
+        if uplink is self._roaming.home:
+            self._subscriptions.progressed(frame)
 
     def settled(self, uplink: Uplink) -> None:
         """What came together was dealt with."""

@@ -31,6 +31,9 @@ Tls = ssl.SSLContext | None | bool
 #: many go unanswered.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 
+#: How the library says that what came was no TLS at all.
+_NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
+
 
 class Call:
     """A connection to a broker that has greeted. See the top of this module."""
@@ -94,7 +97,7 @@ class Call:
 
     def closed(self, connection: Connection, reason: str) -> None:
         """The connection is over."""
-        if connection.tls is None:
+        if connection.tls is None and not connection.received_bytes:
             reason += " before it greeted; if it wants TLS, say whom to trust (tls=…, --ca)"
         self._fail(reason)
 
@@ -114,25 +117,44 @@ async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> C
             await call.greeted
     except TimeoutError:
         call.give_up("too slow")
-        raise ConnectError(f"{address}: no answer within {within_s:g} s") from None
+        raise ConnectError(f"{address}: {_silence(call)} within {within_s:g} s") from None
     except ssl.SSLCertVerificationError as error:
         raise ConnectError(
             f"{address}: its certificate is not accepted: {error.verify_message};"
             " is the authority that of this network?"
         ) from error
     except ssl.SSLError as error:
-        raise ConnectError(f"{address}: TLS failed: {error.reason or error}") from error
+        raise ConnectError(f"{address}: {_tls_failure(error)}") from error
     except OSError as error:
         if isinstance(error, ConnectError):
             raise
-        # Names that cannot be looked up have numbers of their own, below zero.
-        known = error.errno is not None and error.errno > 0
-        reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
-        raise ConnectError(f"{address}: {reason.lower()}") from error
+        raise ConnectError(f"{address}: {_failure(error, tls)}") from error
     except asyncio.CancelledError:
         call.give_up("not wanted any more")
         raise
     return call
+
+
+def _silence(call: Call) -> str:
+    """How far a call came that nobody has answered."""
+    if call.connection is None:
+        return "no answer"
+    return "somebody listens, but has not greeted as a broker does at its port for clients"
+
+
+def _failure(error: OSError, tls: Tls) -> str:
+    if isinstance(error, ConnectionResetError) and isinstance(tls, ssl.SSLContext):
+        return "it hung up when it was asked for TLS; is that the port for clients, and has it TLS?"
+    # Names that cannot be looked up have numbers of their own, below zero.
+    known = error.errno is not None and error.errno > 0
+    reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
+    return reason.lower() or "it hung up"
+
+
+def _tls_failure(error: ssl.SSLError) -> str:
+    if error.reason in _NO_TLS:
+        return "what answers speaks no TLS; is that the port for clients, and has it TLS?"
+    return f"TLS failed: {error.reason or error}"
 
 
 async def _open(call: Call, tls: Tls) -> None:

@@ -73,6 +73,8 @@ class Outbox:
         self._origin: Uplink | None = None
         self._incarnation = 0
         self._is_open = False
+        #: Incarnation → the broker it was opened at; one for every move.
+        self._brokers: dict[int, str] = {}
         #: Whether what is queued will be given to the session at the end of this turn.
         self._is_pumping = False
         #: When the incarnation began; infinitely long ago once something of it was confirmed, or
@@ -153,6 +155,12 @@ class Outbox:
 
     # -- the origin -----------------------------------------------------------------------------
 
+    def origin_of(self, event_id: EventId) -> str:
+        """The broker that an event went to; "" if it is not one of ours."""
+        return (
+            self._brokers.get(event_id.incarnation, "") if event_id.publisher == self._name else ""
+        )
+
     def move_to(self, origin: Uplink) -> None:
         """Events go to this origin from now on; nothing is unconfirmed elsewhere."""
         if origin is not self._origin:
@@ -185,6 +193,7 @@ class Outbox:
         if not self._is_open and not self._unconfirmed:
             self._incarnation = self._next_incarnation(self._floor)
             origin.session.open_incarnation(self._incarnation)
+            self._brokers[self._incarnation] = origin.broker
             self._fresh_since = self._loop.time()
             self._is_open = True
         return self._is_open

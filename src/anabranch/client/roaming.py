@@ -98,7 +98,9 @@ class Roaming:
 
     def problems(self) -> str:
         """What is wrong with the addresses, for people."""
-        return "; ".join(self._problems.values()) or "no address has answered yet"
+        waited_for = ", ".join(map(str, self._addresses))
+        silent = f"{waited_for}: no answer yet; is that a broker's port for clients?"
+        return "; ".join(self._problems.values()) or silent
 
     # -- reaching brokers -----------------------------------------------------------------------
 

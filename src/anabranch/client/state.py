@@ -48,7 +48,13 @@ class State:
         """`name` must be the one that the directory is for; None takes that, or the default."""
         self._directory = directory
         self._path = directory / "client.json"
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise LocalError(
+                f"{directory} cannot be the state of a client: that is a directory, and there is a"
+                " file in its place"
+            ) from None
         self._lock = _lock(directory / "lock")
         try:
             kept = self._load()

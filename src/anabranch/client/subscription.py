@@ -53,11 +53,7 @@ class Desk(Protocol):
     """Who looks after all subscriptions of a client."""
 
     trace: Trace | None
-
-    async def reply(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
-    ) -> EventId:
-        """Publish the answer to a request."""
+    reply: Reply
 
     def progress(self, subscription: "Subscription") -> Mapping[str, int]:
         """Stream → everything up to this tick has arrived."""
@@ -97,6 +93,8 @@ class Subscription:
         self.episode = ""
         #: Ticks of which the application was told that they will not come.
         self.withheld_ticks = 0
+        #: Whether it is a durable one that existed: `since` said nothing then.
+        self.was_resumed = False
 
     # -- what is known of it --------------------------------------------------------------------
 

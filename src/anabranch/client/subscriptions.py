@@ -10,7 +10,8 @@ makes the two agree whenever there is a new home. Rules:
    it is told with `SubscriptionCutError`: a gap is never made.
 3. *Best-effort* ones begin anew, over the gap.
 4. A durable one of which this client knows nothing but the name may exist: its owner is asked
-   first, and only if no broker has it, it is made. An application that knows better says `new`.
+   first, and only if no broker has it, it is made. An application that knows better says `new`,
+   and one that wants none made says `must_exist`.
 5. What arrives for other clients by explicit destination is dropped here, whoever sent it.
 6. Numbers of durable subscriptions are on disk before they are used, where there is a state.
 
@@ -19,10 +20,8 @@ State: what the `State` keeps; the rest is lost with the process, which is safe.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Unpack
 
 from anabranch.client.acknowledging import Acknowledging
-from anabranch.client.composing import How
 from anabranch.client.episodes import Episodes
 from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
 from anabranch.client.options import ClientOptions
@@ -44,12 +43,11 @@ from anabranch.core.session.effects import (
     TellWithheld,
 )
 from anabranch.core.session.subscribing import LOST
-from anabranch.model.client_frames import UNKNOWN
+from anabranch.model.client_frames import UNKNOWN, AnyClientFrame, Deliver, StartsAt, Subscribed
+from anabranch.model.client_frames import Withheld as WithheldFrame
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import DuplicateIdError
-from anabranch.model.header import EventId
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 
 
 class Subscriptions:
@@ -70,7 +68,7 @@ class Subscriptions:
         self._state = state
         self._episodes = episodes
         self.trace = episodes.trace
-        self._reply = reply
+        self.reply = reply
         self._loop = asyncio.get_running_loop()
         self._home: Uplink | None = None
         self._all: dict[str, Subscription] = {}
@@ -86,9 +84,7 @@ class Subscriptions:
 
     # -- the application ------------------------------------------------------------------------
 
-    def subscribe(
-        self, wish: Wish, *, is_new: bool, on_withheld: OnWithheld | None
-    ) -> Subscription:
+    def subscribe(self, wish: Wish, on_withheld: OnWithheld | None) -> Subscription:
         """Make a subscription, or come back to a durable one."""
         if wish.name in self._all:
             raise DuplicateIdError(
@@ -102,9 +98,10 @@ class Subscriptions:
         self._all[wish.name] = subscription
         try:
             if kept is not None:
+                subscription.was_resumed = True
                 self._resumed[wish.name] = kept.acked
                 self._take_over(subscription, wish.renewed(kept))
-            elif wish.quality == "durable" and not is_new:
+            elif wish.quality == "durable" and not wish.is_new:
                 self._finding.add(wish.name)
                 self._ask(subscription, "resume")
             else:
@@ -113,12 +110,6 @@ class Subscriptions:
             del self._all[wish.name]
             raise
         return subscription
-
-    async def reply(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
-    ) -> EventId:
-        """Publish the answer to a request."""
-        return await self._reply(received, attributes, **how)
 
     def progress(self, subscription: Subscription) -> Mapping[str, int]:
         """Stream → everything up to this tick has arrived."""
@@ -276,6 +267,7 @@ class Subscriptions:
             span = (effect.stream, effect.first, effect.last, effect.reason)
             subscription.arrived(Withheld(effect.subscription, *span, subscription.episode))
         elif isinstance(effect, TellStands):
+            subscription.was_resumed |= subscription.name in self._finding
             self._finding.discard(subscription.name)
             self._broken.pop(subscription.name, None)
             subscription.stands()
@@ -295,17 +287,20 @@ class Subscriptions:
         place = (effect.stream, effect.tick, effect.time_ns)
         subscription.arrived(Received(event, *place, subscription, subscription.episode))
 
-    def progressed(self, name: str) -> None:
-        """Something was said about this subscription's ticks, perhaps only that there is none."""
-        subscription = self._all.get(name)
-        if subscription is not None:
-            self.owes(subscription)
+    def progressed(self, frame: AnyClientFrame) -> None:
+        """This frame was heard; it may have said how far a stream has gone, or only that."""
+        if isinstance(frame, Deliver | StartsAt | WithheldFrame):
+            subscription = self._all.get(frame.subscription)
+            if subscription is not None:
+                self.owes(subscription)
+        elif isinstance(frame, Subscribed):
+            self._stands_at(frame.subscription, frame.ticks)
 
     def settled(self) -> None:
         """All that came together was heard."""
         self._acknowledging.settled()
 
-    def stands_at(self, name: str, ticks: Mapping[str, int]) -> None:
+    def _stands_at(self, name: str, ticks: Mapping[str, int]) -> None:
         """A subscription stands, on streams that the broker knows at these ticks.
 
         Where a former process had got to, the session tells no start; the broker may have heard of
@@ -320,7 +315,7 @@ class Subscriptions:
 
     def _refused(self, subscription: Subscription, effect: TellRefused) -> None:
         name = subscription.name
-        if name in self._finding and effect.code == UNKNOWN:
+        if name in self._finding and effect.code == UNKNOWN and not subscription.wish.must_exist:
             self._finding.discard(name)
             if name in self._ending:
                 self._over(name, TellEnded(name, {}))

@@ -65,9 +65,9 @@ class Trace:
                 event_id.publisher,
                 event_id.incarnation,
                 event_id.sequence,
-                _written(event),
+                written(event),
                 broker,
-                _is_optional(event),
+                is_optional(event),
             )
             for event, event_id in zip(events, ids, strict=True)
         ]
@@ -141,7 +141,7 @@ class Trace:
             data = data[os.write(self._file, data) :]
 
 
-def _is_optional(event: Event) -> bool:
+def is_optional(event: Event) -> bool:
     """Whether a subscription whose filter matches may have to do without the event."""
     control = event.control
     return (
@@ -153,7 +153,7 @@ def _is_optional(event: Event) -> bool:
     )
 
 
-def _written(event: Event) -> dict[str, Value]:
+def written(event: Event) -> dict[str, Value]:
     """The attributes as JSON can say them: it knows neither NaN, which matches nothing, nor an
     infinite number, for which the greatest finite one stands."""
     return {

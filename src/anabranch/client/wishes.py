@@ -6,7 +6,8 @@
     since=datetime(…, tzinfo=UTC)        from that time on, by the origins' clocks
     since=1_700_000_000_000_000_000      the same in nanoseconds since 1970
 
-A durable subscription that exists goes on where it stands, whatever `since` says.
+A durable subscription that exists goes on where it stands, whatever `since` says; that it does is
+told by `Subscription.was_resumed`.
 """
 
 from collections.abc import Mapping
@@ -39,6 +40,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     #: Whether the application acknowledges by itself.
     manual_ack: bool = False
+    #: Of a durable one: made without asking whether it exists; never made, only come back to.
+    is_new: bool = False
+    must_exist: bool = False
 
     def renewed(self, kept: Standing) -> Standing:
         """What a former process knew of it, as this one wants it. It has nothing in hand."""
@@ -73,6 +77,14 @@ def _tick(stream: str, tick: int) -> int:
     if type(tick) is not int or tick < 0:
         raise LocalError(f"since says tick {tick!r} of stream {stream!r}; ticks begin with 0")
     return tick
+
+
+def check_existence(durable: str | None, new: bool, must_exist: bool) -> None:
+    """What is said about whether a subscription exists makes sense."""
+    if must_exist and durable is None:
+        raise LocalError("must_exist is about a durable subscription; say which with durable=…")
+    if must_exist and new:
+        raise LocalError(f"durable subscription {durable!r} cannot both be new and exist")
 
 
 def check_window(window: int) -> int:

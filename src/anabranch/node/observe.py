@@ -8,7 +8,8 @@ HTTP/1.1 with one request per connection, which is all that monitors need. Rules
 
 1. A request has at most `REQUEST_BYTES_MAX` bytes and `REQUEST_S` to arrive, an answer has
    `ANSWER_S` to be taken; there are at most `CONNECTIONS_MAX` connections.
-2. Whatever is not a GET of a known path gets an answer that says so; what is not HTTP gets none.
+2. Whatever is not a GET of a known path gets an answer that says so; so does at once, and without
+   being read, what cannot be HTTP: a client that took this for its own port learns what it is.
 3. Nothing here changes anything.
 
 This module keeps no state but its sockets.
@@ -91,7 +92,7 @@ class Observatory:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_S):
-                head = await reader.readuntil(b"\r\n\r\n")
+                head = await _head(reader)
         except asyncio.LimitOverrunError:
             page, with_body = Page(b"the request is too large\n", code=431), True
         else:
@@ -115,3 +116,9 @@ class Observatory:
             known = ", ".join(self._pages)
             return Page(f"there is no such page; there are {known}\n".encode(), code=404), True
         return make(), method == b"GET"
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """The request, up to its empty line; only its first byte if that begins no method."""
+    first = await reader.readexactly(1)
+    return first + await reader.readuntil(b"\r\n\r\n") if first.isalpha() else first

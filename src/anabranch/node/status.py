@@ -70,8 +70,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[StreamReport, ...]
     cursors: tuple[CursorReport, ...]
     #: Durable subscriptions whose clients are not there, and the names of the first of them.
-    away: int
-    away_names: tuple[str, ...]
+    away: int = 0
+    away_names: tuple[str, ...] = ()
     log: LogReport | None
     #: None unless it leaves the network.
     departure: DepartureReport | None = None

@@ -7,6 +7,7 @@ delete the first ones meanwhile. Rules:
 2. What a running broker is just writing may look torn, or even damaged, for a moment: then it is
    read again, a few times, before it is called corrupt.
 3. A segment that vanished was deleted, with all before it.
+4. Of a corrupt segment, what stands before the damage is good, and is shown before the error.
 
 A log is given as a state directory, or as a plain directory of segments: a copy somewhere else,
 whose owner and catalog are not known.
@@ -99,7 +100,7 @@ def read_facts(place: LogPlace) -> LogFacts:
 def segments(
     place: LogPlace, time_of: TimeOf, progress: Callable[[int], None] = lambda _bytes: None
 ) -> Iterator[tuple[SegmentView, Piece]]:
-    """Every segment, with what a reader needs to know of it."""
+    """Every segment, with what a reader needs to know of it; `CorruptError` after a damaged one."""
     for first_tick, path in segment_paths(place.directory):
         try:
             file_bytes = path.stat().st_size
@@ -107,14 +108,17 @@ def segments(
             if index is not None and (index.first_tick, index.length) != (first_tick, file_bytes):
                 index = None
             full = index is not None
+            damage = None
             if index is None:
-                index = _made_index(path, first_tick, place.owner, time_of)
+                index, damage = _made_index(path, first_tick, place.owner, time_of)
         except FileNotFoundError:
             continue
         piece = Piece(path, first_tick, index.salt, index.points)
         piece.last_tick, piece.end_offset = index.last_tick, index.length
         progress(file_bytes)
         yield _segment_view(path, index, file_bytes, full), piece
+        if damage is not None:
+            raise damage
 
 
 def _segment_view(path: Path, index: SparseIndex, file_bytes: int, full: bool) -> SegmentView:
@@ -130,12 +134,21 @@ def _segment_view(path: Path, index: SparseIndex, file_bytes: int, full: bool) -
     )
 
 
-def _made_index(path: Path, first_tick: int, owner: int, time_of: TimeOf) -> SparseIndex:
-    """The index of a segment that has none, or is being written to."""
-    found = scan_steadily(path, first_tick, owner)
+def _made_index(
+    path: Path, first_tick: int, owner: int, time_of: TimeOf
+) -> tuple[SparseIndex, CorruptError | None]:
+    """The index of a segment that has none, or is being written to; of what is good of it."""
+    damage: CorruptError | None = None
+    try:
+        found = scan_steadily(path, first_tick, owner)
+    except CorruptError as error:
+        damage = error
+        good = path.read_bytes()[: error.offset]
+        found = scan(good, first_tick, owner=owner, path=str(path))
     builder = IndexBuilder(_STRIDE_BYTES, time_of)
     builder.add(first_tick, found.offsets, found.records)
-    return builder.finish(first_tick, found.last_tick, found.salt, found.end_offset, 0)
+    index = builder.finish(first_tick, found.last_tick, found.salt, found.end_offset, 0)
+    return index, damage
 
 
 def scan_steadily(path: Path, first_tick: int, owner: int, confirmed_tick: int = 0) -> Scan:

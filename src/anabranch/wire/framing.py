@@ -22,6 +22,10 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 LENGTH_BYTES = 4
 _LENGTH_MAX = 2 ** (8 * LENGTH_BYTES) - 1
+#: What a web server says first, an observe port among them.
+_HTTP = int.from_bytes(b"HTTP")
+#: How a side that wants TLS begins to say that it heard none.
+_TLS_ALERT = b"\x15\x03"
 
 
 def framed(data: bytes) -> bytes:
@@ -75,11 +79,17 @@ def _split(view: memoryview, bytes_max: int, frames_max: int) -> tuple[list[byte
         body = start + LENGTH_BYTES
         length = int.from_bytes(view[start:body])
         if not 0 < length <= bytes_max:
-            raise RemoteError(
-                f"a frame of {length} bytes was announced; 1 to {bytes_max} are allowed"
-            )
+            raise RemoteError(_bad_length(length, bytes_max))
         if available - body < length:
             break
         start = body + length
         frames.append(bytes(view[body:start]))
     return frames, start
+
+
+def _bad_length(length: int, bytes_max: int) -> str:
+    if length == _HTTP:
+        return "it answers with HTTP, as an observe port does; use the port for clients"
+    if length.to_bytes(LENGTH_BYTES).startswith(_TLS_ALERT):
+        return "it wants TLS; say whom to trust (tls=…, --ca)"
+    return f"a frame of {length} bytes was announced; 1 to {bytes_max} are allowed"

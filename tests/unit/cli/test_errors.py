@@ -99,6 +99,18 @@ def test_interrupt_exits_with_130_and_says_nothing() -> None:
     assert (result.exit_code, result.output) == (130, "")
 
 
+@pytest.mark.parametrize("end", [BrokenPipeError(32, "Broken pipe"), SystemExit(1)])
+def test_a_reader_that_went_away_exits_with_141_and_says_nothing(end: BaseException) -> None:
+    end.__context__ = BrokenPipeError(32, "Broken pipe")
+    result = run(failing(end))
+    assert (result.exit_code, result.output) == (141, "")
+
+
+def test_a_question_that_nobody_answers_is_told_in_words() -> None:
+    result = run(lambda: typer.confirm("Sure?"))
+    assert (result.exit_code, "no answer was given" in result.stderr) == (2, True)
+
+
 def test_no_command_shows_the_help() -> None:
     app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
     app.command("one")(lambda: None)

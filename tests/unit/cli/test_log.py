@@ -20,6 +20,7 @@ from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
 from anabranch.store.log import LogOptions
+from anabranch.store.segment import HEAD_BYTES, scan
 from anabranch.store.store import Store, StoreOptions
 from tests.store_parts import Ears, quick_directory, segments_of
 
@@ -183,6 +184,41 @@ def test_verify_tells_that_a_log_is_good(state: Path) -> None:
     assert lines("verify", state)[0]["records"] == 9
 
 
+def half_damaged(state: Path) -> tuple[Path, int]:
+    """Spoil the last record of the last segment that has two; it, and the tick of that."""
+    path = segments_of(state)[-1]
+    found = scan(path.read_bytes(), int(path.stem), path=str(path))
+    assert len(found.records) > 1
+    data = bytearray(path.read_bytes())
+    data[found.offsets[-1] + HEAD_BYTES] ^= 1
+    path.write_bytes(data)
+    return path, found.last_tick
+
+
+def test_cat_and_ls_show_what_is_good_and_then_tell_the_damage(state: Path) -> None:
+    path, bad_tick = half_damaged(state)
+    shown = run("cat", state, "--all", "--json")
+    assert f"{path}, byte " in error_of(shown)
+    found = [msgspec.json.decode(line)["tick"] for line in shown.stdout.splitlines()]
+    assert found == [*range(1, bad_tick)]
+    listed = run("ls", state, "--json")
+    assert f"tick {bad_tick}: " in error_of(listed)
+    names = [msgspec.json.decode(line)["name"] for line in listed.stdout.splitlines()]
+    assert names == [each.name for each in segments_of(state)]
+    assert "2026-01-31 12:00:01" in run("ls", state).stdout
+
+
+def test_cat_says_nothing_about_damage_behind_what_it_was_asked_for(state: Path) -> None:
+    _, bad_tick = half_damaged(state)
+    assert run("cat", state, "--to", str(bad_tick - 1)).exit_code == 0
+
+
+def test_a_log_of_one_segment_is_told_in_the_singular(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", network="net", broker="b", listener=Ears())
+    store.close()
+    assert run("verify", tmp_path / "s").stdout.startswith("good: 1 segment, 0 records, no tick, ")
+
+
 def test_verify_names_the_exact_place_of_damage_with_exit_code_1(state: Path) -> None:
     path = damaged(state)
     tick = int(path.stem)
@@ -197,7 +233,8 @@ def test_repair_asks_first_and_does_nothing_when_told_no(state: Path) -> None:
     path = damaged(state)
     before = path.read_bytes()
     result = run("repair", path, text="n\n")
-    assert result.exit_code == 2
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert result.stdout.endswith("nothing was changed\n")
     assert f"damage: {path}, byte 31, tick {int(path.stem)}" in result.stdout
     assert f"lost: the records of ticks {int(path.stem)}–9" in result.stdout
     assert path.read_bytes() == before

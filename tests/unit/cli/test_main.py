@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
@@ -29,7 +30,19 @@ def test_version_is_that_of_the_package() -> None:
 def test_help_names_every_command_and_shows_an_example() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    for word in ("filter", "bench", "demo", "--version", "--debug", "symbol IN ('IBM', 'MSFT')"):
+    first_words = result.stdout.index("up runs a network")
+    assert first_words < result.stdout.index("filter")
+    for word in (
+        "anabranch up ",
+        "anabranch pub ",
+        "anabranch sub ",
+        "filter",
+        "bench",
+        "demo",
+        "--version",
+        "--debug",
+        "symbol IN ('IBM', 'MSFT')",
+    ):
         assert word in result.stdout
 
 
@@ -45,6 +58,33 @@ def test_no_command_shows_the_help_and_exits_with_2() -> None:
     assert result.exit_code == 2
     assert "Usage:" in result.stdout
     assert result.stderr == ""
+
+
+def read_a_little(*arguments: str, text: bytes = b"") -> tuple[bytes, bytes, int]:
+    """The first line of the output, after which nobody reads; what is said to that; the code."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "anabranch", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(text)
+        process.stdin.flush()
+        first = process.stdout.readline()
+        process.stdout.close()
+        with suppress(BrokenPipeError):
+            process.stdin.write(text)
+            process.stdin.close()
+        return first, process.stderr.read(), process.wait(60)
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
+    lines = b'{"price": 51}\n' * 1_000
+    ended = read_a_little("filter", "match", "price > 50", text=lines)
+    assert ended == (b'{"price": 51}\n', b"", 141)
 
 
 def test_process_prints_matching_lines() -> None:

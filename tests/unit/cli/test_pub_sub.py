@@ -1,10 +1,12 @@
 """`anabranch pub` and `anabranch sub`, against a broker in this process."""
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from operator import le
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,12 @@ from typer.testing import CliRunner, Result
 
 import anabranch
 from anabranch.cli.main import app
+from anabranch.cli.publish import Summary, _print, _Publishing
+from anabranch.cli.reaching import Way
+from anabranch.cli.sources import Source
+from anabranch.model.client_frames import Publish
+from tests.client_parts import frames_of, run, until
+from tests.client_parts import network as brokers
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +135,13 @@ def test_a_table_is_published_row_by_row(network: anabranch.Embedded, tmp_path: 
         (("ADDRESS", "--json-lines", "gone.jsonl"), "", "gone.jsonl"),
         (("ADDRESS", "--csv", "gone.csv"), "", "gone.csv"),
         (("127.0.0.1:1", "n=1", "--within", "1"), "", "127.0.0.1:1: connection refused"),
-        (("10.1.2.3:1", "n=1"), "", "is not on this machine"),
+        (("10.1.2.3:1", "n=1"), "", "is not on this machine; give --ca with"),
+        (("ADDRESS", "n=1", "n=2"), "", "'n' is given twice"),
+        (("ADDRESS", "n=1", "--types", "m=string"), "", "--types declares 'm'"),
+        (("ADDRESS", "n=1", "--from-line", "2"), "", "--from-line is for"),
+        (("ADDRESS", "--json-lines", "-", "--csv", "-"), "", "one of the two"),
+        (("ADDRESS", "--json-lines", "-"), '{"n": 1, "m": ":", "n": 2}\n', "'n' is there twice"),
+        (("ADDRESS", "--csv", "-"), "a,b,a\n1,2,3\n", "stdin, line 1: the name 'a' is there"),
         (("--network", "gone.toml", "n=1"), "", "gone.toml"),
     ],
 )
@@ -142,14 +156,114 @@ def test_what_cannot_be_published_is_told_in_one_line(
 
 @pytest.mark.parametrize(
     ("table", "problem"),
-    [("a,b\n1\n", "line 2"), ("a\n1,2\n", "line 2"), ('a\n"x\n', "line 2")],
+    [
+        (b"a,b\n1\n", "line 2: it has 1 cells, and the first row 2"),
+        (b"a\n1\n1,2\n", "line 3: it has 2 cells, and the first row 1"),
+        (b'a\n"x\n', "line 2: a cell is opened with a double quote and never closed"),
+        (b'a\n"x"y\n', "line 2: "),
+        (b"a\n1\n\xe4\n", "line 3: its byte 1 is not UTF-8"),
+        ("a\n1\n".encode("utf-16"), "line 1: its byte 1 is not UTF-8"),
+        (b"a,,b\n1,2,3\n", "line 1: column 2 has no name"),
+        (b"a,b,a\n1,2,3\n", "line 1: the name 'a' is there twice"),
+        (b"price\n1\nmuch\n", "line 3: price: 'much' is no float"),
+        (b"prise\n1\n", "--types declares 'price', which is no name=value and no column"),
+    ],
 )
 def test_a_bad_table_is_told_with_its_line(
-    address: str, tmp_path: Path, table: str, problem: str
+    address: str, tmp_path: Path, table: bytes, problem: str
 ) -> None:
-    (tmp_path / "bad.csv").write_text(table)
-    result = invoke("pub", address, "--csv", str(tmp_path / "bad.csv"))
-    assert (result.exit_code, problem in result.stderr) == (2, True)
+    types = ("--types", "price=float") if b"pri" in table else ()
+    for source, stdin in (("-", table), (str(tmp_path / "bad.csv"), b"")):
+        (tmp_path / "bad.csv").write_bytes(table)
+        result = invoke("pub", address, "--csv", source, *types, stdin=stdin)
+        assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
+
+
+def test_a_table_keeps_what_no_number_could_say(
+    network: anabranch.Embedded, tmp_path: Path
+) -> None:
+    keep(network, "kept")
+    rows = 'zip,phone,part,price,id\n01234,+4312345,1e5,12.50,7\n,"two\nlines",,1,8\n'
+    expected = [
+        {"zip": "01234", "phone": "+4312345", "part": "1e5", "price": 12.5, "id": "7"},
+        {"phone": "two\nlines", "price": 1.0, "id": "8"},
+    ]
+    types = ("--types", "id=string,price=float")
+    (tmp_path / "kept.csv").write_text(rows)
+    for source, stdin in (("-", rows), (str(tmp_path / "kept.csv"), "")):
+        result = invoke("pub", *network.addresses, "--csv", source, *types, stdin=stdin)
+        assert result.exit_code == 0, result.output
+    assert attributes(read(network.addresses[0], "kept", 4)) == expected * 2
+
+
+def test_a_bad_line_of_a_file_is_found_before_anything_is_published(
+    network: anabranch.Embedded, tmp_path: Path
+) -> None:
+    keep(network, "checked")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"n": 1}\n{"n": \n{"n": 3}\n')
+    result = invoke("pub", *network.addresses, "--json-lines", str(bad))
+    assert (result.exit_code, "nothing was published" in result.stderr) == (2, True)
+    invoke("pub", *network.addresses, "n=4")
+    assert attributes(read(network.addresses[0], "checked", 1)) == [{"n": 4}]
+
+
+@pytest.mark.parametrize(
+    ("option", "lines"),
+    [
+        ("--json-lines", ['{"n": 1}', '{"n": 2}', "[3]", '{"n": 3}']),
+        ("--csv", ["n", "1", '"2"', "3,4", "3"]),
+    ],
+)
+def test_a_bad_line_of_a_pipe_tells_what_is_out_and_where_to_go_on(
+    network: anabranch.Embedded, option: str, lines: list[str]
+) -> None:
+    durable = f"piped{option}"
+    keep(network, durable)
+    bad = len(lines) - 1
+    result = invoke("pub", *network.addresses, option, "-", stdin="\n".join(lines))
+    assert result.exit_code == 2
+    assert f"stdin, line {bad}: " in result.stderr
+    assert f"2 events are confirmed; when that is mended, go on with --from-line {bad}" in (
+        result.stderr
+    )
+    lines[bad - 1] = lines[bad]
+    mended = "\n".join(lines[:bad])
+    result = invoke("pub", *network.addresses, option, "-", "--from-line", str(bad), stdin=mended)
+    assert result.exit_code == 0, result.output
+    assert attributes(read(network.addresses[0], durable, 3)) == [{"n": n} for n in (1, 2, 3)]
+
+
+def test_the_state_of_a_client_is_no_file(address: str, tmp_path: Path) -> None:
+    (tmp_path / "z.csv").touch()
+    result = invoke("pub", address, "n=1", "--state", str(tmp_path / "z.csv"))
+    assert (result.exit_code, "that is a directory" in result.stderr) == (2, True)
+
+
+def test_events_are_counted_by_the_broker_they_went_to() -> None:
+    async def story() -> None:
+        async with brokers("a", "b") as (a, b):
+            source = Source(given={"n": 1}, repeats=100)
+            way = Way(addresses=[a.address, b.address])
+            work = asyncio.create_task(_Publishing(source, {}, 500.0).run(way))
+            await until(lambda: len(frames_of(a, Publish)) > 10)
+            a.cut_clients()
+            summary = await work
+            ticks = [len(host.ever) for host in (a, b)]
+            assert (summary.published, summary.broker) == (100, "b")
+            assert summary.origins.keys() == {"a", "b"}
+            assert all(map(le, summary.origins.values(), ticks))
+
+    run(story)
+
+
+def test_the_brokers_of_events_are_told_if_there_are_several(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    origins = {"a": 22, "b": 78}
+    _print(Summary(100, "b", origins, 2.0, 50.0, "p:1:1", "p:2:78"), as_json=False)
+    told = capsys.readouterr().out
+    assert told == "published 100 events (22 at a, 78 at b) in 2.00 s (50/s); the last is p:2:78\n"
 
 
 def test_a_table_for_people_has_a_line_for_each_event(network: anabranch.Embedded) -> None:
@@ -215,8 +329,31 @@ def test_unsubscribing_ends_a_durable_subscription(network: anabranch.Embedded) 
     other = invoke("sub", network.addresses[0], "n > 2", "--durable", "over", "--count", "1")
     assert "has another filter" in other.stderr
     ended = invoke("sub", network.addresses[0], "n > 1", "--durable", "over", "--unsubscribe")
-    assert ended.exit_code == 0
+    assert (ended.exit_code, ended.stderr) == (0, "the durable subscription 'over' is ended\n")
     keep(network, "over", "n > 2")
+
+
+def test_unsubscribing_what_does_not_exist_is_an_error_and_makes_nothing(address: str) -> None:
+    for _ in range(2):
+        result = invoke("sub", address, "TRUE", "--durable", "nope", "--unsubscribe")
+        assert result.exit_code == 2
+        assert "no broker has a durable subscription 'nope'" in result.stderr
+
+
+def test_a_start_that_an_existing_subscription_does_not_heed_is_told(
+    network: anabranch.Embedded,
+) -> None:
+    keep(network, "holder")
+    invoke("pub", network.addresses[0], "old=1")
+    command = ("sub", network.addresses[0], "old > 0", "--durable", "stands", "--count", "1")
+    first = invoke(*command, "--since", "1h")
+    assert (first.exit_code, first.stderr) == (0, "1 event\n")
+    invoke("pub", network.addresses[0], "old=2")
+    second = invoke(*command, "--since", "beginning")
+    assert "note: the durable subscription 'stands' exists and goes on" in second.stderr
+    assert json.loads(second.stdout)["attributes"] == {"old": 2}
+    invoke("pub", network.addresses[0], "old=3")
+    assert invoke(*command).stderr == "1 event\n"
 
 
 def test_an_interrupt_acknowledges_what_was_printed(network: anabranch.Embedded) -> None:
@@ -233,3 +370,19 @@ def test_an_interrupt_acknowledges_what_was_printed(network: anabranch.Embedded)
     assert (process.returncode, told) == (0, b"1 event\n")
     invoke("pub", network.addresses[0], "n=2")
     assert attributes(read(network.addresses[0], "interrupted", 1)) == [{"n": 2}]
+
+
+def test_what_nobody_reads_any_more_is_not_acknowledged(network: anabranch.Embedded) -> None:
+    keep(network, "headed")
+    invoke("pub", network.addresses[0], "n=1")
+    command = [sys.executable, "-m", "anabranch", "sub", *network.addresses, "TRUE"]
+    with subprocess.Popen(
+        [*command, "--durable", "headed"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["attributes"] == {"n": 1}
+        process.stdout.close()
+        invoke("pub", network.addresses[0], "n=2")
+        assert (process.stderr.read(), process.wait(30)) == (b"", 141)
+    assert attributes(read(network.addresses[0], "headed", 1)) == [{"n": 2}]

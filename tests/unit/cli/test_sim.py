@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli.main import app
+from anabranch.sim.plants import FOUND_BY_HISTORIES
+from anabranch.sim.runner import Order, run_seed
 
 runner = CliRunner()
 
@@ -18,6 +20,28 @@ def test_clean_seeds_end_well_and_are_added_up() -> None:
     assert summary["seeds"] == 2
     assert summary["failed"] == []
     assert summary["deliveries"] > 0
+
+
+def test_the_digest_of_a_seed_and_of_several_can_be_compared() -> None:
+    def digest(*arguments: str) -> str:
+        done = runner.invoke(app, ["sim", *arguments, "--processes", "1", "--json"])
+        found = json.loads(done.stdout)["digest"]
+        assert isinstance(found, str)
+        return found
+
+    own = run_seed(Order(), 1).verdict.digest
+    assert digest("--seed", "1") == own
+    table = runner.invoke(app, ["sim", "--seed", "1", "--processes", "1"]).stdout
+    assert re.search(rf"digest .*{own}", table)
+    assert digest("--seeds", "0..1") == digest("--seeds", "0..1")
+    assert digest("--seeds", "0..1") not in {own, digest("--seeds", "1..2")}
+
+
+@pytest.mark.parametrize("name", FOUND_BY_HISTORIES)
+def test_a_bug_that_seeds_seldom_show_can_be_planted_and_is_said_to_be_one(name: str) -> None:
+    done = runner.invoke(app, ["sim", "--seed", "0", "--plant", name, "--processes", "1"])
+    assert f"note: seeds seldom show {name}; {FOUND_BY_HISTORIES[name]} finds it" in done.stderr
+    assert done.exit_code == 1
 
 
 def test_a_planted_bug_is_found_told_and_can_be_repeated() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.values import attribute, typed
+from anabranch.cli.values import Type, attributes_of, declared, read_types, typed
 from anabranch.model.values import Value
 
 
@@ -9,13 +9,12 @@ from anabranch.model.values import Value
     ("text", "value"),
     [
         ("12", 12),
+        ("0", 0),
         ("-7", -7),
-        ("+7", 7),
         ("12.5", 12.5),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("1e3", 1000.0),
-        ("-1.5E-3", -0.0015),
+        ("12.50", 12.5),
+        ("-0.25", -0.25),
+        ("3.141592653589793", 3.141592653589793),
         ("true", True),
         ("FALSE", False),
         ("IBM", "IBM"),
@@ -28,7 +27,6 @@ from anabranch.model.values import Value
         ("0x10", "0x10"),
         ("nan", "nan"),
         ("9223372036854775807", 2**63 - 1),
-        ("9223372036854775808", "9223372036854775808"),
     ],
 )
 def test_a_value_has_the_type_it_looks_like(text: str, value: Value) -> None:
@@ -36,11 +34,87 @@ def test_a_value_has_the_type_it_looks_like(text: str, value: Value) -> None:
     assert type(typed(text)) is type(value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "01234",
+        "+4312345",
+        "1e5",
+        "-1.5E-3",
+        ".5",
+        "5.",
+        "00.5",
+        "-0",
+        "9223372036854775808",
+        "0.1234567890123456789",
+        "1" * 400 + ".0",
+    ],
+)
+def test_what_would_lose_something_as_a_number_remains_text(text: str) -> None:
+    assert typed(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("01234", Type.string, "01234"),
+        ('"12"', Type.string, '"12"'),
+        ("true", Type.string, "true"),
+        ("007", Type.integer, 7),
+        ("+7", Type.integer, 7),
+        ("1e5", Type.float, 100000.0),
+        (".5", Type.float, 0.5),
+        ("12", Type.float, 12.0),
+        ("True", Type.boolean, True),
+    ],
+)
+def test_a_declared_type_decides(text: str, kind: Type, value: Value) -> None:
+    assert declared(text, kind) == value
+    assert type(declared(text, kind)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("12.5", Type.integer),
+        ("9223372036854775808", Type.integer),
+        ("much", Type.float),
+        ("nan", Type.float),
+        ("1", Type.boolean),
+    ],
+)
+def test_what_is_not_of_its_declared_type_is_an_error(text: str, kind: Type) -> None:
+    with pytest.raises(CommandError, match=f"{text}' is no {kind}"):
+        declared(text, kind)
+
+
 def test_an_argument_is_cut_at_its_first_equals_sign() -> None:
-    assert attribute("url=http://h:80/?a=b") == ("url", "http://h:80/?a=b")
+    assert attributes_of(["url=http://h:80/?a=b"], {}) == {"url": "http://h:80/?a=b"}
 
 
 @pytest.mark.parametrize("argument", ["price", "=5", ""])
 def test_what_is_no_attribute_is_refused(argument: str) -> None:
     with pytest.raises(CommandError, match="name=value"):
-        attribute(argument)
+        attributes_of([argument], {})
+
+
+def test_a_name_is_given_once() -> None:
+    with pytest.raises(CommandError, match="'n' is given twice"):
+        attributes_of(["n=1", "m=1", "n=2"], {})
+
+
+def test_types_are_declared_by_name() -> None:
+    types = read_types(["zip=string, price=float", "a=b=boolean"])
+    assert types == {"zip": Type.string, "price": Type.float, "a=b": Type.boolean}
+    assert attributes_of(["zip=01", "price=1"], types) == {"zip": "01", "price": 1.0}
+    with pytest.raises(CommandError, match="price: 'x' is no float"):
+        attributes_of(["price=x"], types)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("zip", "'zip' in --types"), ("zip=text", "types are string, "), ("a=float,a=float", "twice")],
+)
+def test_types_that_cannot_be_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(CommandError, match=problem):
+        read_types([text])

@@ -1,14 +1,17 @@
 """Priority decides between streams, and never within one."""
 
+from pathlib import Path
 from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+import anabranch
 from anabranch.client.arrivals import Arrivals
 from anabranch.client.received import Received, Withheld
 from anabranch.client.subscription import Subscription
 from anabranch.model.event import Control, Event
+from tests.client_parts import run, until
 
 NOBODY = cast("Subscription", None)
 
@@ -63,3 +66,27 @@ def test_the_next_item_is_the_best_first_of_all_streams(
             assert isinstance(item, Received)
             assert (item.stream, item.tick) == best[:2]
             naive.remove(best)
+
+
+def test_a_slow_reader_at_real_brokers_reads_the_urgent_stream_first(tmp_path: Path) -> None:
+    file = tmp_path / "pair.toml"
+    file.write_text('[network]\nname = "pair"\n[tree]\nB1 = ["B2"]\n')
+
+    async def story() -> None:
+        async with anabranch.embedded(file) as network:
+            first, second = network.addresses
+            async with (
+                await anabranch.connect(first, name="slow") as slow,
+                await anabranch.connect(first, name="patient") as patient,
+                await anabranch.connect(second, name="urgent") as urgent,
+            ):
+                waiting = await slow.subscribe("n >= 0", durable="all")
+                await waiting.wait_started("B1", "B2")
+                await patient.publish_many(({"n": n} for n in range(20)), priority=1)
+                await patient.publish({"n": 20}, priority=9)
+                await urgent.publish_many(({"n": n} for n in range(100, 105)), priority=8)
+                await until(lambda: waiting.waiting_events == 26, 30)
+                got = [(await waiting.get())["n"] for _ in range(26)]
+                assert got == [*range(100, 105), *range(21)]
+
+    run(story, 120)

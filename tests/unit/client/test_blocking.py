@@ -71,12 +71,20 @@ def test_reading_with_a_timeout_takes_nothing_that_nobody_gets(client: BlockingC
     subscription = client.subscribe("TRUE")
     subscription.wait_started("a", timeout=10)
     for n in range(20):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="an event for subscription 's1' did not come"):
             subscription.get(timeout=0.001)
         client.publish({"n": n})
         received = subscription.get(timeout=10)
         assert received is not None
         assert received["n"] == n
+
+
+def test_every_wait_that_is_too_long_says_for_what(client: BlockingClient) -> None:
+    subscription = client.subscribe("TRUE")
+    with pytest.raises(TimeoutError, match=r"start of subscription 's1' did not come within 0\.01"):
+        subscription.wait_started("nowhere", timeout=0.01)
+    assert not subscription.was_resumed
+    assert client.origin_of(client.publish({"n": 1})) == "a"
 
 
 def test_mistakes_are_raised_in_the_calling_thread(client: BlockingClient, address: str) -> None:

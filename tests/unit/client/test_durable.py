@@ -68,6 +68,58 @@ def test_a_durable_subscription_keeps_its_filter_and_its_client() -> None:
     run(story)
 
 
+def test_a_subscription_that_must_exist_is_found_or_refused_and_never_made() -> None:
+    async def story() -> None:
+        async with network("a", "b") as (a, b):
+            async with await connect(a.address, name="s") as one:
+                for _ in range(2):
+                    with pytest.raises(SubscriptionRefusedError, match=r"no broker has .* 'd'"):
+                        await one.subscribe("TRUE", durable="d", must_exist=True)
+                await one.subscribe("TRUE", durable="d")
+            async with await connect(b.address, name="s") as other:
+                found = await other.subscribe("TRUE", durable="d", must_exist=True)
+                assert found.was_resumed
+                await found.unsubscribe()
+                with pytest.raises(SubscriptionRefusedError, match="no broker has"):
+                    await other.subscribe("TRUE", durable="d", must_exist=True)
+
+    run(story)
+
+
+def test_whether_a_subscription_exists_is_said_of_durable_ones_and_in_one_way() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address, name="s") as client:
+            with pytest.raises(LocalError, match="say which with durable="):
+                await client.subscribe("TRUE", must_exist=True)
+            with pytest.raises(LocalError, match="cannot both be new and exist"):
+                await client.subscribe("TRUE", durable="d", new=True, must_exist=True)
+
+    run(story)
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_a_subscription_that_existed_says_so_and_goes_on_whatever_since_says(
+    tmp_path: Path, with_state: bool
+) -> None:
+    state = tmp_path / "state" if with_state else None
+
+    async def story() -> None:
+        async with network("a") as (a,):
+            async with await connect(a.address, name="s", state=state) as one:
+                keeper = await one.subscribe("TRUE", durable="d", since="beginning")
+                assert not keeper.was_resumed
+                await keeper.wait_started("a")
+                await publish(one, 1, 2)
+                assert await numbers(keeper, 1) == [1]
+                await keeper.ack()
+            async with await connect(a.address, name="s", state=state) as other:
+                again = await other.subscribe("TRUE", durable="d", since="beginning")
+                assert again.was_resumed
+                assert await numbers(again, 1) == [2]
+
+    run(story)
+
+
 def test_the_later_of_two_clients_with_one_durable_name_gets_it() -> None:
     async def story() -> None:
         async with network("a", "b") as (a, b), await connect(a.address, name="s") as one:

@@ -17,6 +17,7 @@ from anabranch import (
 )
 from anabranch.model.client_frames import Publish
 from anabranch.model.encoding import decode_event
+from anabranch.model.header import EventId
 from tests.client_parts import Host, frames_of, network, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, resend_after_s=0.2, close_within_s=0.2)
@@ -137,6 +138,8 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
             third = await client.publish({"n": 3})
             assert published(b)[-1] == 3
             assert first.incarnation <= second.incarnation < third.incarnation
+            assert (client.origin_of(first), client.origin_of(third)) == ("a", "b")
+            assert client.origin_of(EventId("somebody", 1, 1)) == ""
 
     run(story)
 

@@ -37,6 +37,13 @@ def test_a_state_is_for_one_process_at_a_time(tmp_path: Path) -> None:
     State(tmp_path, "c", "").close()
 
 
+@pytest.mark.parametrize("place", ["z.csv", "z.csv/below"])
+def test_a_file_is_no_state(tmp_path: Path, place: str) -> None:
+    (tmp_path / "z.csv").touch()
+    with pytest.raises(LocalError, match=f"{place} .* that is a directory, and there is a file"):
+        State(tmp_path / place, "c", "c")
+
+
 def test_a_state_is_for_one_client(tmp_path: Path) -> None:
     state = State(tmp_path, "c", "")
     state.next_incarnation(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from anabranch import ClientOptions, ConnectError, connect
 from anabranch.node.metrics import Histogram
 from anabranch.node.node import Node
 from anabranch.node.observe import REQUEST_BYTES_MAX
@@ -101,6 +102,7 @@ def test_health_is_ok_while_it_serves(tmp_path: Path) -> None:
         ("POST /status HTTP/1.1\r\n\r\n", "405"),
         ("GET\r\n\r\n", "400"),
         ("\x00\x01\r\n\r\n", "400"),
+        ("\x00\x00\x00\x20 what a client says first", "400"),
         (f"GET /{'x' * 2 * REQUEST_BYTES_MAX} HTTP/1.1\r\n\r\n", "431"),
     ],
 )
@@ -112,6 +114,17 @@ def test_a_bad_request_is_answered_with_its_fault(
             line, _ = await ask(node, request_text)
             assert line.split(" ")[1] == answer
             assert await get(node, "/health") == "ok\n"
+
+    asyncio.run(story())
+
+
+def test_a_client_that_comes_here_is_told_to_use_another_port(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            place = str(address(node, "observe"))
+            options = ClientOptions(connect_within_s=1.0, pause_first_s=9)
+            with pytest.raises(ConnectError, match=f"{place}: .* use the port for clients$"):
+                await connect(place, options=options)
 
     asyncio.run(story())
 

@@ -84,6 +84,29 @@ def test_measurements_are_kept_in_the_results(tmp_path: Path) -> None:
     assert data["jobs"][0]["measured"] == [{"subscriptions": 5}]
 
 
+def test_what_chunks_print_is_put_together_by_what_it_is(tmp_path: Path) -> None:
+    printed = [
+        {"seed": 1, "crashes": 5, "brokers_max": 25, "seeds_per_cpu_s": 2.0, "named": {}},
+        {"seed": 2, "crashes": 6, "brokers_max": 32, "seeds_per_cpu_s": 3.0, "named": {}},
+        {"seed": 3, "crashes": 7, "brokers_max": 30, "seeds_per_cpu_s": 9.5, "named": {}},
+    ]
+    summing = soak.Job("s", (), 3, "seeds", "x", adds_up=True)
+    state = state_in(tmp_path)
+    for seed, document in enumerate(printed):
+        chunk = soak.Chunk(passed=True, count=1, seconds=1.0, measured=json.dumps(document))
+        state.record(summing, seed, chunk)
+    page = soak.write_results([summing], state, tmp_path)
+    assert "s in all: crashes 18, brokers_max 32, seeds_per_cpu_s 3.0." in page.read_text()
+
+
+def test_the_kills_of_a_soak_run_are_fifty_and_its_events_two_hundred_thousand() -> None:
+    (kills,) = (each for each in soak.jobs() if each.name == "process/kills")
+    words = kills.arguments
+    per_chunk = [int(words[words.index(option) + 1]) for option in ("--kills", "--events")]
+    assert kills.chunks * per_chunk[0] >= 50
+    assert kills.chunks * per_chunk[1] >= 200_000
+
+
 def test_results_hold_commit_counts_and_kind_of_machine(tmp_path: Path) -> None:
     state = state_in(tmp_path, "abc123")
     state.record(job(), 0, soak.Chunk(passed=True, count=5, seconds=1.5))

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from anabranch.cli.bench.bars import Verdict
 from anabranch.cli.bench.tables import figures_table, verdicts_table
+from anabranch.cli.output import counted
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -53,7 +54,8 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
 def print_report(report: LogReport, console: Console) -> None:
     """The report as tables."""
     table = Table("in flight", "store, records/s", f"sqlite {report.sqlite}, records/s", "times")
-    table.title = f"durable records of {report.record_bytes} bytes, best of {report.passes} passes"
+    passes = counted(report.passes, "pass", "passes")
+    table.title = f"durable records of {report.record_bytes} bytes, best of {passes}"
     table.title_justify = "left"
     for column in table.columns:
         column.justify = "right"

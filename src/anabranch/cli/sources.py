@@ -1,0 +1,249 @@
+"""What `pub` publishes: `name=value` arguments, JSON lines, or the rows of a CSV file.
+
+Rules:
+
+1. A file is read line by line; `-` is stdin, and its lines are published as they come.
+2. What the arguments say is in every event; where a line or row says something else, that counts.
+3. A name that an object or a table has twice is an error, not a choice made in silence.
+4. The first row of a table has the names. A cell has the type it is declared to be, or looks like
+   (`values`); an empty one is an attribute that the event has not. A quoted cell may hold lines.
+5. Lines are told by their number, a row of several by its first. `from_line` leaves out what begins
+   before that line, except the names of a table.
+6. A regular file can be checked to its end before anything of it is published; what comes through
+   a pipe cannot.
+
+This module keeps no state.
+"""
+
+import csv
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from anabranch.cli.errors import CommandError
+from anabranch.cli.piped import piped_lines
+from anabranch.cli.values import Type, value_of
+from anabranch.model.errors import EventError
+from anabranch.model.event import Event
+from anabranch.model.values import Value
+
+Attributes = dict[str, Value]
+STDIN = "-"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+#: How the reader of tables says that a quoted cell goes on in the next line.
+_UNCLOSED = "unexpected end of data"
+_decoder = msgspec.json.Decoder(dict[str, Value])
+
+
+class LineError(CommandError):
+    """Something is wrong with a line."""
+
+    def __init__(self, place: str, line: int, reason: str) -> None:
+        super().__init__(f"{place}, line {line}: {reason}")
+        self.line = line
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One event to publish, and the line it is from; 0 if it is from the arguments alone."""
+
+    line: int
+    attributes: Attributes
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the events are. See the rules at the top of this module."""
+
+    given: Attributes
+    types: dict[str, Type] = {}
+    #: Files, or `STDIN`; "" if there is none. At most one of the two.
+    json_lines: str = ""
+    table: str = ""
+    from_line: int = 1
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if not self.given and not self.file:
+            what = "name=value, --json-lines or --csv"
+            raise CommandError(f"there is nothing to publish; give {what}")
+        if self.json_lines and self.table:
+            raise CommandError("give --json-lines or --csv, one of the two")
+        if self.file == STDIN and self.repeats > 1:
+            raise CommandError("stdin can be read only once; --repeat needs a file")
+        if self.from_line > 1 and (not self.file or self.repeats > 1):
+            raise CommandError("--from-line is for one pass through --json-lines or --csv")
+        if not self.table:
+            _check_types(self.types, self.given)
+
+    @property
+    def file(self) -> str:
+        """The file, or `STDIN`; "" if the arguments are all there is."""
+        return self.json_lines or self.table
+
+    @property
+    def place(self) -> str:
+        """The file, as errors name it."""
+        return "stdin" if self.file == STDIN else self.file
+
+    @property
+    def can_be_checked(self) -> bool:
+        """Whether all of it is there already: rule 6."""
+        return not self.file or (self.file != STDIN and Path(self.file).is_file())
+
+    def at_once(self) -> Iterator[Item]:
+        """All events of one pass, of a source that can be checked."""
+        if not self.file:
+            yield Item(0, self.given)
+            return
+        lines = _lines_of(self)
+        with Path(self.file).open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield from self._wanted(lines.take(number, _bare(number, line)))
+        lines.end()
+
+    async def items(self) -> AsyncIterator[Item]:
+        """All events, in order."""
+        if self.file == STDIN:
+            lines, number = _lines_of(self), 0
+            async for line in piped_lines():
+                number += 1
+                for item in self._wanted(lines.take(number, _bare(number, line))):
+                    yield item
+            lines.end()
+            return
+        for _ in range(self.repeats):
+            for item in self.at_once():
+                yield item
+
+    def _wanted(self, item: Item | None) -> Iterator[Item]:
+        if item is not None and item.line >= self.from_line:
+            yield item
+
+
+def _bare(number: int, line: bytes) -> bytes:
+    """A line without its end, and without the mark that some programs begin a file with."""
+    line = line.removesuffix(b"\n")
+    return line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+
+
+def _check_types(types: dict[str, Type], *known: Attributes) -> None:
+    for name in types:
+        if not any(name in names for names in known):
+            raise CommandError(f"--types declares {name!r}, which is no name=value and no column")
+
+
+class _Lines(Protocol):
+    """Makes events of lines."""
+
+    def take(self, number: int, line: bytes) -> Item | None:
+        """The event that is complete with this line."""
+
+    def end(self) -> None:
+        """There are no more lines."""
+
+
+def _lines_of(source: Source) -> _Lines:
+    return _Rows(source) if source.table else _Objects(source)
+
+
+class _Objects:
+    """One object of JSON a line."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def take(self, number: int, line: bytes) -> Item | None:
+        source = self._source
+        if number < source.from_line or not line.strip():
+            return None
+        try:
+            attributes = _decoder.decode(line)
+            # Every name is followed by a colon; more of them may be in texts.
+            if line.count(b":") > len(attributes):
+                json.loads(line, object_pairs_hook=_check_repeated)
+            return Item(number, dict(Event(source.given | attributes).attributes))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EventError) as error:
+            raise LineError(source.place, number, str(error)) from None
+
+    def end(self) -> None:
+        pass
+
+
+def _check_repeated(pairs: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise EventError(f"the name {name!r} is there twice; an event has it once")
+
+
+class _Rows:
+    """The rows of a table, the first of which has the names."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._names: list[str] = []
+        #: What has come of a row whose last cell is not closed, and its first line.
+        self._open = ""
+        self._first = 0
+
+    def take(self, number: int, line: bytes) -> Item | None:
+        text = self._text(number, line)
+        if not self._open:
+            self._first, self._open = number, text
+        else:
+            self._open += f"\n{text}"
+            if '"' not in text:
+                return None
+        try:
+            (row,) = csv.reader([self._open], strict=True)
+        except csv.Error as error:
+            if str(error) == _UNCLOSED:
+                return None
+            raise self._error(str(error)) from None
+        self._open = ""
+        return self._event(row) if row else None
+
+    def end(self) -> None:
+        if self._open:
+            raise self._error("a cell is opened with a double quote and never closed")
+
+    def _text(self, number: int, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            reason = f"its byte {error.start + 1} is not UTF-8; save the table as UTF-8"
+            raise LineError(self._source.place, number, reason) from None
+
+    def _error(self, reason: str) -> LineError:
+        return LineError(self._source.place, self._first, reason)
+
+    def _event(self, row: list[str]) -> Item | None:
+        source = self._source
+        if not self._names:
+            self._take_names(row)
+            return None
+        if len(row) != len(self._names):
+            raise self._error(f"it has {len(row)} cells, and the first row {len(self._names)}")
+        if self._first < source.from_line:
+            return None
+        try:
+            cells = {
+                name: value_of(name, cell, source.types)
+                for name, cell in zip(self._names, row, strict=True)
+                if cell != ""
+            }
+            return Item(self._first, dict(Event(source.given | cells).attributes))
+        except (EventError, CommandError) as error:
+            raise self._error(str(error)) from None
+
+    def _take_names(self, row: list[str]) -> None:
+        for column, name in enumerate(row, 1):
+            if not name:
+                raise self._error(f"column {column} has no name; the first row has the names")
+            if row.count(name) > 1:
+                raise self._error(f"the name {name!r} is there twice; an event has it once")
+        self._names = row
+        _check_types(self._source.types, self._source.given, dict.fromkeys(row, ""))
