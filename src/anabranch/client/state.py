@@ -16,8 +16,6 @@ Losing the directory costs no promise: a new incarnation follows the clock, and 
 durable subscriptions are asked where they stand.
 """
 
-import contextlib
-import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +24,8 @@ import msgspec
 
 from anabranch.core.session.effects import Standing
 from anabranch.model.errors import LocalError
+from anabranch.store.directory import take_lock
+from anabranch.store.files import write_whole
 
 FORMAT = 1
 
@@ -55,7 +55,7 @@ class State:
                 f"{directory} cannot be the state of a client: that is a directory, and there is a"
                 " file in its place"
             ) from None
-        self._lock = _lock(directory / "lock")
+        self._lock = take_lock(directory, f"client {name or default_name}")
         try:
             kept = self._load()
             if kept is not None and name is not None and kept.client != name:
@@ -119,33 +119,4 @@ class State:
             incarnation=self._incarnation,
             standings=list(self._standings.values()),
         )
-        beside = self._path.with_suffix(".new")
-        with beside.open("wb") as file:
-            file.write(_encoder.encode(kept))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path)
-        folder = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _lock(path: Path) -> int:
-    """Hold the directory, or say who does."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = ""
-        with contextlib.suppress(OSError):
-            holder = os.read(file, 64).decode(errors="replace").strip()
-        os.close(file)
-        raise LocalError(
-            f"{path.parent} is in use by process {holder or 'unknown'}; give every client its own"
-            " state directory"
-        ) from None
-    os.ftruncate(file, 0)
-    os.write(file, b"%d\n" % os.getpid())
-    return file
+        write_whole(self._path, _encoder.encode(kept))
