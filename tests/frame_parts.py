@@ -64,6 +64,11 @@ CLIENT: list[c.AnyClientFrame] = [
     c.Cut("", "too slow"),
     c.Cut("", "the client has connected anew", c.REPLACED),
     c.Alive(),
+    c.Stage(2**60, "token-1", 7, [b"\x94\x01\x95\xc0", b""], True),
+    c.Staged(2**60),
+    c.Commit(2**60 + 1, "sink-1", "query-1", 0, ("token-1", "tökén")),
+    c.Committed(2**60 + 1, "sink-1", 2**63 - 1, 0, 2**62, True),
+    c.Discard(("token-1",)),
 ]
 
 TEXTS = st.characters(exclude_categories=["Cs"])

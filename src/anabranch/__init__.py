@@ -28,10 +28,13 @@ from anabranch.model.language.builder import attr
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
+    from anabranch.client.batches import Batch
     from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
     from anabranch.client.client import Client
     from anabranch.client.connecting import connect
     from anabranch.client.errors import (
+        BatchRefusedError,
+        BatchUnknownError,
         ClientError,
         ClosedError,
         ConnectError,
@@ -55,10 +58,13 @@ _LAZY = {
     **dict.fromkeys(
         ("BlockingClient", "BlockingSubscription", "connect_blocking"), "client.blocking"
     ),
+    "Batch": "client.batches",
     "Client": "client.client",
     "connect": "client.connecting",
     **dict.fromkeys(
         (
+            "BatchRefusedError",
+            "BatchUnknownError",
             "ClientError",
             "ClosedError",
             "ConnectError",
@@ -81,6 +87,9 @@ _LAZY = {
 __all__ = [
     "DEFAULT_LIMITS",
     "AnabranchError",
+    "Batch",
+    "BatchRefusedError",
+    "BatchUnknownError",
     "BlockingClient",
     "BlockingSubscription",
     "Client",

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.model.drafts import check_draft, encode_draft, identified
 from anabranch.model.encoding import decode_envelope, decode_event, encode_event
 from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.event import Control, Event, EventId
-from anabranch.model.limits import Limits
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.integers(0, 2**63 - 1)
@@ -59,6 +60,16 @@ def exactly(event: Event) -> object:
 
 def bits(value: object) -> tuple[type, object]:
     return type(value), struct.pack(">d", value) if isinstance(value, float) else value
+
+
+@given(EVENTS)
+def test_a_draft_that_is_given_an_id_is_the_event(event: Event) -> None:
+    assert event.id is not None
+    header = msgspec.structs.replace(event.header, id=None)
+    draft = Event.of_checked_parts(header, dict(event.attributes), event.payload)
+    data = encode_draft(draft)
+    check_draft(data, DEFAULT_LIMITS)
+    assert identified(data, event.id) == encode_event(event)
 
 
 def rebuilt(event: Event, limits: Limits) -> Event:

@@ -50,6 +50,13 @@ def test_a_few_seeds_keep_every_promise(seed: int) -> None:
     _assert_clean(Order(), seed)
 
 
+@pytest.mark.parametrize("seed", [8, 31, 48, 113])
+def test_seeds_with_sinks_keep_every_promise(seed: int) -> None:
+    verdict = run_seed(Order(), seed).verdict
+    assert not verdict.anomalies
+    assert verdict.batches > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(45))
 def test_fresh_seeds_keep_every_promise(chunk: int) -> None:

@@ -38,6 +38,9 @@ subscription has been, may be missing; one that is addressed to others must be. 
   published more than `bound_s` after both `Subscribed` and `Healed`: it should have started there
   or before. Or it started after the latest start it asked for.
 
+Batches have anomalies of their own: `torn-batch`, `double-batch`, `lost-batch`, `wrongly-known`
+(see `batches`).
+
 Best-effort subscriptions are promised only the absence of `duplicate`, `reordered`, `phantom` and
 `unmatched`; their start does not bind, and they may end anywhere.
 
@@ -50,6 +53,7 @@ from collections.abc import Iterator
 import msgspec
 
 from anabranch.check import history as saw
+from anabranch.check.batches import check_batches
 from anabranch.check.facts import Facts, Id, Place
 
 #: Clocks are compared with this precision.
@@ -72,6 +76,8 @@ def check(history: saw.History, bound_s: float = 10.0) -> list[Anomaly]:
     """Every anomaly of the history: of logs first, then of subscriptions as they were made."""
     facts = Facts(history, bound_s)
     found = [*_check_logs(facts), *_check_confirmations(facts), *_check_strangers(facts)]
+    batches = check_batches(facts)
+    found += [Anomaly(name, "", stream, tick, text) for name, stream, tick, text in batches]
     for subscription in facts.subscriptions.values():
         names: set[Id] = set()
         found += _check_refusal(facts, subscription)

@@ -51,6 +51,7 @@ class Facts:
         self.too_early: dict[Place, set[int]] = defaultdict(set)
         self.too_late: dict[Place, set[int]] = defaultdict(set)
         self._begin_forgetting()
+        self._begin_batches()
         for record in history:
             self._take(record)
         self._sort_logs()
@@ -68,7 +69,32 @@ class Facts:
         #: Holes that were told before the log was allowed to lack them.
         self.unfounded: dict[Place, list[saw.WithheldTold]] = defaultdict(list)
 
+    def _begin_batches(self) -> None:
+        #: Token → what was staged with it.
+        self.drafted: dict[str, saw.Drafted] = {}
+        #: Sink → what was asked of it, and told.
+        self.asked: dict[str, list[saw.BatchAsked]] = defaultdict(list)
+        self.told: dict[str, list[saw.BatchTold]] = defaultdict(list)
+        self.sinks_left: set[str] = set()
+
+    def _publish_batches(self) -> None:
+        """Events of batches are published when they are committed for the first time."""
+        asked: dict[str, saw.BatchAsked] = {}
+        for ask in (ask for asks in self.asked.values() for ask in asks):
+            for token in ask.tokens:
+                asked.setdefault(token, ask)
+        for entry in self.logged:
+            token, place = entry.draft or ("", 0)
+            if token not in asked or place >= len(self.drafted[token].drafts):
+                continue
+            name = (entry.publisher, entry.incarnation, entry.sequence)
+            what = (self.drafted[token].drafts[place], asked[token].broker)
+            self.published.setdefault(name, saw.Published(asked[token].time, *name, *what))
+            # Nobody waits for the confirmation of a single one.
+            self.abandoned.add(name[:2])
+
     def _sort_logs(self) -> None:
+        self._publish_batches()
         self.logs: dict[str, dict[int, Id]] = defaultdict(dict)
         #: Stream → tick → when it was made, where that is known.
         self.times: dict[str, dict[int, float]] = defaultdict(dict)
@@ -109,6 +135,8 @@ class Facts:
                 self.abandoned.add((record.publisher, record.incarnation))
             case saw.Forgotten():
                 self._take_forgotten(record)
+            case saw.Drafted() | saw.BatchAsked() | saw.BatchTold() | saw.SinkLeft():
+                self._take_of_batch(record)
             case saw.Joined():
                 self.joined.setdefault(record.stream, record.time)
             case saw.Healed():
@@ -119,6 +147,19 @@ class Facts:
                 self.all_streams = record.streams
             case _:
                 self._take_of_subscription(record)
+
+    def _take_of_batch(
+        self, record: saw.Drafted | saw.BatchAsked | saw.BatchTold | saw.SinkLeft
+    ) -> None:
+        match record:
+            case saw.Drafted():
+                self.drafted.setdefault(record.token, record)
+            case saw.BatchAsked():
+                self.asked[record.sink].append(record)
+            case saw.BatchTold():
+                self.told[record.sink].append(record)
+            case saw.SinkLeft():
+                self.sinks_left.add(record.sink)
 
     def _take_of_subscription(self, record: saw.Record) -> None:
         match record:

@@ -14,7 +14,10 @@ network writes it: the simulator, or processes that trace. It says nothing about
 5. A filter is a tuple of conjunctions, any of which suffices; a conjunction is a tuple of
    (attribute, operator, value), all of which must hold. `((),)` matches everything. Or it is text
    of the filter language, from applications that say more than conjunctions can.
-6. A tick that was ever forgotten was told so: whenever a log decides to lack its beginning, there
+6. Events of a batch are published by their sink (the publisher is called like it), with one
+   incarnation for each batch. Nobody knows their names before they are logged: `Drafted` says what
+   they are, and `Logged` which of them is where.
+7. A tick that was ever forgotten was told so: whenever a log decides to lack its beginning, there
    is a `Forgotten` before anybody hears of it.
 """
 
@@ -85,6 +88,8 @@ class Logged(Record, frozen=True):
     sequence: int
     #: When the tick was made; None if clocks cannot be trusted.
     time: float | None = None
+    #: Of an event of a batch: the token it was staged with, and its place there from 0 on.
+    draft: tuple[str, int] | None = None
 
 
 class Forgotten(Record, frozen=True):
@@ -184,6 +189,46 @@ class Cut(Record, frozen=True):
     subscription: str
 
 
+class Drafted(Record, frozen=True):
+    """An application begins to stage events. A token is used once."""
+
+    time: float
+    token: str
+    drafts: tuple[Mapping[str, Value], ...]
+
+
+class BatchAsked(Record, frozen=True):
+    """An application commits a batch: what is staged with these tokens, in this order."""
+
+    time: float
+    sink: str
+    batch: int
+    tokens: tuple[str, ...]
+    #: The origin of the sink.
+    broker: str
+
+
+class BatchTold(Record, frozen=True):
+    """An application was told that a batch, which it had asked for with these tokens, is there."""
+
+    time: float
+    sink: str
+    batch: int
+    tokens: tuple[str, ...]
+    #: The ticks of its first and last event; 0 if that was not said.
+    first: int
+    last: int
+    #: Whether somebody had asked for it before.
+    was_known: bool
+
+
+class SinkLeft(Record, frozen=True):
+    """Nobody waits for this sink any more."""
+
+    time: float
+    sink: str
+
+
 class Joined(Record, frozen=True):
     """A stream that was not there at first; whoever subscribed earlier starts there anywhere."""
 
@@ -222,6 +267,10 @@ AnyRecord = (
     | WithheldTold
     | Ended
     | Cut
+    | Drafted
+    | BatchAsked
+    | BatchTold
+    | SinkLeft
     | Joined
     | Healed
     | Finished

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar, Unpack
 
 from anabranch.client.advertising import Advertisement
+from anabranch.client.batches import Batch
 from anabranch.client.client import Attributes, Client
 from anabranch.client.composing import How
 from anabranch.client.connecting import connect
@@ -258,6 +259,37 @@ class BlockingClient:
     ) -> EventId:
         """Answer a request: only the client that published it gets the answer."""
         return self._loop.wait(self._real.reply(received, attributes, **how))
+
+    def stage(
+        self,
+        token: str,
+        events: Iterable[Attributes],
+        *,
+        timeout: float | None = None,
+        at: str = "",
+    ) -> int:
+        """Bring events for a later commit; returns how many when all are safe at the broker."""
+        return self._loop.wait(self._real.stage(token, list(events), timeout=timeout, at=at))
+
+    def commit(
+        self,
+        *,
+        sink: str,
+        query: str,
+        batch: int,
+        tokens: Iterable[str],
+        timeout: float | None = None,
+        at: str = "",
+    ) -> Batch:
+        """Make what is staged with these tokens a batch; returns when it is in the stream."""
+        work = self._real.commit(
+            sink=sink, query=query, batch=batch, tokens=tokens, timeout=timeout, at=at
+        )
+        return self._loop.wait(work)
+
+    def discard(self, tokens: Iterable[str]) -> None:
+        """Tell the broker that nobody will commit these tokens."""
+        self._loop.wait(self._real.discard(tokens))
 
     def close(self) -> None:
         """Wait for confirmations for a while, acknowledge what is dealt with, and leave."""

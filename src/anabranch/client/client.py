@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from anabranch.client.advertising import Advertisement, Advertisements
+from anabranch.client.batches import Batches, BatchWriter
 from anabranch.client.composing import How, compose
 from anabranch.client.episodes import Episodes
 from anabranch.client.errors import ClosedError
@@ -35,27 +36,34 @@ from anabranch.client.subscription import OnWithheld, Subscription
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.client.uplink import Uplink
-from anabranch.client.wishes import Since, Wish, check_existence, check_window, read_since
+from anabranch.client.wishes import (
+    Since,
+    Wish,
+    check_durable,
+    check_existence,
+    check_window,
+    read_since,
+)
 from anabranch.core.session.effects import (
     Confirm,
     SessionEffect,
     SessionEffects,
     TellCut,
+    TellOfBatch,
     TellPublishRefused,
 )
 from anabranch.model.client_frames import REPLACED, AnyClientFrame
-from anabranch.model.errors import EventError, LocalError
+from anabranch.model.errors import EventError
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter, FilterSource
 from anabranch.model.header import EventId
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name
 from anabranch.model.values import Value
 
 Attributes = Event | Mapping[str, Value]
 
 
-class Client:
+class Client(BatchWriter):
     """One client of a network. Made by `connect`. See the top of this module."""
 
     def __init__(
@@ -88,6 +96,7 @@ class Client:
             reply=self.reply,
         )
         self._advertisements = Advertisements()
+        self._batches = Batches(roaming, options, limits, self._advertisements)
         self._requests = Requests(self._open_inbox)
         self._subscription_count = 0
 
@@ -195,7 +204,7 @@ class Client:
         self._check_open()
         check_existence(durable, new, must_exist)
         if durable is not None:
-            self._check_durable(durable, quality)
+            check_durable(durable, quality, self._is_named, self._limits)
         self._subscription_count += 1
         start, time_ns, ticks = read_since(since)
         wish = Wish(
@@ -227,16 +236,6 @@ class Client:
             async with asyncio.timeout(self._options.start_within_s):
                 await made.wait_started(self.broker)
 
-    def _check_durable(self, name: str, quality: str) -> None:
-        check_name(name, "durable", self._limits.name_bytes_max)
-        if quality != "reliable":
-            raise LocalError(f"a durable subscription is reliable; {quality} cannot be durable")
-        if not self._is_named:
-            raise LocalError(
-                f"the durable subscription {name!r} belongs to a client, and this one has no name"
-                " to come back with; connect with name=…"
-            )
-
     def _filter(self, filter: str | FilterSource) -> Filter:
         if isinstance(filter, str):
             return Filter.parse(filter, self._limits)
@@ -254,19 +253,7 @@ class Client:
         """Publish a request, and return the first reply; `RequestTimeoutError` if none comes."""
         if isinstance(attributes, Event):
             raise EventError("a request is given as attributes, not as an event made before")
-        try:
-            async with asyncio.timeout(timeout) as limit:
-                correlation_id = await self._requests.prepare()
-        except TimeoutError:
-            raise self._requests.nobody(timeout) from None
-        how.setdefault("correlation_id", correlation_id)
-        with self._requests.expecting(how["correlation_id"]) as reply:
-            try:
-                async with asyncio.timeout_at(limit.when()):
-                    await self.publish(attributes, **how)
-                    return await reply
-            except TimeoutError:
-                raise self._requests.nobody(timeout) from None
+        return await self._requests.ask(self.publish, attributes, timeout, how)
 
     async def reply(
         self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
@@ -306,6 +293,7 @@ class Client:
             return
         self._closed = why
         self._requests.close()
+        self._batches.close(why)
         self._subscriptions.close(failure)
         self._outbox.close(why)
         self._roaming.close(str(why))
@@ -362,6 +350,7 @@ class Client:
         elif isinstance(effect, TellPublishRefused):
             if self._outbox.refused(effect):
                 uplink.is_spent = True
+                self._batches.abandon(uplink, effect.reason)
                 self._roaming.settle_publisher()
                 uplink.cut("the publisher begins anew")
         elif isinstance(effect, TellCut) and not effect.subscription:
@@ -369,6 +358,8 @@ class Client:
                 text = f"another client called {self.name!r} has connected to {uplink.broker!r}"
                 why = ClosedError(f"{text}; give every client a name of its own")
                 self._end(why, why)
+        elif isinstance(effect, TellOfBatch):
+            self._batches.hear(uplink, effect)
         elif uplink is self._roaming.home:
             self._subscriptions.hear(effect)
 

@@ -9,6 +9,8 @@
     SubscriptionCutError        the subscription is over; a durable one can be taken up again
     WithheldError               some ticks will not come; reading on continues after them
     RequestTimeoutError         no reply came in time
+    BatchRefusedError           the broker does not stage or commit this; `code` says what to do
+    BatchUnknownError           the broker has not answered; commit the same batch again
 
 All are `AnabranchError`; what is wrong with an event or a filter is an `EventError` or a
 `FilterError`, as everywhere.
@@ -87,3 +89,17 @@ class WithheldError(ClientError):
 
 class RequestTimeoutError(ClientError, TimeoutError):
     """Nobody replied in time."""
+
+
+class BatchRefusedError(ClientError):
+    """The broker does not stage or commit something; nothing has changed there."""
+
+    def __init__(self, what: str, reason: str, code: str) -> None:
+        super().__init__(f"{what} was refused: {reason}")
+        self.reason = reason
+        #: `unknown-token`, `other-query`, `other-batch`, `departing`, `other-broker`, or "".
+        self.code = code
+
+
+class BatchUnknownError(ClientError, TimeoutError):
+    """The broker has not answered in time, or never will: it has staged or committed, or not."""

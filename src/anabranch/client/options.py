@@ -32,6 +32,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Events that were sent and not confirmed for this long are sent again.
     resend_after_s: float = 5.0
 
+    # -- batches
+    #: How long `stage` and `commit` wait for their broker.
+    batch_within_s: float = 60.0
+
     # -- subscribing
     #: Events that a subscription may hold here before the application has dealt with them.
     window: int = 4_096

@@ -17,15 +17,19 @@ State: who waits for which reply; lost with the process, like the inbox.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
+from anabranch.client.composing import How
 from anabranch.client.errors import ClientError, RequestTimeoutError
 from anabranch.client.received import Received
 from anabranch.client.subscription import Subscription
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
+from anabranch.model.header import EventId
 from anabranch.model.language.builder import attr
+from anabranch.model.values import Value
 
+Publish = Callable[..., Awaitable[EventId]]
 #: The attribute by which a reply finds its requester.
 REPLY_TO = "anabranch.reply_to"
 
@@ -49,6 +53,24 @@ class Requests:
                 self._reader = asyncio.get_running_loop().create_task(self._read(inbox))
         self._count += 1
         return f"{self._prefix}-{self._count}"
+
+    async def ask(
+        self, publish: Publish, attributes: Mapping[str, Value], within_s: float, how: How
+    ) -> Received:
+        """Publish a request, and return the first reply; `RequestTimeoutError` if none comes."""
+        try:
+            async with asyncio.timeout(within_s) as limit:
+                correlation_id = await self.prepare()
+        except TimeoutError:
+            raise self.nobody(within_s) from None
+        how.setdefault("correlation_id", correlation_id)
+        with self.expecting(how["correlation_id"]) as reply:
+            try:
+                async with asyncio.timeout_at(limit.when()):
+                    await publish(attributes, **how)
+                    return await reply
+            except TimeoutError:
+                raise self.nobody(within_s) from None
 
     @contextlib.contextmanager
     def expecting(self, correlation_id: str) -> Iterator[asyncio.Future[Received]]:

@@ -21,6 +21,8 @@ from anabranch.core.session.effects import Standing, StartKind
 from anabranch.model.client_frames import Quality
 from anabranch.model.errors import LocalError
 from anabranch.model.frames import ITEMS_MAX
+from anabranch.model.limits import Limits
+from anabranch.model.names import check_name
 
 Since = Literal["now", "beginning"] | Mapping[str, int] | datetime | int
 
@@ -85,6 +87,18 @@ def check_existence(durable: str | None, new: bool, must_exist: bool) -> None:
         raise LocalError("must_exist is about a durable subscription; say which with durable=…")
     if must_exist and new:
         raise LocalError(f"durable subscription {durable!r} cannot both be new and exist")
+
+
+def check_durable(name: str, quality: str, is_named: bool, limits: Limits) -> None:
+    """A durable subscription can be had, and come back to."""
+    check_name(name, "durable", limits.name_bytes_max)
+    if quality != "reliable":
+        raise LocalError(f"a durable subscription is reliable; {quality} cannot be durable")
+    if not is_named:
+        raise LocalError(
+            f"the durable subscription {name!r} belongs to a client, and this one has no name"
+            " to come back with; connect with name=…"
+        )
 
 
 def check_window(window: int) -> int:

@@ -39,7 +39,7 @@ from anabranch.core.routing.contract import (
 )
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.model.client_frames import Publish
+from anabranch.model.client_frames import Commit, Discard, Publish, Stage
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Done, Hello, Hold, Nack, Ping, Replay
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -193,8 +193,8 @@ class Broker:
     def _client_frame(self, now: float, stimulus: say.ClientFrameReceived) -> None:
         if self.edge is None or self.origin is None or not self.is_ready:
             return
-        if isinstance(stimulus.frame, Publish):
-            if not self.edge.is_connected(stimulus.session):
+        if isinstance(stimulus.frame, Publish | Stage | Commit | Discard):
+            if not self.edge.is_connected(stimulus.session, stimulus.frame):
                 return
             asks = self.origin.client_frame(now, stimulus.session, stimulus.frame)
             self._do(self.origin, asks)
@@ -240,10 +240,19 @@ class Broker:
             return False
         if "departs-undrained" in self.config.options.plants:
             return True
-        head = departure.head
+        if self.origin.is_committing:
+            return False
+        head = self.last_needed
         # A lossy log forgets what is needed: whoever needs it is told so before he is done.
         is_released = self.origin.oldest > head and not self.origin.needing(head)
         return is_released and not self.edge.kept() and not self._syncs
+
+    @property
+    def last_needed(self) -> int:
+        """The last tick with an event of a broker that departs, but for batches under way."""
+        assert self.origin is not None
+        assert self.departure is not None
+        return max(self.departure.head, self.origin.committed)
 
     def _depart(self, now: float) -> None:
         if self.origin is None or not self.is_ready or self.departure is not None:

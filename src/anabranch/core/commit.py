@@ -15,7 +15,7 @@ from anabranch.core.publishers import Key
 class Batch:
     """What a sync brings about."""
 
-    __slots__ = ("confirmed", "forget", "is_dirty", "replies", "tick")
+    __slots__ = ("confirmed", "forget", "intended", "is_dirty", "replies", "staged", "tick")
 
     def __init__(self) -> None:
         #: Whether there is anything to sync.
@@ -28,6 +28,10 @@ class Batch:
         self.forget = 0
         #: What other brokers are told then, by who they are and what they asked.
         self.replies: dict[tuple[str, int], CarryTo] = {}
+        #: Chunks that are safe then, by who staged them: session and request.
+        self.staged: list[tuple[int, int]] = []
+        #: Sinks whose intent is safe then.
+        self.intended: list[str] = []
 
 
 class Commit:

@@ -5,12 +5,13 @@ it knows, and publishers that wait for its word. So it *departs* while it is sti
 network; the others take a network without it only when it is *drained*. Rules:
 
 1. From the moment it is told, it takes no new event: the refusal is final, so the event is in no
-   log. It cuts its sessions, so that clients go elsewhere with their subscriptions. Whoever comes
-   back can learn the fate of what it published before, and nothing more.
-2. It is drained when every edge is done with every event of its log, when the log has forgotten
-   them, when there is no durable subscription here, not even one that has ended and is not yielded
-   by all other edges, and when the disk has all that. No later request can undo this: holds are not
-   granted for what is forgotten.
+   log; but batches that it intends to write (`batches`) it writes. It cuts its sessions, so that
+   clients go elsewhere with their subscriptions. Whoever comes back can learn the fate of what it
+   published or committed before, and nothing more.
+2. It is drained when no batch is under way, when every edge is done with every event of its log,
+   when the log has forgotten them, when there is no durable subscription here, not even one that
+   has ended and is not yielded by all other edges, and when the disk has all that. No later request
+   can undo this: holds are not granted for what is forgotten.
 3. That it departs is in the catalog, so a crash does not make it take events again. It holds for
    the network of that revision: whoever gives it a later one with itself as an edge wants it back.
 
@@ -34,7 +35,7 @@ class Departure(msgspec.Struct, frozen=True, array_like=True):
 
     #: Of the network that it leaves.
     revision: int
-    #: The newest tick it had then: no later one has an event.
+    #: The newest tick it had then: no later one has an event, but for those of batches.
     head: int
 
     def put(self) -> Put:

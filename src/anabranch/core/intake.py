@@ -13,10 +13,13 @@ any other is refused with a reason, and so is what follows it in its incarnation
 4. Of a transient event the log gets the id only.
 5. A refusal says whether it is final. Events beyond this broker's limits are refused for ever,
    since a client that was cut for them would only come back with them; what is no event at all
-   breaks the protocol. A broker that departs refuses for ever too.
+   breaks the protocol. A broker that departs refuses for ever too, and so does one that has a sink
+   (`staging`) of the publisher's name.
 
 State: who waits for a confirmation. Safe to lose.
 """
+
+from collections.abc import Container
 
 from msgspec.structs import replace
 
@@ -39,7 +42,16 @@ from anabranch.model.limits import Limits
 class Intake:
     """The way into one log. See the rules at the top of this module."""
 
-    __slots__ = ("_ledger", "_limits", "_options", "_waiting", "_widest", "is_departing", "is_full")
+    __slots__ = (
+        "_ledger",
+        "_limits",
+        "_options",
+        "_waiting",
+        "_widest",
+        "is_departing",
+        "is_full",
+        "sinks",
+    )
 
     def __init__(self, ledger: Ledger, options: Options, limits: Limits) -> None:
         self._ledger = ledger
@@ -51,6 +63,8 @@ class Intake:
         #: The disk has no room.
         self.is_full = False
         self.is_departing = False
+        #: Names that nobody may publish under.
+        self.sinks: Container[str] = ()
 
     def publish(self, now: float, session: int, frame: Publish) -> list[Ask]:
         """A client publishes events."""
@@ -65,13 +79,15 @@ class Intake:
             if key in refused:
                 continue
             is_known = publishers.knows(event_id)
-            if is_known and "no-dedup" not in self._options.plants:
+            if event_id.publisher in self.sinks:
+                excess = Refusal(f"{event_id.publisher!r} is a sink here; take another name", True)
+            elif is_known and "no-dedup" not in self._options.plants:
                 known[key] = None
                 if event_id.sequence > publishers.safe(key):
                     self._waiting.add(session, key)
                 continue
             refusal = excess or (None if is_known else publishers.refusal(event_id))
-            refusal = refusal or self._no_room(asks)
+            refusal = refusal or self._departed() or self.no_room(asks)
             if refusal is not None:
                 reason, is_final, begun, code = refusal
                 refusal_of = PublishRefused(*key, event_id.sequence, reason, is_final, begun, code)
@@ -100,10 +116,13 @@ class Intake:
             raise RemoteError(f"event {envelope.id} has sequence 0; the first one has 1")
         return envelope, excess
 
-    def _no_room(self, asks: list[Ask]) -> Refusal | None:
+    def _departed(self) -> Refusal | None:
+        if not self.is_departing:
+            return None
+        return Refusal(departing.REASON, is_final=True, code=DEPARTING)
+
+    def no_room(self, asks: list[Ask]) -> Refusal | None:
         """Why no event can be taken; None if one can. There may be room to be made for it."""
-        if self.is_departing:
-            return Refusal(departing.REASON, is_final=True, code=DEPARTING)
         if self.is_full:
             return Refusal("the log is full: the disk has no room; send again later")
         tail, options = self._ledger.tail, self._options
@@ -125,6 +144,16 @@ class Intake:
         return None
 
     def _take(self, now: float, session: int, envelope: Envelope, asks: list[Ask]) -> None:
+        self.append(now, envelope, asks)
+        event_id = envelope.id
+        key = (event_id.publisher, event_id.incarnation)
+        if "ack-before-sync" in self._options.plants:
+            asks.append(SendClient(session, Confirmed(*key, event_id.sequence)))
+        else:
+            self._waiting.add(session, key)
+
+    def append(self, now: float, envelope: Envelope, asks: list[Ask]) -> int:
+        """An event that is the next of its publisher becomes a tick; which."""
         ledger = self._ledger
         time_ns = ledger.time_ns(now)
         event_id, body = envelope.id, envelope.encoded
@@ -137,10 +166,7 @@ class Intake:
         key = (event_id.publisher, event_id.incarnation)
         confirmed = ledger.commit.gathering.confirmed
         confirmed[key] = max(confirmed.get(key, 0), event_id.sequence)
-        if "ack-before-sync" in self._options.plants:
-            asks.append(SendClient(session, Confirmed(*key, event_id.sequence)))
-        else:
-            self._waiting.add(session, key)
+        return ledger.tail.last
 
     def left(self, session: int) -> None:
         """A session is over."""

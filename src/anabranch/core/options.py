@@ -41,6 +41,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ticks: int = 8_192
     #: Publishers remembered. None is ever forgotten, so a new one beyond these is refused.
     publishers_max: int = 1_000_000
+    #: Bytes of events that are staged and not committed, and the tokens they are staged with.
+    stage_bytes_max: int = 256 * 1024 * 1024
+    stage_tokens_max: int = 16_384
+    #: What is staged and not committed for this long is dropped.
+    stage_keep_s: float = 3_600.0
+    #: Events of a batch that are appended at once; others may publish in between.
+    slice_events_max: int = 1_024
     #: Reads of the log at a time; what would need another one is left undone, and asked for again.
     reads_max: int = 64
     #: New versions are gathered for this long before they become a mark.

@@ -9,8 +9,9 @@ interest which later ticks carry (see `marks`). Theory of operation:
     vector ──► mark ───┼─► sync (one at a time) ─┼─► marked, emitted to the network
     done ────► puts ───┘                         └─► records may be deleted
 
-`ledger` remembers, `intake` takes events, `history` answers edges that lack something, `release`
-knows what edges are done with; here they meet the network and the clock. Rules:
+`ledger` remembers, `intake` takes events, `staging` takes batches, `history` answers edges that
+lack something, `release` knows what edges are done with; here they meet the network and the clock.
+Rules:
 
 1. Nothing leaves before it is synced: no confirmation, no tick, no mark, no head.
 2. A new mark is the maximum of the newest one and of what the router says, so vectors never
@@ -47,6 +48,7 @@ from anabranch.core.options import Options
 from anabranch.core.records import MarkRecord
 from anabranch.core.replaying import understood
 from anabranch.core.routing.contract import Emission
+from anabranch.core.staging import ForStaging, Staging
 from anabranch.core.tail import Quiet, emits_of
 from anabranch.model.client_frames import Publish
 from anabranch.model.errors import RemoteError
@@ -61,6 +63,7 @@ MARKS_RESERVE_BYTES = 1_048_576
 HOLDS_MAX = 1_024
 
 ForOrigin = Nack | Done | Replay | Hold
+FromClient = Publish | ForStaging
 
 
 class Origin:
@@ -83,6 +86,7 @@ class Origin:
         self._tail = ledger.tail
         self._marks = ledger.marks
         self._intake = Intake(ledger, options, limits)
+        self._staging = Staging(ledger, self._intake, options, limits, recovered, now=now)
         self._history = History(ledger.tail, ledger.marks, options)
         self._is_started = False
         #: The newest mark's vector, or what the next mark will have.
@@ -116,6 +120,16 @@ class Origin:
         self._release_at = None
         self._release_later(now)
 
+    @property
+    def is_committing(self) -> bool:
+        """Whether a batch is under way, which will make further ticks whatever happens."""
+        return self._staging.batches.is_busy
+
+    @property
+    def committed(self) -> int:
+        """The newest tick of a batch that is done."""
+        return self._staging.batches.newest
+
     def needing(self, tick: int) -> list[str]:
         """The edges that are not done with this tick."""
         return self._ledger.release.needing(tick)
@@ -141,12 +155,15 @@ class Origin:
             # A crash may have come between the checkpoint and the deletion.
             asks.append(Forget(forgotten))
         self._release_later(now)
-        return asks
+        asks += self._staging.started(now)
+        return asks + self._ledger.commit.please()
 
     # -- clients and disk -----------------------------------------------------------------------
 
-    def client_frame(self, now: float, session: int, frame: Publish) -> list[Ask]:
-        """A client publishes events. `RemoteError` if one of them is none."""
+    def client_frame(self, now: float, session: int, frame: FromClient) -> list[Ask]:
+        """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
+        if not isinstance(frame, Publish):
+            return self._staging.frame(now, session, frame) + self._ledger.commit.please()
         asks = self._intake.publish(now, session, frame)
         if "emit-before-sync" in self._options.plants:
             asks += self._emit(now, self._tail.last)
@@ -155,6 +172,7 @@ class Origin:
     def client_left(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
         """A session is over."""
         self._intake.left(session)
+        self._staging.left(session)
         return []
 
     def synced(self, now: float, ticket: int) -> list[Ask]:
@@ -170,6 +188,7 @@ class Origin:
             asks += self._intake.synced(batch)
             asks += self._ledger.save()
             self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
+        asks += self._staging.synced(now, batch)
         if batch.forget:
             asks.append(Forget(batch.forget))
         asks += batch.replies.values()
@@ -293,7 +312,8 @@ class Origin:
         """When `time_passed` is wanted."""
         if not self._is_started:
             return None
-        deadlines = (self._head_at, self._mark_at, self._release_at, self._ledger.old_at())
+        own = (self._head_at, self._mark_at, self._release_at)
+        deadlines = (*own, self._ledger.old_at(), self._staging.next_deadline())
         return min((each for each in deadlines if each is not None), default=None)
 
     def time_passed(self, now: float) -> list[Ask]:
@@ -303,6 +323,7 @@ class Origin:
             asks += self._mark(now)
         if self._release_at is not None and self._release_at <= now:
             asks += self._release(now)
+        asks += self._staging.time_passed(now)
         old_at = self._ledger.old_at()
         if old_at is not None and old_at <= now:
             asks += self._ledger.forget_old(now)

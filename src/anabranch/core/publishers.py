@@ -90,6 +90,10 @@ class Publishers:
             return
         self._unstored[event_id.publisher] = None
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is anything of this publisher."""
+        return name in self._known
+
     def knows(self, event_id: EventId) -> bool:
         """Whether this event was taken already."""
         publisher = self._known.get(event_id.publisher)
@@ -141,9 +145,15 @@ class Publishers:
         publisher.safe = max(publisher.safe, (incarnation, sequence))
         self._unstored[name] = None
 
+    def taken(self, key: Key) -> int:
+        """The sequence up to which this incarnation, which is not over, was taken."""
+        publisher = self._known.get(key[0])
+        return publisher.taken if publisher is not None and publisher.incarnation == key[1] else 0
+
     def safe(self, key: Key) -> int:
         """The sequence up to which this incarnation, which is not over, is safe."""
-        incarnation, sequence = self._known[key[0]].safe
+        publisher = self._known.get(key[0])
+        incarnation, sequence = (0, 0) if publisher is None else publisher.safe
         return sequence if incarnation == key[1] else 0
 
     def checkpoint(self) -> list[Put]:

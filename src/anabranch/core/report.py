@@ -181,9 +181,10 @@ def _departure(broker: Broker) -> DepartureReport | None:
     departure, origin, edge = broker.departure, broker.origin, broker.edge
     if departure is None or origin is None or edge is None:
         return None
+    head = broker.last_needed
     return DepartureReport(
-        head=departure.head,
+        head=head,
         is_drained=broker.is_drained,
-        needed_by=tuple(origin.needing(departure.head)),
+        needed_by=tuple(origin.needing(head)),
         kept=tuple(edge.kept()[:KEPT_MAX]),
     )

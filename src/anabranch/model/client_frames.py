@@ -1,7 +1,7 @@
 """Client frames: everything that a client and the broker it is connected to say to each other.
 
-The rules of `frames` hold here too. A client speaks to the origin (`Publish`) and to the edge (all
-the rest) of one broker.
+The rules of `frames` hold here too. A client speaks to the origin (`Publish`, `Stage`, `Commit`,
+`Discard`) and to the edge (all the rest) of one broker.
 
 Reasons are for people. Where a program has to know why, there is a field for that: a *code*, which
 is one of those below or "", and which may be ignored.
@@ -19,6 +19,7 @@ from anabranch.model.frames import (
     Nanoseconds,
     OptionalName,
     Part,
+    Position,
     Reason,
     Text,
     Tick,
@@ -32,8 +33,17 @@ Code = Annotated[str, msgspec.Meta(max_length=32)]
 UNKNOWN = "unknown"
 #: Cut: the client has connected once more, and this session is over for that.
 REPLACED = "replaced"
-#: PublishRefused: the broker leaves the network; another one will take the event.
+#: PublishRefused: the broker leaves the network; another one will take the event. Refused: the
+#: same, of a stage or a commit.
 DEPARTING = "departing"
+#: Refused, of a stage or a commit: not now; the same may be granted later.
+BUSY = "busy"
+#: Refused, of a commit: the sink belongs to another query,
+OTHER_QUERY = "other-query"
+#: has another batch under way,
+OTHER_BATCH = "other-batch"
+#: or a token is not there, or not all of it; of a stage: the chunks before this one are not.
+UNKNOWN_TOKEN = "unknown-token"
 
 
 class ClientFrame(Part, frozen=True):
@@ -171,6 +181,58 @@ class Alive(ClientFrame, frozen=True, tag=15):
     """A client asks whether its broker is there; the broker says so with the same."""
 
 
+Drafts = Annotated[list[bytes], msgspec.Meta(max_length=ITEMS_MAX)]
+Tokens = Annotated[tuple[Name, ...], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+class Stage(ClientFrame, frozen=True, tag=20):
+    """Events for a later commit (`drafts`): the chunk of a token with this index, from 0 on."""
+
+    request: Count
+    token: Name
+    index: Count
+    bodies: Drafts
+    #: Whether the token is complete with it.
+    is_last: bool = False
+
+
+class Staged(ClientFrame, frozen=True, tag=21):
+    """The chunk is safe."""
+
+    request: Count
+
+
+class Commit(ClientFrame, frozen=True, tag=22):
+    """What is staged with these tokens, in this order, is to be this batch of the sink."""
+
+    request: Count
+    sink: Name
+    #: Who writes into the sink; always the same.
+    query: OptionalName
+    #: Grows with every batch of the sink.
+    batch: Count
+    tokens: Tokens
+
+
+class Committed(ClientFrame, frozen=True, tag=23):
+    """The batch is in the stream, all of it, once."""
+
+    request: Count
+    sink: Name
+    batch: Count
+    #: The ticks of its first and last event; 0 if it has none, or if nobody remembers.
+    first: Position
+    last: Position
+    #: Whether the batch was asked for before: its events are those of that time.
+    was_known: bool
+
+
+class Discard(ClientFrame, frozen=True, tag=24):
+    """Nobody will commit these tokens."""
+
+    tokens: Tokens
+
+
 AnyClientFrame = (
     Connect
     | Publish
@@ -187,4 +249,9 @@ AnyClientFrame = (
     | Refused
     | Cut
     | Alive
+    | Stage
+    | Staged
+    | Commit
+    | Committed
+    | Discard
 )

@@ -61,6 +61,19 @@ PLANTS: dict[str, Plant] = {
         "vectors name edges that have left the network", 42, "protocol-error"
     ),
     "departs-undrained": Plant("an edge leaves before others have its events", 75, "lost"),
+    "commit-without-intent": Plant(
+        "events of a batch are appended before its intent is on disk", 64, "torn-batch"
+    ),
+    "stage-dropped-early": Plant(
+        "staged events are dropped before their batch is on disk", 354, "torn-batch"
+    ),
+    "redo-forgotten": Plant("a start leaves intents as it finds them", 31, "torn-batch"),
+    "batch-not-persisted": Plant(
+        "a sink forgets the number of its last batch in a crash", 62, "double-batch"
+    ),
+    "commit-told-early": Plant(
+        "a batch is told to be there before its intent is on disk", 188, "lost-batch"
+    ),
     "client-no-dedup": Plant("a client takes what it has had", 12, "duplicate"),
     "publisher-moves-unconfirmed": Plant("a publisher moves with open events", 2, "phantom"),
 }

@@ -49,6 +49,8 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         yield msgspec.structs.replace(plan, options=options)
     if plan.restless > 0:
         yield msgspec.structs.replace(plan, restless=0.0)
+    if plan.sinks > 0:
+        yield msgspec.structs.replace(plan, sinks=plan.sinks - 1)
     for name in ("publishers", "subscribers"):
         if getattr(plan, name) > 1:
             yield msgspec.structs.replace(plan, **{name: getattr(plan, name) - 1})

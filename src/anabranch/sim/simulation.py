@@ -25,6 +25,7 @@ from anabranch.sim.applications import Application, Publisher
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
 from anabranch.sim.reconfiguring import Reconfiguring
+from anabranch.sim.sinks import Sink, draft_in
 from anabranch.sim.subscribers import Subscriber
 from anabranch.sim.swarm import Plan
 from anabranch.sim.things import CLOCK_BEGIN_S, Weather
@@ -57,6 +58,8 @@ class Verdict(msgspec.Struct, frozen=True):
     steps: int
     digest: str
     faults: dict[str, int]
+    #: Batches that their sinks were told of.
+    batches: int = 0
 
 
 class Simulation:
@@ -166,6 +169,10 @@ class Simulation:
             self.applications.append(subscriber)
             for _ in range(self.rng.randint(1, 4)):
                 subscriber.subscribe(self.rng)
+        more = Random(self.plan.seed ^ 0x51CC)
+        for number in range(self.plan.sinks):
+            home = more.choice(edges)
+            self.applications.append(Sink(self.world, f"sink{number}", home, self.history, more))
         for application in self.applications:
             application.connect_in(self.rng.random() * 0.2)
 
@@ -230,7 +237,18 @@ class Simulation:
             for application in self.applications
             if isinstance(application, Publisher | Subscriber)
         ]
-        return all(settled)
+        return all(settled) and all(sink.is_settled() for sink in self._sinks())
+
+    def _sinks(self) -> list[Sink]:
+        return [each for each in self.applications if isinstance(each, Sink)]
+
+    def _unfinished(self) -> list[Anomaly]:
+        """Sinks that are not done although all is well."""
+        return [
+            Anomaly("stuck", "", sink.home, 0, f"{sink.sink} waits for its batch")
+            for sink in self._sinks()
+            if not sink.is_settled()
+        ]
 
     def _head(self, edge: str) -> int:
         return self.world.hosts[edge].disk.head()
@@ -246,7 +264,7 @@ class Simulation:
         edges = self.reconfiguring.network.edges
         self.history.append(told.Finished(world.now, edges, self._settled))
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
-        found = [*self._watch.anomalies, *breaches, *self._repetitions()]
+        found = [*self._watch.anomalies, *breaches, *self._repetitions(), *self._unfinished()]
         return [*found, *check(self.history)]
 
     def _verdict(self, anomalies: list[Anomaly]) -> Verdict:
@@ -268,6 +286,7 @@ class Simulation:
             steps=world.count.steps,
             digest=f"{digest:08x}",
             faults=dict(sorted((self.faults.counts | self.reconfiguring.counts).items())),
+            batches=kinds.count(told.BatchTold),
         )
 
     def _repetitions(self) -> list[Anomaly]:
@@ -285,13 +304,17 @@ def _logged(stream: str, records: dict[int, bytes], has_times: bool) -> list[tol
     found: list[told.Record] = []
     for tick, data in records.items():
         record = decode_record(data)
-        if not isinstance(record, MarkRecord):
-            event_id = (
-                decode_envelope(record.body).id if isinstance(record, EventRecord) else record.id
-            )
-            publisher = (event_id.publisher, event_id.incarnation, event_id.sequence)
-            time = record.time_ns / 1e9 - CLOCK_BEGIN_S if has_times else None
-            found.append(told.Logged(stream, tick, *publisher, time))
+        if isinstance(record, MarkRecord):
+            continue
+        draft = None
+        if isinstance(record, EventRecord):
+            envelope = decode_envelope(record.body)
+            event_id, draft = envelope.id, draft_in(envelope.attributes())
+        else:
+            event_id = record.id
+        publisher = (event_id.publisher, event_id.incarnation, event_id.sequence)
+        time = record.time_ns / 1e9 - CLOCK_BEGIN_S if has_times else None
+        found.append(told.Logged(stream, tick, *publisher, time, draft))
     return found
 
 

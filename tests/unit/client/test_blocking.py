@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch import (
+    BatchRefusedError,
     BlockingClient,
     ClosedError,
     ConnectError,
@@ -143,3 +144,15 @@ def test_a_request_is_answered_across_threads(client: BlockingClient, address: s
     with connect_blocking(address, name="asks") as asks:
         assert asks.request({"question": 1}, timeout=10)["answer"] == 2
     thread.join()
+
+
+def test_batches_are_written_without_an_event_loop(client: BlockingClient) -> None:
+    found = client.subscribe("n > 0")
+    assert client.stage("t", ({"n": n} for n in (1, 2))) == 2
+    client.stage("u", [{"n": 3}])
+    client.discard(["u"])
+    batch = client.commit(sink="s", query="q", batch=0, tokens=["t"])
+    assert (batch.last - batch.first, batch.was_known) == (1, False)
+    assert [next(found)["n"] for _ in range(2)] == [1, 2]
+    with pytest.raises(BatchRefusedError):
+        client.commit(sink="s", query="q", batch=1, tokens=["u"], timeout=5.0)

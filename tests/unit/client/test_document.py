@@ -37,7 +37,7 @@ def at(network: anabranch.Embedded, text: str) -> str:
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
     assert len(BLOCKING_BLOCKS) == 1
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == OUTPUT.keys()
 

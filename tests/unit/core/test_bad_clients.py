@@ -8,11 +8,16 @@ from anabranch.core.edge.subscriptions import Stream
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
+    Commit,
+    Committed,
     Confirmed,
     Deliver,
+    Discard,
     Publish,
     PublishRefused,
     Refused,
+    Stage,
+    Staged,
     StartsAt,
     Subscribe,
     Subscribed,
@@ -34,6 +39,8 @@ from tests.bench_parts import BILLION, LAST, Bench, body, carry
         Publish([body("p", 1), b""]),
         Publish([body("p", 0)]),
         Confirmed("p", 1, 1),
+        Staged(1),
+        Committed(1, "s", 0, 0, 0, False),
         Deliver("s", "b", [], 1),
         Subscribed(1, "s", 1, {}),
         Ack("s", {"b": LAST}),
@@ -56,7 +63,15 @@ def test_client_frame_that_cannot_be_costs_the_session_and_nothing_is_taken(
 
 
 @pytest.mark.parametrize(
-    "frame", [Publish([body("p", 1)]), Subscribe(1, "s", "TRUE", "reliable"), Ack("s", {})]
+    "frame",
+    [
+        Publish([body("p", 1)]),
+        Subscribe(1, "s", "TRUE", "reliable"),
+        Ack("s", {}),
+        Stage(1, "t", 0, [], True),
+        Commit(1, "sink", "q", 0, ()),
+        Discard(("t",)),
+    ],
 )
 def test_session_that_does_not_say_who_it_is_is_cut(frame: AnyClientFrame) -> None:
     bench = Bench()

@@ -6,11 +6,20 @@ from anabranch.core import contract as say
 from anabranch.core import departing
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
-from anabranch.model.client_frames import DEPARTING, Connect, Cut, Publish, PublishRefused
+from anabranch.model.client_frames import (
+    DEPARTING,
+    Commit,
+    Connect,
+    Cut,
+    Publish,
+    PublishRefused,
+    Stage,
+)
 from anabranch.model.frames import PROTOCOL_VERSION, Claim, Done, Hold, NotKept, Yield
 from anabranch.model.network import Network
 from tests.edge_parts import Rig
 from tests.origin_parts import EDGES, Driver, body
+from tests.staging_parts import draft
 
 ALONE = Network({"a": ["a"]})
 NOW = 100.0
@@ -25,6 +34,7 @@ class Alone:
         self.puts: list[say.Put] = []
         self.syncs: list[int] = []
         self.said: list[say.Effect] = []
+        self.now = NOW
         recovered = say.Recovered({table: dict(rows) for table, rows in self.catalog.items()})
         config = BrokerConfig("a", ALONE, options=Options(), revision=revision)
         self.broker = Broker(config, recovered, NOW)
@@ -32,7 +42,7 @@ class Alone:
         self.sync()
 
     def tell(self, stimulus: say.Stimulus) -> None:
-        for effect in self.broker.handle(NOW, stimulus):
+        for effect in self.broker.handle(self.now, stimulus):
             self.said.append(effect)
             if isinstance(effect, say.Put):
                 self.puts.append(effect)
@@ -83,6 +93,29 @@ def test_a_later_network_with_the_broker_in_it_ends_its_departure() -> None:
     after = Alone(before.catalog, revision=2)
     assert after.broker.departure is None
     assert "departing" not in after.catalog["broker"]
+
+
+def test_a_broker_that_departs_writes_the_batch_that_it_intends_to_write_and_waits_for_it() -> None:
+    alone = Alone({})
+    alone.tell(say.ClientCame(1))
+    alone.tell(say.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "driver")))
+    alone.tell(say.ClientFrameReceived(1, Stage(1, "t", 0, [draft(1), draft(2)], True)))
+    alone.sync()
+    alone.tell(say.ClientFrameReceived(1, Commit(2, "sink", "q", 0, ("t",))))
+    alone.tell(say.Depart())
+    assert alone.broker.departure == departing.Departure(1, 0)
+    alone.sync()
+    assert alone.broker.last_needed == 2
+    drained = []
+    for _ in range(20):
+        drained.append(alone.broker.is_drained)
+        alone.now += 0.5
+        alone.tell(say.TimePassed())
+        alone.sync()
+    assert (drained[0], drained[-1]) == (False, True)
+    assert [effect.tick for effect in alone.said if isinstance(effect, say.Append)] == [1, 2]
+    assert alone.broker.origin is not None
+    assert alone.broker.origin.oldest == 3
 
 
 # -- its origin ----------------------------------------------------------------------------------

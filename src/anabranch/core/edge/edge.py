@@ -155,11 +155,11 @@ class Edge:
         """Subscription → its filter, for whoever checks."""
         return {key: each.filter for key, each in self._state.subscriptions.items()}
 
-    def is_connected(self, session: int) -> bool:
+    def is_connected(self, session: int, frame: AnyClientFrame) -> bool:
         """Whether there is such a session; `RemoteError` if it has not said who it is."""
         known = self._state.sessions.get(session)
         if known is not None and not known.client:
-            raise RemoteError("a session begins with Connect, not with Publish")
+            raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
         return known is not None
 
     def client_came(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others

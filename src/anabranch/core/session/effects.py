@@ -33,6 +33,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Events that were sent and not confirmed for this long are sent again, doubling up to eight
     #: times of it.
     resend_after_s: float = 5.0
+    #: Chunks and commits that may wait for an answer.
+    staging_max: int = 64
     #: What was refused is sent again after this long, likewise.
     refused_again_s: float = 0.25
     #: Acknowledgements are gathered for this long, or until a quarter of the window has arrived.
@@ -158,6 +160,36 @@ class TellRefused(SessionEffect, frozen=True):
     subscription: str
     reason: str
     standing: Standing | None = None
+    #: As in the frame `Refused`.
+    code: Code = ""
+
+
+class TellOfBatch(SessionEffect, frozen=True):
+    """The broker answers a chunk or a commit."""
+
+    request: int
+
+
+class TellStaged(TellOfBatch, frozen=True):
+    """A chunk is safe."""
+
+
+class TellCommitted(TellOfBatch, frozen=True):
+    """A batch is in the stream, all of it, once."""
+
+    sink: str
+    batch: int
+    #: As in the frame `Committed`.
+    first: int
+    last: int
+    was_known: bool
+
+
+class TellStagingRefused(TellOfBatch, frozen=True):
+    """A chunk or a commit is not granted; if that is not final, the session asks again."""
+
+    reason: str
+    final: bool
     #: As in the frame `Refused`.
     code: Code = ""
 

@@ -7,8 +7,9 @@
 
 A session is for one broker and for any number of connections to it, one after the other. It takes
 calls of the application, frames of the broker and the passing of time, and returns effects
-(`effects`). Its halves are independent: `publishing` says how events are published exactly once,
-`subscribing` how matches are delivered exactly once; their rules are the promises.
+(`effects`). Its parts are independent: `publishing` says how events are published exactly once,
+`subscribing` how matches are delivered exactly once, `staging` how batches are committed exactly
+once; their rules are the promises.
 
 Moving to another broker: the subscriptions go at once,
 
@@ -34,10 +35,12 @@ from anabranch.core.session.effects import (
     TellCut,
 )
 from anabranch.core.session.publishing import Publishing
+from anabranch.core.session.staging import Staging
 from anabranch.core.session.subscribing import Subscribing
 from anabranch.model.client_frames import (
     Alive,
     AnyClientFrame,
+    Committed,
     Confirmed,
     Connect,
     Cut,
@@ -45,6 +48,7 @@ from anabranch.model.client_frames import (
     PublishRefused,
     Quality,
     Refused,
+    Staged,
     StartsAt,
     Subscribed,
     Unsubscribed,
@@ -77,6 +81,8 @@ class Session:
         self._is_connected = False
         self._publishing = Publishing(client, incarnation, options, limits)
         self._subscribing = Subscribing(options)
+        #: Chunks and commits; see there.
+        self.staging = Staging(options, limits)
 
     # -- publishing -----------------------------------------------------------------------------
 
@@ -96,7 +102,7 @@ class Session:
 
     def may_move_publisher(self) -> bool:
         """Whether the publisher may go on at another broker, with a new incarnation."""
-        return self._publishing.may_move()
+        return self._publishing.may_move() and self.staging.is_idle
 
     def open_incarnation(self, incarnation: int) -> None:
         """Publish with this incarnation from now on; it is higher than any used before."""
@@ -182,7 +188,8 @@ class Session:
             raise LocalError("the session has a connection; say when it is gone, then connect anew")
         self._is_connected = True
         greeting = SendFrame(Connect(PROTOCOL_VERSION, self.client))
-        return [greeting, *self._subscribing.connected(), *self._publishing.connected(now)]
+        again = [*self._subscribing.connected(), *self._publishing.connected(now)]
+        return [greeting, *again, *self.staging.connected()]
 
     def disconnected(self, _now: float) -> SessionEffects:
         """The connection is gone, and whatever was on its way."""
@@ -190,6 +197,7 @@ class Session:
             return []
         self._is_connected = False
         self._publishing.disconnected()
+        self.staging.disconnected()
         return self._subscribing.disconnected()
 
     def frame(self, now: float, frame: AnyClientFrame) -> SessionEffects:
@@ -207,6 +215,12 @@ class Session:
                 return self._subscribing.subscribed(frame)
             case Unsubscribed():
                 return self._subscribing.unsubscribed(frame)
+            case Staged():
+                return self.staging.staged(frame)
+            case Committed():
+                return self.staging.committed(frame)
+            case Refused() if self.staging.is_own(frame.request):
+                return self.staging.refused(now, frame)
             case Refused():
                 return self._subscribing.refused(frame)
             case Cut(subscription=""):
@@ -219,9 +233,11 @@ class Session:
 
     def time_passed(self, now: float) -> SessionEffects:
         """A deadline has come."""
-        return [*self._subscribing.time_passed(now), *self._publishing.time_passed(now)]
+        effects = [*self._subscribing.time_passed(now), *self._publishing.time_passed(now)]
+        return [*effects, *self.staging.time_passed(now)]
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
-        deadlines = (self._subscribing.next_deadline(), self._publishing.next_deadline())
+        parts = (self._subscribing, self._publishing, self.staging)
+        deadlines = [part.next_deadline() for part in parts]
         return min((each for each in deadlines if each is not None), default=None)

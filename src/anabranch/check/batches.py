@@ -1,0 +1,122 @@
+"""What is promised of batches: each one whole, once, and what is told of it is true.
+
+A *set* of tokens is what one commit named; its events are those staged with its tokens, in order.
+What a sink wrote with one incarnation is a batch, and must be all events of one set that was asked
+for. The anomalies, of which `checker` tells with the others:
+
+- `torn-batch`: it is not: some are missing, others are there, or they are in another order. While a
+  history goes on, the beginning of a set is no anomaly.
+- `double-batch`: two incarnations are the same batch; or a later one is a lower batch.
+- `lost-batch`: a batch was told to be there, and no log has it; or it was asked for, the answer is
+  due, and nobody was told.
+- `wrongly-known`: an answer is not true. It says that the batch was not known, and the batch has
+  other tokens than were named, or the same was said before; it says that the batch was known, and
+  nobody had asked for what is there; or it names other ticks than those of the batch.
+
+A batch without events leaves nothing in the log, so there is nothing to be said about it.
+"""
+
+from collections.abc import Iterator
+
+from anabranch.check import history as saw
+from anabranch.check.facts import Facts
+
+#: Anomaly, stream, tick, text.
+Found = tuple[str, str, int, str]
+#: Token and place.
+_Draft = tuple[str, int]
+
+
+class _Sink:
+    """What was asked of one sink, and what it wrote."""
+
+    def __init__(self, facts: Facts, name: str) -> None:
+        self.name = name
+        self.asked = facts.asked[name]
+        #: The events of a set → the first commit that asked for it.
+        self.sets: dict[tuple[_Draft, ...], saw.BatchAsked] = {}
+        for ask in self.asked:
+            self.sets.setdefault(drafts_of(facts, ask.tokens), ask)
+        #: Incarnation → its records, by sequence.
+        self.written: dict[int, list[saw.Logged]] = {}
+        entries = [entry for entry in facts.logged if entry.publisher == name]
+        for entry in sorted(entries, key=lambda each: (each.incarnation, each.sequence)):
+            self.written.setdefault(entry.incarnation, []).append(entry)
+        #: Batch → its records.
+        self.batches: dict[int, list[saw.Logged]] = {}
+
+
+def drafts_of(facts: Facts, tokens: tuple[str, ...]) -> tuple[_Draft, ...]:
+    """The events of a set."""
+    return tuple(
+        (token, place)
+        for token in tokens
+        if token in facts.drafted
+        for place in range(len(facts.drafted[token].drafts))
+    )
+
+
+def check_batches(facts: Facts) -> Iterator[Found]:
+    """Every anomaly of every sink."""
+    for name in facts.asked:
+        sink = _Sink(facts, name)
+        yield from _check_written(facts, sink)
+        for told in facts.told[name]:
+            yield from _check_told(facts, sink, told)
+        yield from _check_answers(facts, sink)
+
+
+def _check_written(facts: Facts, sink: _Sink) -> Iterator[Found]:
+    highest = -1
+    for incarnation, entries in sink.written.items():
+        drafts = tuple(("", 0) if entry.draft is None else entry.draft for entry in entries)
+        place = (entries[0].stream, entries[0].tick)
+        what = f"{sink.name}:{incarnation} has {len(drafts)} events"
+        asked = sink.sets.get(drafts)
+        if asked is None:
+            is_under_way = facts.finished == float("inf") and any(
+                each[: len(drafts)] == drafts for each in sink.sets
+            )
+            if not is_under_way:
+                yield "torn-batch", *place, f"{what}, which nobody asked for together"
+        elif asked.batch in sink.batches:
+            yield "double-batch", *place, f"{what}, and batch {asked.batch} is there already"
+        else:
+            sink.batches[asked.batch] = entries
+            if asked.batch < highest:
+                yield "double-batch", *place, f"{what}, batch {asked.batch} after {highest}"
+            highest = max(highest, asked.batch)
+
+
+def _check_told(facts: Facts, sink: _Sink, told: saw.BatchTold) -> Iterator[Found]:
+    what = f"batch {told.batch} of {sink.name}"
+    drafts = drafts_of(facts, told.tokens)
+    asks = [each for each in sink.asked if each.batch == told.batch and each.time <= told.time]
+    sets = [drafts_of(facts, each.tokens) for each in asks] if told.was_known else [drafts]
+    entries = sink.batches.get(told.batch)
+    if entries is None:
+        if all(sets):
+            yield "lost-batch", "", 0, f"{what} was told to be there, and is not"
+        return
+    place = (entries[0].stream, entries[0].tick)
+    there = tuple(entry.draft for entry in entries)
+    if not told.was_known and there != drafts:
+        yield "wrongly-known", *place, f"{what} has other events than were committed just now"
+    if told.was_known and there not in sets:
+        yield "wrongly-known", *place, f"nobody had asked for what {what} is"
+    ticks = [entry.tick for entry in entries]
+    if (told.first or not told.was_known) and (told.first, told.last) != (ticks[0], ticks[-1]):
+        named = f"{told.first} to {told.last}, it has {ticks[0]} to {ticks[-1]}"
+        yield "wrongly-known", *place, f"{what} was told to have ticks {named}"
+
+
+def _check_answers(facts: Facts, sink: _Sink) -> Iterator[Found]:
+    told = [each.batch for each in facts.told[sink.name]]
+    unknown = [each.batch for each in facts.told[sink.name] if not each.was_known]
+    for batch in sorted({batch for batch in unknown if unknown.count(batch) > 1}):
+        yield "wrongly-known", "", 0, f"batch {batch} of {sink.name} was told to be new twice"
+    latest = {ask.batch: ask for ask in sink.asked}
+    for batch, ask in latest.items():
+        if batch not in told and sink.name not in facts.sinks_left and facts.is_due(ask.time):
+            text = f"batch {batch} of {sink.name} was asked for, and nobody was told of it"
+            yield "lost-batch", ask.broker, 0, text

@@ -1,0 +1,316 @@
+"""Batches: what was staged becomes part of the stream, all of a batch or nothing, once.
+
+A commit names tokens, and what is staged with them becomes a batch of a sink. Theory of operation:
+
+    commit ─► intent ─► synced ─► events, slice by slice ─► all synced ─► Committed, row: done
+                                                                          chunks are deleted
+
+From the moment that the intent is on disk the batch will be in the log, whoever dies: a start goes
+on with every intent it finds, and what is in the log already is known by its id (`sinks`). Rules:
+
+1. The intent is put and synced before the first event of its batch is appended. From then on the
+   batch consists of these tokens, whatever is asked later.
+2. Events go through the intake, at most `slice_events_max` and about `SLICE_BYTES_MAX` at a time,
+   the next ones when these are synced; so other publishers go on, and a batch keeps its order among
+   their events. Where the intake has no room, it is tried again after `AGAIN_S`.
+3. When all are synced, whoever waits is told. Then the row is put as done, and after it the chunks
+   are deleted: a crash keeps puts in their order, so an intent that is there has its chunks, or all
+   its events are in the log. Chunks that a crash left behind are swept at the start.
+4. Batches of a sink ascend, one at a time. A commit of the batch under way waits for the same
+   answer as those before; one of a batch that is over is told so. Tokens that it names and that
+   are in no batch are dropped. A higher batch while one is under way is refused, and so is another
+   query than the one that the sink began with.
+5. A refused commit changes nothing.
+6. A sink has its name for itself: nobody publishes under it, and a name under which somebody has
+   published cannot be a sink.
+7. A broker that departs begins no batch, but ends those it intends to write.
+
+State: intents are in the catalog, events in the log; who waits is safe to lose.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from anabranch.core import departing
+from anabranch.core import sinks as sinks_table
+from anabranch.core.asks import Ask
+from anabranch.core.contract import Note, Recovered, SendClient
+from anabranch.core.intake import Intake
+from anabranch.core.ledger import Ledger
+from anabranch.core.options import Options
+from anabranch.core.sinks import Sink, SinkRow, Waiter, Work, find_ticks, stored_sinks
+from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.tokens import Tokens
+from anabranch.model.client_frames import (
+    BUSY,
+    DEPARTING,
+    OTHER_BATCH,
+    OTHER_QUERY,
+    UNKNOWN_TOKEN,
+    Commit,
+    Committed,
+)
+from anabranch.model.drafts import identified
+from anabranch.model.encoding import decode_envelope
+from anabranch.model.header import EventId
+
+SLICE_BYTES_MAX = 1_048_576
+AGAIN_S = 0.1
+#: Requests that may wait for one batch.
+WAITING_MAX = 256
+
+#: Why not, and the code of that.
+No = tuple[str, str]
+
+
+class Batches:
+    """The sinks of one origin. See the rules at the top of this module."""
+
+    __slots__ = (
+        "_busy",
+        "_intake",
+        "_ledger",
+        "_owners",
+        "_sinks",
+        "_sinks_max",
+        "_slice_events_max",
+        "_tokens",
+        "_writes_intents",
+        "again_at",
+        "plants",
+    )
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        intake: Intake,
+        tokens: Tokens,
+        recovered: Recovered,
+        options: Options,
+    ) -> None:
+        self._ledger = ledger
+        self._intake = intake
+        self._tokens = tokens
+        self.plants = options.plants
+        self._writes_intents = "commit-without-intent" not in options.plants
+        self._slice_events_max = options.slice_events_max
+        self._sinks_max = options.publishers_max
+        self._sinks = stored_sinks(recovered.catalog.get(sinks_table.TABLE, {}))
+        intake.sinks = self._sinks
+        #: Those with a batch under way.
+        self._busy: dict[str, Sink] = {}
+        #: Token → the sink whose newest batch has it.
+        self._owners: dict[str, str] = {}
+        #: When to look for room again.
+        self.again_at: float | None = None
+        self._recover(recovered)
+
+    def _recover(self, recovered: Recovered) -> None:
+        """Find the intents again, and how much of each the log has."""
+        undone = [sink for sink in self._sinks.values() if not sink.row.is_done]
+        ticks = find_ticks(recovered, undone)
+        for sink in self._sinks.values():
+            self._owners.update(dict.fromkeys(sink.row.tokens, sink.name))
+        for sink in undone:
+            self._busy[sink.name] = sink
+            sink.work = work = Work(self._tokens.take(sink.row.tokens))
+            work.appended = self._ledger.publishers.taken(sink.key)
+            if work.appended:
+                first, last = ticks.get(sink.name, (0, 0))
+                work.first, work.last = first or sink.row.first, last or sink.row.last
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is under way."""
+        return bool(self._busy)
+
+    @property
+    def newest(self) -> int:
+        """The last tick of a batch, of those that are done."""
+        return max((sink.row.last for sink in self._sinks.values()), default=0)
+
+    def owns(self, token: str) -> bool:
+        """Whether a batch has this token, or had it last."""
+        return token in self._owners
+
+    def started(self, now: float) -> list[Ask]:
+        """What was recovered is on disk: sweep what is left over, and go on with every intent."""
+        asks = self.drop(self._owners)
+        for sink in self._busy.values():
+            work, row = sink.work, sink.row
+            assert work is not None
+            if work.appended < row.count and len(work.drafts) != row.count:
+                text = f"sink {sink.name!r}: staged events of batch {row.batch} are lost"
+                asks.append(Note("error", f"{text}, it stays undone; restore the catalog"))
+                continue
+            work.is_intended = "redo-forgotten" not in self.plants
+            if work.appended:
+                # The records that say so may not be read by the next start.
+                asks.append(sink.put(replace(row, first=work.first, last=work.last)))
+        return asks + self.go_on(now)
+
+    def left(self, session: int) -> None:
+        """A session is over."""
+        for sink in self._busy.values():
+            if sink.work is not None:
+                waiting = sink.work.waiting
+                sink.work.waiting = [each for each in waiting if each.session != session]
+
+    def drop(self, names: Iterable[str]) -> list[Ask]:
+        """Forget what is staged with these tokens, as far as no batch has taken it."""
+        puts = self._tokens.drop(self._tokens.take(names))
+        self._ledger.commit.gathering.is_dirty |= bool(puts)
+        return [*puts]
+
+    # -- commits --------------------------------------------------------------------------------
+
+    def commit(self, now: float, session: int, frame: Commit, asks: list[Ask]) -> No | None:
+        """A client commits a batch; why that cannot be, or None."""
+        sink = self._sinks.get(frame.sink)
+        if sink is None:
+            return self._intend(now, session, frame, asks)
+        row, work = sink.row, sink.work
+        if frame.query != row.query:
+            whose = f"the sink {frame.sink!r} belongs to the query {row.query!r}"
+            return f"{whose}, not to {frame.query!r}; give each query a sink", OTHER_QUERY
+        if frame.batch < row.batch or (frame.batch == row.batch and work is None):
+            ticks = (row.first, row.last) if frame.batch == row.batch else (0, 0)
+            asks += self.drop(frame.tokens)
+            known = Committed(frame.request, frame.sink, frame.batch, *ticks, was_known=True)
+            asks.append(SendClient(session, known))
+            return None
+        if work is None:
+            return self._intend(now, session, frame, asks)
+        if frame.batch != row.batch:
+            text = f"batch {row.batch} of {frame.sink!r} is under way; commit it again, and then"
+            return f"{text} {frame.batch}", OTHER_BATCH
+        if len(work.waiting) >= WAITING_MAX:
+            return f"{len(work.waiting)} requests wait for batch {row.batch} already", BUSY
+        asks += self.drop(frame.tokens)
+        work.waiting.append(Waiter(session, frame.request, was_known=True))
+        return None
+
+    def _intend(self, now: float, session: int, frame: Commit, asks: list[Ask]) -> No | None:
+        """A batch begins."""
+        no = self._no_batch(frame)
+        if no is not None:
+            return no
+        work = Work(self._tokens.take(frame.tokens))
+        work.waiting.append(Waiter(session, frame.request, was_known=False))
+        sink = self._sinks.get(frame.sink)
+        incarnation = 1 if sink is None else sink.row.incarnation + 1
+        what = (frame.query, frame.batch, incarnation, frame.tokens, len(work.drafts))
+        if sink is None:
+            sink = self._sinks[frame.sink] = Sink(frame.sink, SinkRow(*what))
+        for token in sink.row.tokens:
+            self._owners.pop(token, None)
+        self._owners.update(dict.fromkeys(frame.tokens, frame.sink))
+        sink.work = work
+        self._busy[frame.sink] = sink
+        put = sink.put(SinkRow(*what))
+        if not self._writes_intents:
+            work.is_intended = True
+            asks += self._advance(now, sink)
+            return None
+        asks.append(put)
+        gathering = self._ledger.commit.gathering
+        gathering.is_dirty = True
+        gathering.intended.append(frame.sink)
+        if "commit-told-early" in self.plants:
+            asks += _told(sink, work)
+        return None
+
+    def _no_batch(self, frame: Commit) -> No | None:
+        """Why a batch cannot begin."""
+        if self._intake.is_departing:
+            return departing.REASON, DEPARTING
+        if self._intake.is_full:
+            return "the disk has no room; commit again later", BUSY
+        if len(set(frame.tokens)) != len(frame.tokens):
+            return "a token is named twice; name each of them once", ""
+        for name in frame.tokens:
+            token = self._tokens.find(name)
+            if token is None or not token.is_complete:
+                what = "not staged here, or was dropped" if token is None else "not complete"
+                return f"{name!r} is {what}; stage it anew with another token", UNKNOWN_TOKEN
+        if frame.sink in self._sinks:
+            return None
+        publishers = self._ledger.publishers
+        if frame.sink in publishers:
+            return f"{frame.sink!r} has published here; a sink needs a name of its own", ""
+        # A sink whose batches are empty is no publisher, but remembered as well.
+        if len(self._sinks) >= self._sinks_max:
+            return f"{len(self._sinks)} sinks are remembered here, and no more can be", ""
+        refusal = publishers.refusal(EventId(frame.sink, 1, 1))
+        return None if refusal is None else (refusal.reason, "")
+
+    # -- the log --------------------------------------------------------------------------------
+
+    def intended(self, names: Iterable[str]) -> None:
+        """The intents of these sinks are on disk."""
+        for name in names:
+            work = self._busy[name].work
+            assert work is not None
+            work.is_intended = True
+
+    def go_on(self, now: float) -> list[Ask]:
+        """Do what can be done for every batch under way."""
+        asks: list[Ask] = []
+        self.again_at = None
+        for sink in list(self._busy.values()):
+            asks += self._advance(now, sink)
+        return asks
+
+    def _advance(self, now: float, sink: Sink) -> list[Ask]:
+        """The next slice of a batch, or its end; nothing while the disk is at it."""
+        work = sink.work
+        assert work is not None
+        if not work.is_intended or work.appended > self._ledger.publishers.safe(sink.key):
+            return []
+        if work.appended < sink.row.count:
+            return self._append(now, sink, work)
+        return self._finish(sink, work)
+
+    def _append(self, now: float, sink: Sink, work: Work) -> list[Ask]:
+        asks: list[Ask] = []
+        before, size = work.appended, 0
+        for draft in work.drafts[before : before + self._slice_events_max]:
+            if self._intake.no_room(asks) is not None:
+                self.again_at = now + AGAIN_S
+                break
+            body = identified(draft, EventId(*sink.key, work.appended + 1))
+            work.note(self._intake.append(now, decode_envelope(body, STORED_LIMITS), asks))
+            size += len(body)
+            if size >= SLICE_BYTES_MAX:
+                break
+        is_all = work.appended == sink.row.count
+        if work.appended > before and (before == 0 or is_all) and self._writes_intents:
+            asks.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
+        if is_all and "stage-dropped-early" in self.plants:
+            asks += self._tokens.drop(work.tokens)
+            work.tokens = []
+        return asks
+
+    def _finish(self, sink: Sink, work: Work) -> list[Ask]:
+        """All events of a batch are safe."""
+        done = replace(sink.row, is_done=True, first=work.first, last=work.last)
+        put = sink.put(done)
+        if "batch-not-persisted" in self.plants:
+            put = sink.put(replace(done, batch=0))
+            sink.row = done
+        asks: list[Ask] = [put, *self._tokens.drop(work.tokens), *_told(sink, work)]
+        self._ledger.commit.gathering.is_dirty = True
+        sink.work = None
+        del self._busy[sink.name]
+        return asks
+
+
+def _told(sink: Sink, work: Work) -> list[Ask]:
+    """Whoever waits is told that a batch is in the log."""
+    waiting, work.waiting = work.waiting, []
+    row = sink.row
+    what = (sink.name, row.batch, row.first, row.last)
+    return [
+        SendClient(who.session, Committed(who.request, *what, who.was_known)) for who in waiting
+    ]

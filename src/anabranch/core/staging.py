@@ -1,0 +1,166 @@
+"""Staging: events that are brought for a later commit. This is the door for all of it.
+
+Many tasks stage events with tokens of their own, in chunks (`tokens`); then one commit names the
+tokens, and they become a batch of a sink (`batches`). Rules:
+
+1. A chunk is answered when it is on disk. It is taken whole or refused, and a refusal changes
+   nothing.
+2. Its events are checked as if they were published, and one that is none is named by its position.
+   They have no ids until they are committed.
+3. A chunk that comes again is answered again, if it is the same. If it is another one, two tasks
+   use one token, and the later one is refused.
+4. A token of a batch takes no further chunks.
+5. What is not taken for lack of room has the code `busy`, and may be sent again. A chunk that lacks
+   those before it has the code `unknown-token`: if they are still to come, it may follow them; if
+   they were here, they were dropped, and it is in vain.
+
+State: that of the parts; see there.
+"""
+
+from anabranch.core import departing
+from anabranch.core import tokens as tokens_table
+from anabranch.core.asks import Ask
+from anabranch.core.batches import Batches, No
+from anabranch.core.commit import Batch
+from anabranch.core.contract import Note, Recovered, SendClient
+from anabranch.core.intake import Intake
+from anabranch.core.ledger import Ledger
+from anabranch.core.options import Options
+from anabranch.core.tokens import Tokens
+from anabranch.model.client_frames import (
+    BUSY,
+    DEPARTING,
+    UNKNOWN_TOKEN,
+    Commit,
+    Discard,
+    Refused,
+    Stage,
+    Staged,
+)
+from anabranch.model.drafts import check_draft
+from anabranch.model.errors import EventError, RemoteError
+from anabranch.model.limits import Limits
+from anabranch.model.names import check_name, check_optional_name
+
+_REASON_CHARACTERS_MAX = 1_000
+
+ForStaging = Stage | Commit | Discard
+
+
+class Staging:
+    """What is staged at one origin, and its sinks. See the rules at the top of this module."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        intake: Intake,
+        options: Options,
+        limits: Limits,
+        recovered: Recovered,
+        *,
+        now: float,
+    ) -> None:
+        self._ledger = ledger
+        self._intake = intake
+        self._options = options
+        self._limits = limits
+        self._tokens = Tokens(recovered.catalog.get(tokens_table.TABLE, {}), options, now)
+        self.batches = Batches(ledger, intake, self._tokens, recovered, options)
+
+    def frame(self, now: float, session: int, frame: ForStaging) -> list[Ask]:
+        """A client wants something."""
+        if isinstance(frame, Discard):
+            return self.batches.drop(frame.tokens)
+        asks: list[Ask] = []
+        try:
+            if isinstance(frame, Stage):
+                check_name(frame.token, "token", self._limits.name_bytes_max)
+                no = self._stage(now, session, frame, asks)
+            else:
+                check_name(frame.sink, "sink", self._limits.name_bytes_max)
+                check_optional_name(frame.query, "query", self._limits.name_bytes_max)
+                no = self.batches.commit(now, session, frame, asks)
+        except EventError as error:
+            no = (str(error), "")
+        if no is not None:
+            reason, code = no
+            refused = Refused(frame.request, reason[:_REASON_CHARACTERS_MAX], code)
+            asks.append(SendClient(session, refused))
+        return asks
+
+    def _stage(self, now: float, session: int, frame: Stage, asks: list[Ask]) -> No | None:
+        name, index, drafts = frame.token, frame.index, frame.bodies
+        if self.batches.owns(name):
+            return f"what is staged as {name!r} was committed; choose another token", ""
+        token = self._tokens.find(name)
+        expected = 0 if token is None else len(token.chunks)
+        if token is not None and index < expected:
+            is_last = token.is_complete and index == expected - 1
+            if token.chunks[index] != drafts or is_last != frame.is_last:
+                return f"another chunk {index} of {name!r} is here already; choose a new token", ""
+        elif token is not None and token.is_complete:
+            return f"{name!r} is complete with {expected} chunks; choose another token", ""
+        elif index > expected:
+            text = f"chunk {expected} of {name!r} is not here, or not any more"
+            return f"{text}; stage it anew with another token", UNKNOWN_TOKEN
+        elif no := self._no_room(name, drafts):
+            return no
+        elif bad := self._bad(drafts):
+            return f"chunk {index} of {name!r}: {bad}", ""
+        else:
+            asks.append(self._tokens.add(now, name, drafts, frame.is_last))
+        gathering = self._ledger.commit.gathering
+        gathering.is_dirty = True
+        gathering.staged.append((session, frame.request))
+        return None
+
+    def _no_room(self, name: str, drafts: list[bytes]) -> No | None:
+        if self._intake.is_departing:
+            return departing.REASON, DEPARTING
+        if self._intake.is_full:
+            return "the disk has no room; stage again later", BUSY
+        full = self._tokens.why_full(name, drafts)
+        return (f"{full}; commit or discard some, or stage again later", BUSY) if full else None
+
+    def _bad(self, drafts: list[bytes]) -> str:
+        for place, draft in enumerate(drafts):
+            try:
+                check_draft(draft, self._limits)
+            except RemoteError as error:
+                return f"event {place}: {error}"
+        return ""
+
+    def left(self, session: int) -> None:
+        """A session is over."""
+        self.batches.left(session)
+
+    # -- the disk and the clock -----------------------------------------------------------------
+
+    def started(self, now: float) -> list[Ask]:
+        """What was recovered is on disk."""
+        return self.batches.started(now)
+
+    def synced(self, now: float, batch: Batch) -> list[Ask]:
+        """What the disk was given with this is safe; the intake has been told."""
+        asks: list[Ask] = [SendClient(session, Staged(number)) for session, number in batch.staged]
+        self.batches.intended(batch.intended)
+        return asks + self.batches.go_on(now)
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        deadlines = (self.batches.again_at, self._tokens.old_at())
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def time_passed(self, now: float) -> list[Ask]:
+        """A deadline may have come."""
+        asks: list[Ask] = []
+        old = self._tokens.old(now)
+        if old:
+            asks += self.batches.drop(old)
+            what = f"{len(old)} tokens were dropped, {old[0]!r} the first"
+            kept_s = self._options.stage_keep_s
+            asks.append(Note("warning", f"{what}: not committed within {kept_s:g} s"))
+        again_at = self.batches.again_at
+        if again_at is not None and again_at <= now:
+            asks += self.batches.go_on(now)
+        return asks

@@ -1,0 +1,168 @@
+"""Tokens: events that are staged, chunk by chunk, and belong to no batch yet.
+
+Whoever stages events chooses a *token* for them, unique in the network, and sends them in chunks.
+Later a commit names the token. Rules:
+
+1. Chunks come in order, from index 0; the last one says so, and makes the token complete.
+2. Every chunk is a row of its own, so that nothing is written twice. Rows of a token are deleted
+   from the last chunk to the first: what a crash leaves of them is not complete, and no commit
+   takes it.
+3. All that is here is in memory too, within `stage_bytes_max` and `stage_tokens_max`. A chunk
+   counts for some bytes even if it has no events.
+4. A token to which nothing was added for `stage_keep_s` goes, unless it was *taken* for a batch. A
+   clock that went back between two lives makes nothing stay longer than that.
+
+Table `stage`: token NUL index → [time, whether it is the last, drafts]. So what is staged survives
+a crash as soon as it is synced.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from anabranch.core.contract import Put
+from anabranch.core.options import Options
+from anabranch.model.errors import LocalError
+
+TABLE = "stage"
+#: What a chunk, and an event in it, take beside the event's bytes, roughly.
+_CHUNK_BYTES = 256
+_EVENT_BYTES = 64
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of `stage`."""
+
+    time_ns: int
+    is_last: bool
+    drafts: list[bytes]
+
+
+_decoder = msgspec.msgpack.Decoder(ChunkRow)
+
+
+class Token:
+    """What is staged under one name."""
+
+    __slots__ = ("chunks", "events", "is_complete", "name", "size", "time_s")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.chunks: list[list[bytes]] = []
+        self.is_complete = False
+        #: When the last chunk came.
+        self.time_s = 0.0
+        #: Of all chunks together; the size in bytes.
+        self.events = 0
+        self.size = 0
+
+    def add(self, drafts: list[bytes], is_last: bool, time_s: float) -> None:
+        """The next chunk."""
+        self.chunks.append(drafts)
+        self.is_complete = is_last
+        self.time_s = time_s
+        self.events += len(drafts)
+        self.size += size_of(drafts)
+
+    def key(self, index: int) -> str:
+        """The key of a chunk's row."""
+        return f"{self.name}\0{index}"
+
+
+class Tokens:
+    """All that is staged at one origin. See the rules at the top of this module."""
+
+    __slots__ = ("_open", "_options", "_size")
+
+    def __init__(self, rows: Mapping[str, bytes], options: Options, now: float) -> None:
+        self._options = options
+        #: Name → what no batch has taken, by the time of its last chunk.
+        self._open: dict[str, Token] = {}
+        #: Bytes of these, and of what batches have taken.
+        self._size = 0
+        chunks: dict[str, dict[int, ChunkRow]] = {}
+        for key, data in rows.items():
+            name, _, index = key.rpartition("\0")
+            chunks.setdefault(name, {})[int(index)] = _decoded(key, data)
+        found = [_recovered(name, rows, now) for name, rows in chunks.items()]
+        for token in sorted(found, key=lambda each: each.time_s):
+            self._open[token.name] = token
+            self._size += token.size
+
+    def find(self, name: str) -> Token | None:
+        """What is staged under this name, if no batch has taken it."""
+        return self._open.get(name)
+
+    def why_full(self, name: str, drafts: list[bytes]) -> str:
+        """Why there is no room for this chunk; "" if there is."""
+        if self._size + size_of(drafts) > self._options.stage_bytes_max:
+            return f"{self._size} bytes are staged, and {self._options.stage_bytes_max} may be"
+        if name not in self._open and len(self._open) >= self._options.stage_tokens_max:
+            return f"{len(self._open)} tokens are staged, and no more may be"
+        return ""
+
+    def add(self, now: float, name: str, drafts: list[bytes], is_last: bool) -> Put:
+        """Take the next chunk of a token; what to put for it."""
+        token = self._open.pop(name, None) or Token(name)
+        # The one that was added to last goes last.
+        self._open[name] = token
+        key = token.key(len(token.chunks))
+        token.add(drafts, is_last, now)
+        self._size += size_of(drafts)
+        return Put(TABLE, key, _encoder.encode(ChunkRow(int(now * 1e9), is_last, drafts)))
+
+    def take(self, names: Iterable[str]) -> list[Token]:
+        """Those of these tokens that are here, for a batch."""
+        return [self._open.pop(name) for name in names if name in self._open]
+
+    def drop(self, tokens: Iterable[Token]) -> list[Put]:
+        """Forget tokens that were taken; what to put for that."""
+        puts = []
+        for token in tokens:
+            self._size -= token.size
+            places = reversed(range(len(token.chunks)))
+            puts += [Put(TABLE, token.key(index), None) for index in places]
+        return puts
+
+    def old(self, now: float) -> list[str]:
+        """The tokens that have waited too long."""
+        names = []
+        for token in self._open.values():
+            if token.time_s + self._options.stage_keep_s > now:
+                break
+            names.append(token.name)
+        return names
+
+    def old_at(self) -> float | None:
+        """When `old` has something to tell."""
+        first = next(iter(self._open.values()), None)
+        return None if first is None else first.time_s + self._options.stage_keep_s
+
+
+def size_of(drafts: list[bytes]) -> int:
+    """What a chunk of these takes."""
+    return _CHUNK_BYTES + _EVENT_BYTES * len(drafts) + sum(map(len, drafts))
+
+
+def _recovered(name: str, rows: dict[int, ChunkRow], now: float) -> Token:
+    token = Token(name)
+    for index in range(len(rows)):
+        if index not in rows:
+            raise LocalError(
+                f"the catalog lacks chunk {index} of what is staged as {name!r};"
+                " restore it from a copy"
+            )
+        row = rows[index]
+        token.add(row.drafts, row.is_last, min(row.time_ns / 1e9, now))
+    return token
+
+
+def _decoded(key: str, data: bytes) -> ChunkRow:
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise LocalError(
+            f"the catalog's row {key!r} cannot be read ({error}); restore it from a copy"
+        ) from error
