@@ -61,9 +61,10 @@ quietly() {
     }
 }
 
-# Compiles the kernels of the matching index into their cache, so that nothing that is timed, and
-# no process of many, pays for it.
+# Compiles the kernels of the matching index, and of reading in bulk, into their cache, so that
+# nothing that is timed, and no process of many, pays for it.
 warm_kernels() {
     say "environment: compiling kernels that are not in the cache yet"
     .venv/bin/python -m anabranch.matching.warm >&2
+    .venv/bin/python -m anabranch.store.bulk.warm >&2
 }

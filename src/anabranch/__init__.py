@@ -30,6 +30,7 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     from anabranch.client.batches import Batch
     from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
+    from anabranch.client.bulk import Fetcher
     from anabranch.client.client import Client
     from anabranch.client.connecting import connect
     from anabranch.client.errors import (
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
         ClientError,
         ClosedError,
         ConnectError,
+        FetchCutError,
+        FetchRefusedError,
         NotAdvertisedError,
         PublishRefusedError,
         PublishUnknownError,
         RequestTimeoutError,
         SubscriptionCutError,
         SubscriptionRefusedError,
+        TicksNotKeptError,
         WithheldError,
     )
     from anabranch.client.options import ClientOptions
@@ -59,6 +63,7 @@ _LAZY = {
         ("BlockingClient", "BlockingSubscription", "connect_blocking"), "client.blocking"
     ),
     "Batch": "client.batches",
+    "Fetcher": "client.bulk",
     "Client": "client.client",
     "connect": "client.connecting",
     **dict.fromkeys(
@@ -68,12 +73,15 @@ _LAZY = {
             "ClientError",
             "ClosedError",
             "ConnectError",
+            "FetchCutError",
+            "FetchRefusedError",
             "NotAdvertisedError",
             "PublishRefusedError",
             "PublishUnknownError",
             "RequestTimeoutError",
             "SubscriptionCutError",
             "SubscriptionRefusedError",
+            "TicksNotKeptError",
             "WithheldError",
         ),
         "client.errors",
@@ -101,6 +109,9 @@ __all__ = [
     "Embedded",
     "Event",
     "EventError",
+    "FetchCutError",
+    "FetchRefusedError",
+    "Fetcher",
     "Filter",
     "FilterError",
     "FilterLimitError",
@@ -117,6 +128,7 @@ __all__ = [
     "Subscription",
     "SubscriptionCutError",
     "SubscriptionRefusedError",
+    "TicksNotKeptError",
     "UnknownIdError",
     "Withheld",
     "WithheldError",

@@ -26,6 +26,7 @@ from anabranch.client.batches import Batches, BatchWriter
 from anabranch.client.composing import How, compose
 from anabranch.client.episodes import Episodes
 from anabranch.client.errors import ClosedError
+from anabranch.client.fetching import Fetches, LogReader
 from anabranch.client.options import ClientOptions
 from anabranch.client.outbox import Outbox, Promise
 from anabranch.client.received import Received
@@ -48,6 +49,7 @@ from anabranch.core.session.effects import (
     Confirm,
     SessionEffect,
     SessionEffects,
+    TellAnswer,
     TellCut,
     TellOfBatch,
     TellPublishRefused,
@@ -63,7 +65,7 @@ from anabranch.model.values import Value
 Attributes = Event | Mapping[str, Value]
 
 
-class Client(BatchWriter):
+class Client(BatchWriter, LogReader):
     """One client of a network. Made by `connect`. See the top of this module."""
 
     def __init__(
@@ -97,6 +99,7 @@ class Client(BatchWriter):
         )
         self._advertisements = Advertisements()
         self._batches = Batches(roaming, options, limits, self._advertisements)
+        self._fetches = Fetches(roaming, options, limits)
         self._requests = Requests(self._open_inbox)
         self._subscription_count = 0
 
@@ -294,6 +297,7 @@ class Client(BatchWriter):
         self._closed = why
         self._requests.close()
         self._batches.close(why)
+        self._fetches.close(why)
         self._subscriptions.close(failure)
         self._outbox.close(why)
         self._roaming.close(str(why))
@@ -328,6 +332,7 @@ class Client(BatchWriter):
     def arriving(self, old: Uplink | None, new: Uplink) -> None:
         """There is a home again."""
         self._subscriptions.arriving(old, new)
+        self._fetches.moved()
 
     def publisher_moved(self) -> None:
         """Events go to the home from now on."""
@@ -340,6 +345,7 @@ class Client(BatchWriter):
         self._subscriptions.connected(uplink)
         uplink.perform(effects)
         self._outbox.connected(uplink)
+        self._fetches.moved()
 
     def hear(self, uplink: Uplink, effect: SessionEffect) -> None:
         """A session has news."""
@@ -360,6 +366,8 @@ class Client(BatchWriter):
                 self._end(why, why)
         elif isinstance(effect, TellOfBatch):
             self._batches.hear(uplink, effect)
+        elif isinstance(effect, TellAnswer):
+            self._fetches.answered(uplink, effect)
         elif uplink is self._roaming.home:
             self._subscriptions.hear(effect)
 
@@ -377,6 +385,7 @@ class Client(BatchWriter):
         """A connection is gone."""
         if self._closed is None:
             self._roaming.note_lost(uplink, reason)
+            self._fetches.lost(uplink)
             self._subscriptions.lost(uplink)
             if uplink is not self._roaming.home:
                 uplink.session.disconnected(asyncio.get_running_loop().time())

@@ -11,6 +11,9 @@
     RequestTimeoutError         no reply came in time
     BatchRefusedError           the broker does not stage or commit this; `code` says what to do
     BatchUnknownError           the broker has not answered; commit the same batch again
+    FetchRefusedError           the broker does not give out what was asked for
+    TicksNotKeptError           ... because the log begins later; `oldest` says where
+    FetchCutError               the client is at another broker than the one it read from
 
 All are `AnabranchError`; what is wrong with an event or a filter is an `EventError` or a
 `FilterError`, as everywhere.
@@ -103,3 +106,32 @@ class BatchRefusedError(ClientError):
 
 class BatchUnknownError(ClientError, TimeoutError):
     """The broker has not answered in time, or never will: it has staged or committed, or not."""
+
+
+class FetchRefusedError(ClientError):
+    """The broker does not give out what was asked for."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the fetch was refused: {reason}")
+        self.reason = reason
+
+
+class TicksNotKeptError(FetchRefusedError):
+    """The log does not have the first tick any more."""
+
+    def __init__(self, reason: str, oldest: int) -> None:
+        super().__init__(reason)
+        #: The oldest tick that it has.
+        self.oldest = oldest
+
+
+class FetchCutError(ClientError):
+    """A fetch cannot go on, since the client is elsewhere."""
+
+    def __init__(self, stream: str, broker: str) -> None:
+        super().__init__(
+            f"the stream of {stream!r} is read there, and the client is at {broker!r} now; connect"
+            f" to {stream!r} alone"
+        )
+        self.stream = stream
+        self.broker = broker

@@ -52,6 +52,8 @@ class Embedded:
         )
         self.state = Path(self._temporary.name) if self._temporary else state or Path()
         self._nodes: dict[str, Node] = {}
+        #: Edge → where clients reach it; grows while the brokers start, and all of them see it.
+        self._origins: dict[str, Address] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted = asyncio.Event()
@@ -141,6 +143,8 @@ class Embedded:
             node = Node(self._config(name, links))
             await node.start()
             self._nodes[name] = node
+            if node.addresses.clients is not None:
+                self._origins[name] = node.addresses.clients
             if node.addresses.links is not None:
                 links[name] = node.addresses.links
 
@@ -159,6 +163,7 @@ class Embedded:
             clients=_ANY_PORT if name in network.edges else None,
             links=_ANY_PORT if peers else None,
             neighbours={peer: links[peer] for peer in peers if peer in links},
+            origins=self._origins,
         )
 
     def __enter__(self) -> "Embedded":

@@ -336,6 +336,32 @@ class CompiledEngine:
             first = done
         return joined(owners), ends[1:].tolist()
 
+    def sift(self, messages: NDArray[np.uint8], stops: Words) -> NDArray[np.int8]:
+        """Whether anything matches the events that end at `stops`; -1: ask about it alone."""
+        self.reserve_output()
+        # As those of `search` are, so that no other kernel has to be compiled.
+        messages.flags.writeable = False
+        count = len(stops)
+        ends, doubt_ends = np.zeros((2, count + 1), np.int64)
+        verdicts = np.empty(count, np.int8)
+        first = 0
+        while first < count:
+            ends[first] = doubt_ends[first] = 0
+            start = int(stops[first - 1]) if first else 0
+            done, position = answer_many(
+                self.memory.context, messages, start, first, ends, doubt_ends
+            )
+            is_found = np.diff(ends[first : done + 1]) > 0
+            is_doubtful = np.diff(doubt_ends[first : done + 1]) > 0
+            verdicts[first:done] = np.where(is_found, 1, -1 * is_doubtful)
+            if position == at.UNREAD:
+                verdicts[done] = -1
+                done += 1
+            elif position < 0:
+                self._make_room(position)
+            first = done
+        return verdicts
+
     def reach_many(self, bodies: Bodies, asked: int) -> list[int]:
         """Which of the destinations asked for, as bits below 63, each event reaches; -1: ask about
         it alone."""

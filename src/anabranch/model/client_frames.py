@@ -1,7 +1,7 @@
 """Client frames: everything that a client and the broker it is connected to say to each other.
 
 The rules of `frames` hold here too. A client speaks to the origin (`Publish`, `Stage`, `Commit`,
-`Discard`) and to the edge (all the rest) of one broker.
+`Discard`), to the log (`Describe`, `Fetch`) and to the edge (all the rest) of one broker.
 
 Reasons are for people. Where a program has to know why, there is a field for that: a *code*, which
 is one of those below or "", and which may be ignored.
@@ -29,6 +29,8 @@ from anabranch.model.header import Count
 
 Quality = Literal["best-effort", "reliable", "durable"]
 Code = Annotated[str, msgspec.Meta(max_length=32)]
+#: A host name has up to 253 characters.
+Place = Annotated[str, msgspec.Meta(max_length=300)]
 #: Refused: no broker has the durable subscription that its client came back to.
 UNKNOWN = "unknown"
 #: Cut: the client has connected once more, and this session is over for that.
@@ -44,6 +46,8 @@ OTHER_QUERY = "other-query"
 OTHER_BATCH = "other-batch"
 #: or a token is not there, or not all of it; of a stage: the chunks before this one are not.
 UNKNOWN_TOKEN = "unknown-token"
+#: Refused: the log does not have the first tick of a fetch any more.
+NOT_KEPT = "not-kept"
 
 
 class ClientFrame(Part, frozen=True):
@@ -167,6 +171,8 @@ class Refused(ClientFrame, frozen=True, tag=13):
     request: Count
     reason: Reason
     code: Code = ""
+    #: The oldest tick that the log has, if the code is `not-kept`; 0 otherwise.
+    oldest: Position = 0
 
 
 class Cut(ClientFrame, frozen=True, tag=14):
@@ -179,6 +185,56 @@ class Cut(ClientFrame, frozen=True, tag=14):
 
 class Alive(ClientFrame, frozen=True, tag=15):
     """A client asks whether its broker is there; the broker says so with the same."""
+
+
+class Describe(ClientFrame, frozen=True, tag=16):
+    """A client asks what the broker's own stream holds, and where the others are."""
+
+    request: Count
+
+
+class Described(ClientFrame, frozen=True, tag=17):
+    """The own stream of a broker, and the streams of its network."""
+
+    request: Count
+    network: Name
+    #: The broker, and its stream.
+    broker: Name
+    #: The oldest tick of the log and the newest that is synced; one before it if there is none.
+    oldest: Tick
+    head: Position
+    #: When they were made; 0 if there are none.
+    oldest_ns: Nanoseconds
+    head_ns: Nanoseconds
+    #: Stream → where clients reach its origin, as host:port; "" if this broker does not know.
+    origins: Annotated[dict[Name, Place], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+class Fetch(ClientFrame, frozen=True, tag=18):
+    """A client asks for events of the broker's own stream, from its log."""
+
+    request: Count
+    first: Tick
+    #: Beyond the head it means the head.
+    last: Tick
+    #: "": all events.
+    filter: Text
+    #: Of the rows that come at once; the broker may send fewer.
+    bytes_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+
+
+class Fetched(ClientFrame, frozen=True, tag=19):
+    """All events from the first tick up to `through` that match, and that the client may have."""
+
+    request: Count
+    first: Tick
+    #: Less than what was asked for if the rows are enough for once, or the stream ends there; less
+    #: than `first` if there is nothing yet.
+    through: Position
+    #: How many there are.
+    count: Position
+    #: In rows: see `rows`.
+    data: bytes
 
 
 Drafts = Annotated[list[bytes], msgspec.Meta(max_length=ITEMS_MAX)]
@@ -254,4 +310,8 @@ AnyClientFrame = (
     | Commit
     | Committed
     | Discard
+    | Describe
+    | Described
+    | Fetch
+    | Fetched
 )

@@ -48,6 +48,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Bytes that may wait to be sent before a link, or a client, counts as full.
     link_waiting_bytes_max: int = 16 * 1024 * 1024
     client_waiting_bytes_max: int = 4 * 1024 * 1024
+    #: Fetches that one session may have under way, and bytes of the rows that answer one.
+    fetches_max: int = 4
+    fetch_bytes_max: int = 4 * 1024 * 1024
 
     # -- edges
     #: Subscriptions of one edge, those on their way included.

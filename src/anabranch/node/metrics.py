@@ -48,9 +48,11 @@ class Counters:
         "connections_taken",
         "events_confirmed",
         "events_delivered",
+        "events_fetched",
         "events_forwarded",
         "events_published",
         "events_taken",
+        "fetches",
         "nacks",
         "publishes_refused",
         "replays",
@@ -77,6 +79,9 @@ class Counters:
         #: Requests of the own edge for what is missing, and for what matches in the past.
         self.nacks = 0
         self.replays = 0
+        #: Questions of clients about the log that were answered, and events sent in answer.
+        self.fetches = 0
+        self.events_fetched = 0
         #: Subscriptions and other requests that were not granted.
         self.requests_refused = 0
         self.connections_taken = 0

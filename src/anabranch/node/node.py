@@ -36,6 +36,7 @@ from anabranch.matching.warm import warm_for_broker
 from anabranch.model.errors import LocalError
 from anabranch.node.driving import Driver
 from anabranch.node.exposition import CONTENT_TYPE, exposition
+from anabranch.node.fetching import Fetching, OwnStream
 from anabranch.node.links import Links
 from anabranch.node.listening import Listener, address_of, bind
 from anabranch.node.metrics import Counters
@@ -155,9 +156,27 @@ class Node:
         self.broker = Broker(config.core(), self.store.recovered, self._driver.clock.now())
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
-        self.sessions = Sessions(handle, counters, limits, warm_up)
+        self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
+        self.sessions = Sessions(handle, counters, limits, warm_up, self.fetching)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
         self._refusals = Throttle(self.log)
+
+    def _own_stream(self) -> OwnStream:
+        config = self.config
+        pieces, now = self.store.pieces, self._driver.clock.now
+        return OwnStream(config.network_name, config.name, self._origins, self._extent, pieces, now)
+
+    def _extent(self) -> tuple[int, int]:
+        """The oldest tick of the own stream, and the newest that is synced."""
+        origin = self.broker.origin
+        assert origin is not None
+        return origin.oldest, origin.head
+
+    def _origins(self) -> dict[str, str]:
+        """Edge → where clients reach it, or ""."""
+        own, config = self.addresses.clients, self.config
+        known = {config.name: own, **config.origins}
+        return {edge: str(known.get(edge) or "") for edge in config.network.edges}
 
     def _greeting(self, kind: Kind) -> Greeting:
         config = self.config
@@ -268,6 +287,7 @@ class Node:
     def _close(self) -> None:
         """Nothing reaches the core, and nobody reaches us, from now on."""
         self._driver.end()
+        self.fetching.close()
         self.warm_up.close()
         for listener in self._listeners:
             listener.close()

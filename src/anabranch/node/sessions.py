@@ -8,7 +8,8 @@
    read from it.
 5. A `Subscribe` that has to wait for the matching index (`warming`) is held back, and all behind it
    but for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
-6. A session that was cut counts as left at once; its connection may last a little longer, until
+6. What a client asks about the log is not for the core: `fetching` answers it.
+7. A session that was cut counts as left at once; its connection may last a little longer, until
    what was sent is through, or the client does not take it.
 
 State: connections, worth nothing after a crash.
@@ -23,8 +24,11 @@ from anabranch.core import contract as say
 from anabranch.model.client_frames import (
     Alive,
     AnyClientFrame,
+    Connect,
     Cut,
     Deliver,
+    Describe,
+    Fetch,
     Publish,
     PublishRefused,
     Refused,
@@ -32,6 +36,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
+from anabranch.node.fetching import Fetching
 from anabranch.node.metrics import Counters
 from anabranch.node.warming import WarmUp
 from anabranch.wire.codec import decode_client, encode_client
@@ -49,14 +54,18 @@ _ALIVE = encode_client(Alive())
 class Session:
     """One client that is connected. See the rules at the top of this module."""
 
-    __slots__ = ("_every", "_held", "connection", "is_told", "name", "number")
+    __slots__ = ("_every", "_held", "client", "connection", "is_full", "is_told", "name", "number")
 
     def __init__(self, every: "Sessions", number: int, connection: Connection, name: str) -> None:
         self._every = every
         self.number = number
         self.connection = connection
-        #: As the client calls itself in its greeting.
+        #: As the client calls itself in its greeting,
         self.name = name
+        #: and when it began the session; "" before that.
+        self.client = ""
+        #: Whether more waits for it than there may.
+        self.is_full = False
         #: Whether the client knows that the session is over.
         self.is_told = False
         #: Frames that wait for the matching index.
@@ -93,10 +102,22 @@ class Session:
                 every.warm_up.after(partial(self._release, connection))
                 self._hold(connection, frames[place:])
                 break
+            if type(frame) is Fetch or type(frame) is Describe:
+                self._ask(frame)
+                continue
             every.handle(say.ClientFrameReceived(self.number, frame))
             if type(frame) is Publish:
                 counters.events_published += len(frame.bodies)
+            elif type(frame) is Connect:
+                self.client = frame.client
         counters.step_s.add(perf_counter() - began)
+
+    def _ask(self, question: Fetch | Describe) -> None:
+        if self.client:
+            self._every.fetching.ask(self, question)
+        else:
+            what = type(question).__name__
+            self._every.cut(self.number, f"a session begins with Connect, not with {what}")
 
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         if _ALIVE in frames:
@@ -116,7 +137,10 @@ class Session:
 
     def full(self, _connection: Connection, full: bool) -> None:
         """The client does not keep up; or does again."""
+        self.is_full = full
         self._every.handle(say.ClientFull(self.number, full))
+        if not full:
+            self._every.fetching.room(self)
 
     def closed(self, _connection: Connection, _reason: str) -> None:
         """The connection is gone."""
@@ -135,6 +159,20 @@ class Session:
             self.is_told = True
         self.connection.send(encode_client(frame, self._every.limits))
 
+    @property
+    def frame_bytes_max(self) -> int:
+        """What the client takes at once."""
+        return self.connection.frame_bytes_max
+
+    def answer(self, data: memoryview) -> None:
+        """Send a frame with its length in front, at once: then it is known whether the client is
+        full."""
+        self.connection.send_framed(data)
+
+    def cut(self, reason: str) -> None:
+        """End the session."""
+        self._every.cut(self.number, reason)
+
 
 class Sessions:
     """All clients of a node. See the rules at the top of this module."""
@@ -145,8 +183,10 @@ class Sessions:
         counters: Counters,
         limits: Limits,
         warm_up: WarmUp,
+        fetching: Fetching,
     ) -> None:
         self.handle = handle
+        self.fetching = fetching
         self.warm_up = warm_up
         self.counters = counters
         self.limits = limits
@@ -192,6 +232,7 @@ class Sessions:
         if not session.is_told:
             session.send(Cut("", reason[:_REASON_CHARACTERS_MAX]))
         self._leaving.add(session)
+        self.fetching.left(number)
         session.connection.hang_up(reason)
         self.handle(say.ClientLeft(number))
 
@@ -212,6 +253,7 @@ class Sessions:
         if not self._leaving:
             self._all_left.set()
         if self._sessions.pop(session.number, None) is not None:
+            self.fetching.left(session.number)
             self.handle(say.ClientLeft(session.number))
 
     async def all_left(self) -> None:

@@ -79,6 +79,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     observe: Address | None = None
     #: Neighbour → where it listens for links.
     neighbours: Mapping[str, Address] = {}
+    #: Edge → where clients reach it, as far as that is known.
+    origins: Mapping[str, Address] = {}
     tls: Tls = Tls()
     timing: Timing = Timing()
     store: StoreOptions = StoreOptions()
@@ -112,8 +114,14 @@ def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeCo
         links=Address(here.listen_host, here.links_port) if neighbours else None,
         observe=Address(here.observe_host, here.observe_port),
         neighbours={peer: Address(at.host, at.links_port) for peer, at in neighbours.items()},
+        origins=_origins(file),
         tls=_tls(file, name),
     )
+
+
+def _origins(file: NetworkFile) -> dict[str, Address]:
+    edges = map(file.broker, file.network.edges)
+    return {each.name: Address(each.host, each.clients_port) for each in edges if each.clients_port}
 
 
 def _tls(file: NetworkFile, name: str) -> Tls:

@@ -4,8 +4,8 @@
     store.recovered                        what the broker finds when it starts
     store.append(…), put(…), sync(…)       as the core says; `listener.synced` answers
 
-All methods are for the event loop's thread. They only take note, and never wait: a writer and a
-reader thread do the work and tell the listener. Rules:
+All methods but `pieces` are for the event loop's thread. They only take note, and never wait: a
+writer and a reader thread do the work and tell the listener. Rules:
 
 1. `listener.synced(n)` is said when everything before `sync(n)` is on disk, and not earlier.
 2. What was neither synced nor lost may be there after a crash, as any beginning of the appends and
@@ -18,7 +18,7 @@ State: everything durable of a broker is in its directory (`directory`).
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +33,7 @@ from anabranch.store.files import DiskFile, OpenFile
 from anabranch.store.index import TimeOf
 from anabranch.store.log import LogOptions, SegmentedLog, record_time_ns
 from anabranch.store.reader import Reader
-from anabranch.store.reading import read_records
+from anabranch.store.reading import Piece, read_records
 from anabranch.store.segment import BODY_BYTES_MAX, segment_owner
 from anabranch.store.writer import Batch, Writer, WriterOptions
 
@@ -154,6 +154,12 @@ class Store:
     def read(self, request: int, first: int, last: int, bytes_max: int) -> None:
         """Read records from `first` on up to `last` or fewer, then tell them."""
         self._reader.ask(Read(request, first, last, bytes_max))
+
+    def pieces(self) -> Sequence[Piece]:
+        """What there is to read at this moment, for a thread of somebody else's (`bulk`).
+
+        What is not synced is among it."""
+        return self._log.pieces
 
     def forget(self, tick: int) -> None:
         """Records up to this tick may be deleted; all of them are synced."""

@@ -79,7 +79,7 @@ def _split(view: memoryview, bytes_max: int, frames_max: int) -> tuple[list[byte
         body = start + LENGTH_BYTES
         length = int.from_bytes(view[start:body])
         if not 0 < length <= bytes_max:
-            raise RemoteError(_bad_length(length, bytes_max))
+            raise RemoteError(bad_length(length, bytes_max))
         if available - body < length:
             break
         start = body + length
@@ -87,7 +87,8 @@ def _split(view: memoryview, bytes_max: int, frames_max: int) -> tuple[list[byte
     return frames, start
 
 
-def _bad_length(length: int, bytes_max: int) -> str:
+def bad_length(length: int, bytes_max: int) -> str:
+    """What is wrong with a length that no frame has."""
     if length == _HTTP:
         return "it answers with HTTP, as an observe port does; use the port for clients"
     if length.to_bytes(LENGTH_BYTES).startswith(_TLS_ALERT):

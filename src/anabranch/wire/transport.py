@@ -130,6 +130,11 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes_max = frame_bytes_max
         self._reader.allow(frame_bytes_max)
 
+    @property
+    def frame_bytes_max(self) -> int:
+        """How many bytes a frame may have."""
+        return self._frame_bytes_max
+
     def hand_over(self, owner: Owner) -> None:
         """Somebody else hears what happens from now on."""
         self._owner = owner
@@ -157,6 +162,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self.flush)
+
+    def send_framed(self, data: memoryview) -> None:
+        """Write a frame with its length in front, now, and without a copy: nobody else may change
+        these bytes any more."""
+        self.flush()
+        if self._transport is not None and not self._is_closed:
+            self.sent_bytes += len(data)
+            self._transport.write(data)
 
     def flush(self) -> None:
         """Write what was sent in this turn."""

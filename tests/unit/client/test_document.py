@@ -26,8 +26,11 @@ OUTPUT = {
 
 
 @pytest.fixture(scope="module")
-def network() -> Iterator[anabranch.Embedded]:
-    with anabranch.embedded() as running:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[anabranch.Embedded]:
+    file = tmp_path_factory.mktemp("document") / "single.toml"
+    # A log forgets at once what no subscription needs, unless it is told to keep it.
+    file.write_text('[network]\nname = "single"\n[tree]\na = []\n[options]\nkeep_s = 600.0\n')
+    with anabranch.embedded(file) as running:
         yield running
 
 
@@ -38,7 +41,7 @@ def at(network: anabranch.Embedded, text: str) -> str:
 
 def test_there_are_examples() -> None:
     assert len(BLOCKS) == 5
-    assert len(BLOCKING_BLOCKS) == 1
+    assert len(BLOCKING_BLOCKS) == 2
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == OUTPUT.keys()
 
 
@@ -57,8 +60,19 @@ def test_an_example_of_the_document_runs(
 def test_the_blocking_example_runs(
     network: anabranch.Embedded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exec(compile(at(network, BLOCKING_BLOCKS[0]), "CLIENT.md", "exec"), {})
+    exec(compile(at(network, BLOCKING_BLOCKS[1]), "CLIENT.md", "exec"), {})
     assert capsys.readouterr().out == "1\n2\n3\n4\n"
+
+
+def test_the_example_of_a_fetcher_runs(
+    network: anabranch.Embedded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with network.connect_blocking(name="feed") as client:
+        client.publish_many({"n": n} for n in range(5))
+    exec(compile(at(network, BLOCKING_BLOCKS[0]), "CLIENT.md", "exec"), {})
+    first, through, count, _ = map(int, capsys.readouterr().out.split())
+    assert (first, through) == (1, through)
+    assert count >= 5
 
 
 @pytest.mark.parametrize("name", OUTPUT)

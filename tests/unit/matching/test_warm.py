@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.matching.engine import numba_is_here
 
-#: A broker asks for no batches of decoded events.
+#: Only a fetch with a filter asks for batches, and loads that by itself.
 _NOT_FOR_BROKERS = {"answer_many"}
 _PROGRAM = """
 import sys

@@ -6,6 +6,7 @@ Brokers, publishers and subscribers are processes of their own on loopback, with
     b   origin ── relay ── edge with up to 200,000 subscriptions: events per second, CPU per event
     c   fan-out to 100 subscribers: deliveries per second, CPU per delivery
     d   relays killed and paused while events pass: time without a delivery; an idle broker
+    e   one broker's log read in bulk by one process: events per second, CPU per event
 
 `tree` and `flood` routing are measured in the same run, one after the other. Rules:
 
@@ -33,13 +34,15 @@ from anabranch.cli.bench.network_report import NetworkReport, NetworkSize, print
 from anabranch.cli.bench.tables import Steps, steps_on_stderr
 from anabranch.cli.output import console, print_json
 from anabranch.core.broker import RoutingName
+from anabranch.local.measuring.fetching import FetchFigures, FetchSize, measure_fetches
 from anabranch.local.measuring.flow import Flow, Load, Unmeasured, measure_flow
 from anabranch.local.measuring.latency import ChainLatency, LatencySize, measure_chain
 from anabranch.local.measuring.outage import Outage, OutageSize, measure_outage
 from anabranch.matching.warm import warm
 from anabranch.model.errors import LocalError
+from anabranch.store.bulk.warm import warm as warm_bulk
 
-PARTS = ("a", "b", "c", "d")
+PARTS = ("a", "b", "c", "d", "e")
 ROUTINGS: tuple[RoutingName, ...] = ("tree", "flood")
 #: For a look at whether everything works; too little to judge by.
 QUICK = NetworkSize(
@@ -49,6 +52,7 @@ QUICK = NetworkSize(
     events=1_000,
     passes=1,
     outage=OutageSize(kills=1, around=1.5),
+    fetch=FetchSize(events=20_000, passes=1),
 )
 
 Result = TypeVar("Result")
@@ -70,7 +74,7 @@ def network(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure a network of broker processes: latency, rates, CPU per event, outages."""
+    """Measure a network of broker processes: latency, rates, CPU per event, outages, reading."""
     parts = chosen(only)
     size = QUICK if quick else NetworkSize()
     if subscriptions:
@@ -117,11 +121,13 @@ def run(
     """The parts that were asked for, with each way to route."""
     # Brokers would compile the same kernels, all at once, while they are being measured.
     warm()
+    warm_bulk()
     measured = _Measuring(size, directory, steps, routings)
     chains = measured.chains() if "a" in parts else []
     flows = measured.flows() if "b" in parts else []
     fan_outs = measured.fan_outs() if "c" in parts else []
     outages = measured.outages() if "d" in parts else []
+    fetches = measured.fetches() if "e" in parts else None
     return NetworkReport(
         cores=os.cpu_count() or 1,
         system=platform.release(),
@@ -131,8 +137,9 @@ def run(
         flows=flows,
         fan_outs=fan_outs,
         outages=outages,
+        fetches=fetches,
         unmeasured=measured.unmeasured,
-        bars=verdicts(chains, flows, outages, measured.unmeasured),
+        bars=verdicts(chains, flows, outages, measured.unmeasured, fetches),
     )
 
 
@@ -186,6 +193,11 @@ class _Measuring:
         size = self._size.outage
         self._steps.begin("d: outages", len(self._routings))
         return [self._staged(partial(measure_outage, routing, size)) for routing in self._routings]
+
+    def fetches(self) -> FetchFigures:
+        """Part e."""
+        self._steps.begin("e: fetches", 1)
+        return self._staged(partial(measure_fetches, self._size.fetch))
 
     def _staged(self, measure: Callable[[Path], Coroutine[None, None, Result]]) -> Result:
         """Measure something in a directory of its own."""

@@ -7,7 +7,8 @@ take for an event, which does not depend on what else the machine does.
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from anabranch.cli.bench.bars import Verdict, at_most
+from anabranch.cli.bench.bars import Verdict, at_least, at_most
+from anabranch.local.measuring.fetching import FetchFigures
 from anabranch.local.measuring.flow import Flow, Load, Unmeasured
 from anabranch.local.measuring.latency import ChainLatency
 from anabranch.local.measuring.outage import Outage
@@ -25,6 +26,11 @@ FEW, MANY = 100, 200_000
 FALL_MAX = 2
 GAP_TIMEOUTS_MAX = 2
 IDLE_MB_MAX = 120
+FETCH_EVENTS = 200_000
+FETCH_TICKS_PER_S_MIN = 1_000_000
+#: Without a filter, and with one.
+FETCH_US_MAX = 0.5
+FETCH_FILTERED_US_MAX = 1.0
 _MB = 1_000_000
 #: What could not be measured is beyond every bar.
 _NEVER = float("inf")
@@ -38,6 +44,7 @@ def verdicts(
     flows: Sequence[Flow],
     outages: Sequence[Outage],
     unmeasured: Sequence[Unmeasured] = (),
+    fetches: FetchFigures | None = None,
 ) -> list[Verdict]:
     """Every bar that binds this run."""
     costs = {_key(flow.load): flow for flow in flows}
@@ -46,6 +53,7 @@ def verdicts(
         *(v for chain in chains if chain.routing == "tree" for v in _chain(chain)),
         *_flows(costs, failed),
         *(v for outage in outages if outage.routing == "tree" for v in _outage(outage)),
+        *(_fetches(fetches) if fetches is not None else ()),
     ]
 
 
@@ -92,3 +100,15 @@ def _outage(outage: Outage) -> Iterator[Verdict]:
         yield at_most(name, gap_s / outage.timeout_s, GAP_TIMEOUTS_MAX)
     largest = max(outage.idle_resident_bytes.values())
     yield at_most("idle broker, MB resident", largest / _MB, IDLE_MB_MAX)
+
+
+def _fetches(fetches: FetchFigures) -> Iterator[Verdict]:
+    if fetches.size.events < FETCH_EVENTS:
+        return
+    for cost in fetches.costs:
+        if not cost.filter:
+            yield at_least("fetch, ticks per second", cost.ticks_per_s, FETCH_TICKS_PER_S_MIN)
+            name = "fetch, broker's CPU µs per event"
+            yield at_most(name, cost.broker_us_per_event, FETCH_US_MAX)
+    filtered = max(cost.broker_us_per_event for cost in fetches.costs if cost.filter)
+    yield at_most("the same with a filter", filtered, FETCH_FILTERED_US_MAX)

@@ -9,6 +9,7 @@ from rich.table import Table
 from anabranch.cli.bench.bars import Verdict
 from anabranch.cli.bench.tables import verdicts_table
 from anabranch.core.broker import RoutingName
+from anabranch.local.measuring.fetching import FetchFigures, FetchSize
 from anabranch.local.measuring.flow import Flow, Load, Service, Unmeasured
 from anabranch.local.measuring.latency import ChainLatency, LatencySize, Spread
 from anabranch.local.measuring.outage import Outage, OutageSize
@@ -28,6 +29,7 @@ class NetworkSize(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 10_000
     passes: int = 4
     outage: OutageSize = OutageSize()
+    fetch: FetchSize = FetchSize()
 
     def loads(self, routings: Sequence[RoutingName]) -> list[Load]:
         """What part b asks of the network."""
@@ -73,6 +75,8 @@ class NetworkReport(msgspec.Struct, frozen=True, kw_only=True):
     flows: list[Flow]
     fan_outs: list[Flow]
     outages: list[Outage]
+    #: None: not asked for.
+    fetches: FetchFigures | None = None
     unmeasured: list[Unmeasured]
     bars: list[Verdict]
 
@@ -88,6 +92,8 @@ def print_report(report: NetworkReport, console: Console) -> None:
         console.print(_flows_table("every subscription matches every event", report.fan_outs))
     if report.outages:
         console.print(_outages_table(report.outages))
+    if report.fetches is not None:
+        console.print(_fetches_table(report.fetches))
     for each in report.unmeasured:
         load = each.load
         what = f"{load.routing}, {load.service}, {load.subscriptions:,} subscriptions"
@@ -183,5 +189,25 @@ def _outages_table(outages: Sequence[Outage]) -> Table:
             f"{max(resident.values()) / _MB:.0f}",
             f"{min(resident.values()) / _MB:.0f}",
             f"{outage.idle_cpu_share:.1%}",
+        )
+    return table
+
+
+def _fetches_table(fetches: FetchFigures) -> Table:
+    table = _table(
+        f"a log of {fetches.size.events:,} events of {fetches.event_bytes} bytes, read in bulk",
+        "filter",
+        "rows",
+        "ticks/s, wall",
+        "broker µs per event",
+        "reader µs per event",
+    )
+    for cost in fetches.costs:
+        table.add_row(
+            cost.filter or "none",
+            f"{cost.rows:,}",
+            f"{cost.ticks_per_s:,.0f}",
+            f"{cost.broker_us_per_event:.2f}",
+            f"{cost.reader_us_per_event:.2f}",
         )
     return table

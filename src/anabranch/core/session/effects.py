@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.model.client_frames import AnyClientFrame, Code
+from anabranch.model.client_frames import AnyClientFrame, Code, Described, Fetched, Refused
 
 StartKind = Literal["now", "beginning", "tick", "time", "resume"]
 
@@ -192,6 +192,12 @@ class TellStagingRefused(TellOfBatch, frozen=True):
     final: bool
     #: As in the frame `Refused`.
     code: Code = ""
+
+
+class TellAnswer(SessionEffect, frozen=True):
+    """The broker answers a question about its log."""
+
+    answer: Described | Fetched | Refused
 
 
 SessionEffects = list[SessionEffect]

@@ -9,7 +9,8 @@ A session is for one broker and for any number of connections to it, one after t
 calls of the application, frames of the broker and the passing of time, and returns effects
 (`effects`). Its parts are independent: `publishing` says how events are published exactly once,
 `subscribing` how matches are delivered exactly once, `staging` how batches are committed exactly
-once; their rules are the promises.
+once; their rules are the promises. Beside them, `fetching` reads the broker's log, and promises
+nothing that outlives a connection.
 
 Moving to another broker: the subscriptions go at once,
 
@@ -34,6 +35,7 @@ from anabranch.core.session.effects import (
     StartKind,
     TellCut,
 )
+from anabranch.core.session.fetching import Fetching
 from anabranch.core.session.publishing import Publishing
 from anabranch.core.session.staging import Staging
 from anabranch.core.session.subscribing import Subscribing
@@ -45,6 +47,8 @@ from anabranch.model.client_frames import (
     Connect,
     Cut,
     Deliver,
+    Described,
+    Fetched,
     PublishRefused,
     Quality,
     Refused,
@@ -83,6 +87,7 @@ class Session:
         self._subscribing = Subscribing(options)
         #: Chunks and commits; see there.
         self.staging = Staging(options, limits)
+        self._fetching = Fetching()
 
     # -- publishing -----------------------------------------------------------------------------
 
@@ -175,6 +180,19 @@ class Session:
         """Take a durable subscription out of this session, for another one to take over."""
         return self._subscribing.let_go(name)
 
+    # -- reading the broker's log ---------------------------------------------------------------
+
+    def describe(self) -> tuple[int, SessionEffects]:
+        """Ask what the broker's stream holds. `TellAnswer` follows, with the number given here,
+        unless the connection is lost before."""
+        return self._fetching.describe()
+
+    def fetch(
+        self, first: int, last: int, filter_text: str, bytes_max: int
+    ) -> tuple[int, SessionEffects]:
+        """Ask for some of its events; likewise."""
+        return self._fetching.fetch(first, last, filter_text, bytes_max)
+
     # -- the connection -------------------------------------------------------------------------
 
     @property
@@ -198,6 +216,7 @@ class Session:
         self._is_connected = False
         self._publishing.disconnected()
         self.staging.disconnected()
+        self._fetching.disconnected()
         return self._subscribing.disconnected()
 
     def frame(self, now: float, frame: AnyClientFrame) -> SessionEffects:
@@ -221,6 +240,10 @@ class Session:
                 return self.staging.committed(frame)
             case Refused() if self.staging.is_own(frame.request):
                 return self.staging.refused(now, frame)
+            case Described() | Fetched():
+                return self._fetching.answered(frame)
+            case Refused() if self._fetching.is_own(frame.request):
+                return self._fetching.answered(frame)
             case Refused():
                 return self._subscribing.refused(frame)
             case Cut(subscription=""):

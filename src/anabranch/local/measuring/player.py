@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
+from anabranch.client.bulk import Fetcher
 from anabranch.client.client import Client
 from anabranch.client.connecting import connect
 from anabranch.client.subscription import Subscription
@@ -71,6 +72,8 @@ class Player:
             return say.Figures((silence / 1e9,))
         if isinstance(task, say.Probe):
             return await self._probe(task)
+        if isinstance(task, say.Fetch):
+            return _fetched(task)
         if isinstance(task, say.Join):
             await self._join(task)
         elif isinstance(task, say.Subscribe):
@@ -193,6 +196,18 @@ class Player:
             "volume": _VOLUME,
             "sent": time.monotonic_ns(),
         }
+
+
+def _fetched(task: say.Fetch) -> say.Done:
+    """Read a stream as a task of a data pipeline does, which has nothing else to do meanwhile."""
+    begin, rows, through = time.perf_counter(), 0, 0
+    with Fetcher(task.address) as fetcher:
+        for fetched in fetcher.fetch(1, task.last, filter=task.filter):
+            rows += fetched.count
+            through = fetched.through
+    if through != task.last:
+        raise LocalError(f"the stream ended at tick {through:,}, before {task.last:,}")
+    return say.Done(time.perf_counter() - begin, rows)
 
 
 def _chunks(numbers: list[int], size: int) -> Iterator[list[int]]:

@@ -72,7 +72,16 @@ class Probe(Task, frozen=True, tag=True):
     stream: str
 
 
-AnyTask = Join | Subscribe | Publish | Await | TakeLatencies | TakeSilence | Probe
+class Fetch(Task, frozen=True, tag=True):
+    """Read the stream of the broker there in bulk, up to this tick, and count the events."""
+
+    address: str
+    last: int
+    #: "": all of them.
+    filter: str = ""
+
+
+AnyTask = Join | Subscribe | Publish | Await | TakeLatencies | TakeSilence | Probe | Fetch
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):

@@ -6,6 +6,7 @@ import pytest
 
 from anabranch.cli.bench.bars import Verdict
 from anabranch.cli.bench.network_bars import verdicts
+from anabranch.local.measuring.fetching import FetchCost, FetchFigures, FetchSize
 from anabranch.local.measuring.flow import Flow, Load, Service, Unmeasured
 from anabranch.local.measuring.latency import ChainLatency, Delivery, Spread
 from anabranch.local.measuring.outage import Outage
@@ -97,3 +98,24 @@ def test_what_could_not_be_measured_misses_its_bars() -> None:
     failed = [Unmeasured(load, "too slow") for load in loads]
     found = verdicts([], [flow("durable", 100)], [], failed)
     assert [verdict.met for verdict in found] == [False, False]
+
+
+def test_fetches_are_judged_with_and_without_a_filter_at_their_size() -> None:
+    costs = [
+        FetchCost(
+            filter=text,
+            rows=1,
+            ticks_per_s=2e6,
+            broker_us_per_event=us,
+            reader_us_per_event=9.0,
+        )
+        for text, us in (("", 0.6), ("price > 0", 0.9), ("symbol = 'S7'", 0.4))
+    ]
+    found = FetchFigures(size=FetchSize(), event_bytes=100, costs=costs)
+    assert met(verdicts([], [], [], (), found)) == {
+        "fetch, ticks per second": True,
+        "fetch, broker's CPU µs per event": False,
+        "the same with a filter": True,
+    }
+    small = msgspec.structs.replace(found, size=FetchSize(events=10))
+    assert verdicts([], [], [], (), small) == []

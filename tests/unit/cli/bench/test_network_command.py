@@ -12,6 +12,7 @@ from anabranch.cli.bench import app
 from anabranch.cli.bench.network import ROUTINGS, chosen, counts, run
 from anabranch.cli.bench.network_report import NetworkReport, NetworkSize, print_report
 from anabranch.cli.bench.tables import Steps
+from anabranch.local.measuring.fetching import FetchSize
 from anabranch.local.measuring.flow import Load
 from anabranch.local.measuring.latency import LatencySize
 from anabranch.local.measuring.outage import OutageSize
@@ -24,12 +25,13 @@ TINY = NetworkSize(
     events=300,
     passes=1,
     outage=OutageSize(kills=1, around=1.5),
+    fetch=FetchSize(events=2_000, passes=1),
 )
 
 
 @pytest.fixture(scope="module")
 def report() -> NetworkReport:
-    return run(("a", "b", "c", "d"), TINY, None, Steps(Progress(disable=True)), ("tree",))
+    return run(("a", "b", "c", "d", "e"), TINY, None, Steps(Progress(disable=True)), ("tree",))
 
 
 @pytest.mark.slow
@@ -38,6 +40,9 @@ def test_every_part_is_measured(report: NetworkReport) -> None:
     assert [flow.load.service for flow in report.flows] == ["durable", "best-effort"]
     assert [flow.load.matches for flow in report.fan_outs] == [3]
     assert [len(outage.killed_gaps_s) for outage in report.outages] == [1]
+    assert report.fetches is not None
+    assert [cost.rows for cost in report.fetches.costs] == [2_000, 2_000, 20]
+    assert min(cost.broker_us_per_event for cost in report.fetches.costs) > 0
     assert report.unmeasured == []
 
 
@@ -67,7 +72,13 @@ def test_the_report_prints_every_table(report: NetworkReport) -> None:
     with console.capture() as captured:
         console.quiet = False
         print_report(report, console)
-    for words in ("delivery latency", "one match per event", "time without a delivery", "Bars"):
+    for words in (
+        "delivery latency",
+        "one match per event",
+        "time without a delivery",
+        "in bulk",
+        "Bars",
+    ):
         assert words in captured.get()
 
 
@@ -98,7 +109,7 @@ def test_parts_are_measured_in_their_order() -> None:
     assert counts("100,10000") == (100, 10_000)
 
 
-@pytest.mark.parametrize("wrong", ["e", "", "a,,b"])
+@pytest.mark.parametrize("wrong", ["f", "", "a,,b"])
 def test_an_unknown_part_is_refused(wrong: str) -> None:
     with pytest.raises(typer.BadParameter, match="there is no part"):
         chosen(wrong)

@@ -1,0 +1,1 @@
+"""The kernels of reading in bulk. `entries` and `rows` have what Python calls."""

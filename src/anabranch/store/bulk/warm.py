@@ -1,0 +1,40 @@
+"""Compile the kernels of reading in bulk, and fill the cache on disk.
+
+    python -m anabranch.store.bulk.warm
+
+The first fetch on a machine compiles them, which takes some ten seconds; afterwards they are loaded
+from the cache beside the package. Scripts run this once before anything is timed. Without numba
+there is nothing to do.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+from anabranch.core.records import EventRecord, encode_record
+from anabranch.model.encoding import encode_event
+from anabranch.model.event import Event
+from anabranch.model.header import EventId
+from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.store.bulk.slicer import Slicer
+from anabranch.store.bulk.slices import Wanted
+from anabranch.store.log import SegmentedLog
+
+
+def warm() -> float:
+    """Run every kernel once; returns the seconds it took."""
+    begin = time.perf_counter()
+    body = encode_event(Event({"number": 1, "text": "x"}, id=EventId("warm", 1, 1)))
+    wanted = Wanted(first=1, last=1, client="warm", now_ns=0, bytes_max=1)
+    with tempfile.TemporaryDirectory() as directory:
+        log = SegmentedLog(Path(directory))
+        log.append([encode_record(EventRecord(0, body))])
+        slicer = Slicer(DEFAULT_LIMITS)
+        for text in ("", "number > 0 AND text = 'x'"):
+            assert slicer.read(log.pieces, wanted, 1, text).count == 1
+        log.close()
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    print(f"kernels of reading in bulk ready after {warm():.1f} s")
