@@ -1,8 +1,9 @@
 """What `anabranch status` shows of the brokers that were asked.
 
 First a table of brokers. Then, as far as there is anything: the links of each broker, the vector
-that the newest tick of each stream carries, the durable subscriptions that are farthest behind, and
-at the end whatever is not as it should be. Nothing of it is wider than the screen.
+that the newest tick of each stream carries, what is staged and which batches are under way, the
+durable subscriptions that are farthest behind, and at the end whatever is not as it should be.
+Nothing of it is wider than the screen.
 
 A vector says for every edge which version of its interest the stream's newest tick was routed with;
 only the counters are shown, with a `*` if they are of an earlier life of the edge than others know.
@@ -65,6 +66,8 @@ def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
     links = [line for each in told for line in _links(each, width, indent)]
     parts += _section("links", links)
     parts += _section("vectors", list(_vectors(told, width, indent)))
+    batches = [line for each in told for line in _batches(each, width, indent)]
+    parts += _section("batches", batches)
     parts += _durable(told, width)
     troubles = [line for each in asked for line in _troubles(each)]
     return parts + _section("to be looked at", [f"  {line}" for line in troubles])
@@ -123,6 +126,17 @@ def _link(link: LinkStatus) -> str:
         full = "full, " if link.is_full else ""
         return f"{link.peer} ({full}{size(link.waiting_bytes)} queued)"
     return link.peer
+
+
+def _batches(status: Status, width: int, indent: int) -> list[str]:
+    staging = status.staging
+    if staging is None or not (staging.sinks or staging.tokens):
+        return []
+    words = [f"sinks={staging.sinks}", f"staged={staging.tokens} ({size(staging.size_bytes)})"]
+    words += [f"{each.sink}:{each.batch} {each.written}/{each.events}" for each in staging.batches]
+    left_out = staging.under_way - len(staging.batches)
+    more = [f"and {left_out} more"] if left_out else []
+    return folded(f"  {status.broker}", words + more, width, indent)
 
 
 # -- vectors and subscriptions ---------------------------------------------------------------------

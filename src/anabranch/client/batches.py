@@ -6,20 +6,23 @@
 Any number of clients stage events, each with tokens of its own; one commits. Rules:
 
 1. A token is used by one attempt to stage something, and by no other: whoever tries again takes a
-   new one. What nobody commits is dropped by the broker after a while.
+   new one. What nobody commits is dropped by the broker after a while; of an attempt that fails
+   here, it is told at once.
 2. A sink belongs to one broker, and so does everything that is staged for it: the one that this
    client publishes at (`client.origin`). `at` says which one it must be. While a call waits, the
-   client stays with that broker, and repeats itself over every reconnect.
+   client stays with that broker, and repeats itself over every reconnect. Where a batch of a sink
+   was asked for, and not refused, this client commits to that sink and nowhere else.
 3. Calls wait for `timeout`, and for `batch_within_s` if that is not given. What is refused for the
    time being is tried again for as long.
 4. A commit that was not answered is repeated, by this program or its successor, with the same sink,
    query and batch, and with any tokens: the batch is there once, and the answer says whether it was
    known.
-5. Chunks of a token leave in order; at most `_OPEN_MAX` requests of a client are on their way.
-   Events are taken from the iterable as there is room for them, so it need not be in memory as a
-   whole.
+5. Chunks of a token leave in order; at most `_OPEN_MAX` of a client are on their way, and as many
+   commits beside them: where nothing more can be staged, a commit is what makes room. Events are
+   taken from the iterable as there is room for them, so it need not be in memory as a whole.
+6. Every frame fits into those of the broker, which says in its greeting how large they may be.
 
-State: who waits for which answer; lost with the process.
+State: who waits for which answer, and which sink is where; lost with the process.
 """
 
 import asyncio
@@ -42,16 +45,23 @@ from anabranch.core.session.effects import (
     TellStagingRefused,
 )
 from anabranch.core.session.staging import Staging
+from anabranch.model.client_frames import BUSY
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event
+from anabranch.model.frames import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name, check_optional_name
 from anabranch.model.values import INT_MAX, Value
 
-#: What one chunk holds, and requests that are on their way.
+#: What one chunk holds, and chunks that are on their way; commits likewise.
 _CHUNK_EVENTS = 256
 _CHUNK_BYTES = 1_048_576
 _OPEN_MAX = 16
+#: Tokens that are discarded with one frame.
+_DISCARDED_MAX = 128
+#: What a frame takes beside its tokens, and each of these beside its characters.
+_FRAMING_BYTES = 1_024
+_NAME_FRAMING_BYTES = 5
 _OTHER_BROKER = "other-broker"
 
 Attributes = Event | Mapping[str, Value]
@@ -117,7 +127,10 @@ class Batches:
         self._options = options
         self._limits = limits
         self._advertisements = advertisements
-        self._room = asyncio.Semaphore(_OPEN_MAX)
+        self._chunk_room = asyncio.Semaphore(_OPEN_MAX)
+        self._commit_room = asyncio.Semaphore(_OPEN_MAX)
+        #: Sink → the broker that was asked for a batch of it.
+        self._brokers: dict[str, str] = {}
         self._calls: list[_Call] = []
         self._closed: ClosedError | None = None
 
@@ -128,16 +141,27 @@ class Batches:
     ) -> int:
         """Stage all of these events; how many there are."""
         check_name(token, "token", self._limits.name_bytes_max)
-        count = index = 0
         words = (f"staging {token!r}", "stage it anew with another token")
         async with self._call(words, within_s, at) as call:
-            staging = call.origin.session.staging
-            for chunk, is_last in self._chunks(staging, events):
-                await self._wait_for_room(call)
-                self._ask(call, *staging.stage(token, index, chunk, is_last))
-                count, index = count + len(chunk), index + 1
-            while call.promises:
-                await call.next()
+            try:
+                return await self._stage(call, token, events)
+            except BaseException as error:
+                # A part of it is of no use, and others wait for its room. But of two attempts with
+                # one token, the one that is refused, without a code, leaves it to the other.
+                if not isinstance(error, BatchRefusedError) or error.code:
+                    self._discard(call.origin, (token,))
+                raise
+
+    async def _stage(self, call: _Call, token: str, events: Iterable[Attributes]) -> int:
+        staging, room = call.origin.session.staging, self._chunk_room
+        bytes_max = min(_CHUNK_BYTES, call.origin.frame_bytes_max // 2)
+        count = 0
+        for index, (chunk, is_last) in enumerate(self._chunks(staging, events, bytes_max)):
+            await self._wait_for_room(call, room)
+            self._ask(call, room, *staging.stage(token, index, chunk, is_last))
+            count += len(chunk)
+        while call.promises:
+            await call.next()
         return count
 
     async def commit(
@@ -158,9 +182,18 @@ class Batches:
         names = self._names(tokens)
         words = (f"batch {batch} of {sink!r}", "commit it again")
         async with self._call(words, within_s, at) as call:
-            await self._wait_for_room(call)
-            self._ask(call, *call.origin.session.staging.commit(sink, query, batch, names))
-            answer = await call.next()
+            self._check_commit(call, sink, names)
+            room, is_new = self._commit_room, sink not in self._brokers
+            await self._wait_for_room(call, room)
+            self._ask(call, room, *call.origin.session.staging.commit(sink, query, batch, names))
+            self._brokers[sink] = call.origin.broker
+            try:
+                answer = await call.next()
+            except BatchRefusedError:
+                if is_new:
+                    # It was asked in vain, and has begun nothing there.
+                    self._brokers.pop(sink, None)
+                raise
         assert isinstance(answer, TellCommitted)
         return Batch(
             sink=sink,
@@ -173,8 +206,25 @@ class Batches:
 
     def discard(self, tokens: Iterable[str]) -> None:
         """Tell the broker that nobody will commit these."""
-        origin = self._origin("the discarding", "")
-        origin.perform(origin.session.staging.discard(self._names(tokens)))
+        self._discard(self._origin("the discarding", ""), self._names(tokens))
+
+    def _discard(self, origin: Uplink, names: tuple[str, ...]) -> None:
+        for first in range(0, len(names), _DISCARDED_MAX):
+            some = names[first : first + _DISCARDED_MAX]
+            origin.perform(origin.session.staging.discard(some))
+
+    def _check_commit(self, call: _Call, sink: str, names: tuple[str, ...]) -> None:
+        broker, there = call.origin.broker, self._brokers.get(sink)
+        if there not in {None, broker}:
+            reason = f"the sink is at {there!r}, and the client at {broker!r}; a batch would be at"
+            raise BatchRefusedError(call.what, f"{reason} both of them", _OTHER_BROKER)
+        size = _FRAMING_BYTES + sum(len(name.encode()) + _NAME_FRAMING_BYTES for name in names)
+        if len(names) > ITEMS_MAX or size > call.origin.frame_bytes_max:
+            bytes_max = call.origin.frame_bytes_max
+            raise LocalError(
+                f"{len(names)} tokens of {size} bytes are too many for one commit: {ITEMS_MAX}, or"
+                f" {bytes_max} bytes, can be named; stage more with each"
+            )
 
     def _names(self, tokens: Iterable[str]) -> tuple[str, ...]:
         if isinstance(tokens, str):
@@ -185,7 +235,7 @@ class Batches:
         return names
 
     def _chunks(
-        self, staging: Staging, events: Iterable[Attributes]
+        self, staging: Staging, events: Iterable[Attributes], bytes_max: int
     ) -> Iterator[tuple[list[bytes], bool]]:
         """The events as drafts, in chunks; whether each is the last."""
         chunk: list[bytes] = []
@@ -194,7 +244,7 @@ class Batches:
             event = compose(attributes, self._limits)
             self._advertisements.check(event)
             draft = staging.draft(event, time.time_ns(), f"event {place}")
-            if chunk and (len(chunk) >= _CHUNK_EVENTS or size + len(draft) > _CHUNK_BYTES):
+            if chunk and (len(chunk) >= _CHUNK_EVENTS or size + len(draft) > bytes_max):
                 yield chunk, False
                 chunk, size = [], 0
             chunk.append(draft)
@@ -234,19 +284,21 @@ class Batches:
         finally:
             self._end(call)
 
-    async def _wait_for_room(self, call: _Call) -> None:
+    async def _wait_for_room(self, call: _Call, room: asyncio.Semaphore) -> None:
         """Wait until another request may be on its way; raise what has failed meanwhile."""
         while call.promises and next(iter(call.promises.values())).done():
             await call.next()
-        await self._room.acquire()
+        await room.acquire()
         if self._roaming.origin is not call.origin:
-            self._room.release()
+            room.release()
             reason = f"the client has left {call.origin.broker!r}, where the rest is"
             raise BatchRefusedError(call.what, reason, _OTHER_BROKER)
 
-    def _ask(self, call: _Call, request: int, effects: SessionEffects) -> None:
+    def _ask(
+        self, call: _Call, room: asyncio.Semaphore, request: int, effects: SessionEffects
+    ) -> None:
         promise: _Promise = asyncio.get_running_loop().create_future()
-        promise.add_done_callback(lambda _: self._room.release())
+        promise.add_done_callback(lambda _: room.release())
         call.promises[request] = promise
         call.origin.perform(effects)
 
@@ -272,7 +324,8 @@ class Batches:
                 promise.set_result(answer)
             elif answer.final:
                 promise.set_exception(BatchRefusedError(call.what, answer.reason, answer.code))
-            else:
+            elif answer.code == BUSY or not call.refusal:
+                # That a chunk lacks those before it follows from this, and explains nothing.
                 call.refusal = answer.reason
 
     def abandon(self, uplink: Uplink, reason: str) -> None:

@@ -11,15 +11,19 @@ thread, so it can be used in a process that forks or has a loop of its own. Rule
 1. A stream is read at its origin. Any broker of the network says where that is; so any address does
    as long as one broker answers. Where nobody knows an address of the origin, it has to be given.
 2. Answers are in the order of ticks and together without a gap, up to the last tick that was asked
-   for, or the head. While the program deals with one answer, the next is on its way.
+   for, or the head. While the program deals with one answer, the next is on its way, if no more
+   than `fetches_max` are.
 3. A connection that breaks is made again, and what was not answered is asked again: the log does
    not change. If that does not help for `patience_s`, it is a `ConnectError`.
 4. A refusal of the broker, or a stream that does not exist, is an error at once.
-5. One thread at a time. A fetcher cannot be pickled; make it where it is used.
+5. One thread at a time, and one process: make a fetcher where it is used. Whatever interrupts a
+   call ends the connection, on which something may have been read in part, and the next call makes
+   another.
 
 State: a connection. Losing it costs nothing but asking again.
 """
 
+import os
 import random
 import secrets
 import time
@@ -36,7 +40,7 @@ from anabranch.client.fetching import (
     FETCH_BYTES,
     TICK_MAX,
     Answer,
-    check_range,
+    check_question,
     filter_text,
     refusal,
 )
@@ -87,6 +91,7 @@ class Fetcher:
         self._patience_s = patience_s
         self._options = options
         self._limits = limits
+        self._process = os.getpid()
         #: Where the origin was found.
         self._found: Address | None = None
         self._plug: Plug | None = None
@@ -112,7 +117,7 @@ class Fetcher:
     ) -> Iterator[Fetched]:
         """Events of the stream from the first to the last tick, or up to the head: those that
         match, and that this client may have. `through` of each piece says how far it goes."""
-        check_range(first, last)
+        check_question(first, last, bytes_max)
         return self._pieces(first, last, filter_text(filter, self._limits), bytes_max)
 
     def _pieces(self, first: int, last: int, text: str, bytes_max: int) -> Iterator[Fetched]:
@@ -153,12 +158,18 @@ class Fetcher:
     # -- asking ---------------------------------------------------------------------------------
 
     def _begin(self, ask: _Ask) -> int | None:
-        """Ask, if there is a connection; the number of the request if it was sent."""
+        """Ask, if that can be at once; the number of the request if it was sent."""
+        # All before it may be unanswered, and one that is waited for must find a place.
+        if self._plug is None or len(self._answers) >= self._limits.fetches_max - 1:
+            return None
         try:
-            return None if self._plug is None else self._sent(ask, self._plug)
+            return self._sent(ask, self._plug)
         except ConnectError:
             self._hang_up()
             return None
+        except BaseException:
+            self._hang_up()
+            raise
 
     def _sent(self, ask: _Ask, plug: Plug) -> int:
         request, effects = ask(self._session)
@@ -170,6 +181,8 @@ class Fetcher:
 
     def _answer(self, ask: _Ask, request: int | None) -> Answer:
         """What the broker says to a request that was sent, or is to be sent, perhaps again."""
+        if os.getpid() != self._process:
+            raise LocalError("this fetcher is that of another process; make one in each of them")
         deadline = float("inf")
         attempt = 0
         while True:
@@ -187,6 +200,9 @@ class Fetcher:
                 self._pause(attempt, deadline)
                 attempt += 1
                 continue
+            except BaseException:
+                self._hang_up()
+                raise
             if isinstance(answer, Refused):
                 raise refusal(answer)
             return answer
@@ -205,7 +221,6 @@ class Fetcher:
 
     def _cut(self, cut: TellCut) -> ConnectError | ClosedError:
         if cut.code == REPLACED:
-            self._hang_up()
             return ClosedError(
                 f"another client called {self.name!r} has connected; give each its own name"
             )

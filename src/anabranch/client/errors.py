@@ -100,7 +100,8 @@ class BatchRefusedError(ClientError):
     def __init__(self, what: str, reason: str, code: str) -> None:
         super().__init__(f"{what} was refused: {reason}")
         self.reason = reason
-        #: `unknown-token`, `other-query`, `other-batch`, `departing`, `other-broker`, or "".
+        #: `unknown-token`, `too-large`, `other-query`, `other-batch`, `departing`, `other-broker`,
+        #: or "".
         self.code = code
 
 

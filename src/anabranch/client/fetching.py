@@ -12,14 +12,17 @@ where the origins of the other streams are. Rules:
    The last one ends with the last tick that was asked for, or at the head.
 2. While the application deals with one answer, the next is on its way.
 3. A lost connection is waited for, up to `connect_within_s`, and the question is asked again. If
-   the client is at another broker by then, there is nothing to go on with: `FetchCutError`.
-4. At most `fetches_max` questions are under way.
+   the client is at another broker by then, there is nothing to go on with: `FetchCutError`. Nor is
+   there if connections are lost again and again for that long: a `ConnectError`.
+4. At most `fetches_max` questions are under way. One that nobody waits for any more counts until it
+   is answered, because the broker counts it too.
 
 State: who waits for which answer. Lost with the process.
 """
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable
 
 from anabranch.client.errors import (
@@ -44,6 +47,8 @@ from anabranch.model.limits import Limits
 FETCH_BYTES = 1024 * 1024
 #: The last tick there can be: everything up to the head.
 TICK_MAX = 1 << 62
+#: What can be asked for at once.
+_BYTES_CEILING = 1 << 31
 
 Answer = Described | Fetched
 _Ask = Callable[[Session], tuple[int, SessionEffects]]
@@ -60,8 +65,10 @@ def filter_text(filter: str | FilterSource, limits: Limits) -> str:
     return str(Filter.parse(filter, limits)) if filter else ""
 
 
-def check_range(first: int, last: int) -> None:
-    """Ticks that make sense."""
+def check_question(first: int, last: int, bytes_max: int) -> None:
+    """Ticks and sizes that make sense; a broker hangs up on whoever asks for others."""
+    if not 1 <= bytes_max <= _BYTES_CEILING:
+        raise LocalError(f"bytes_max is {bytes_max}; it must be between 1 and {_BYTES_CEILING:,}")
     if not 1 <= first <= TICK_MAX or not first - 1 <= last <= TICK_MAX:
         raise LocalError(f"ticks {first} to {last} are no range; ticks begin with 1")
 
@@ -97,7 +104,7 @@ class Fetches:
         self, first: int, last: int, filter: str | FilterSource, bytes_max: int
     ) -> AsyncIterator[Fetched]:
         """Events of the stream of the client's broker."""
-        check_range(first, last)
+        check_question(first, last, bytes_max)
         text = filter_text(filter, self._limits)
         broker = (await self._uplink("")).broker
         coming: asyncio.Task[Fetched] | None = self._coming(broker, first, last, text, bytes_max)
@@ -133,21 +140,38 @@ class Fetches:
     # -- asking ---------------------------------------------------------------------------------
 
     async def _answer(self, ask: _Ask, broker: str) -> Answer:
-        """What the broker says, however often it has to be asked."""
-        async with self._places:
-            while True:
-                uplink = await self._uplink(broker)
-                request, effects = ask(uplink.session)
-                key = uplink, request
-                answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-                self._waiting[key] = answer
-                uplink.perform(effects)
-                try:
-                    return await answer
-                except _LostError:
-                    continue
-                finally:
-                    self._waiting.pop(key, None)
+        """What the broker says, if need be to a question that is asked again."""
+        within_s, deadline = self._options.connect_within_s, math.inf
+        while True:
+            answer = await self._asked(ask, broker)
+            try:
+                # Whoever gives up waiting does not take the question back.
+                return await asyncio.shield(answer)
+            except _LostError:
+                now = asyncio.get_running_loop().time()
+                deadline = min(deadline, now + within_s)
+                if now >= deadline:
+                    raise ConnectError(
+                        f"the connection was lost again and again for {within_s:g} s:"
+                        f" {self._roaming.problems()}"
+                    ) from None
+
+    async def _asked(self, ask: _Ask, broker: str) -> "asyncio.Future[Answer]":
+        """Ask, when there is a place and a connection; the place is free again with the answer."""
+        await self._places.acquire()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: self._places.release())
+        try:
+            uplink = await self._uplink(broker)
+            request, effects = ask(uplink.session)
+            key = uplink, request
+            self._waiting[key] = answer
+            answer.add_done_callback(lambda _: self._waiting.pop(key, None))
+            uplink.perform(effects)
+        except BaseException:
+            answer.cancel()
+            raise
+        return answer
 
     async def _uplink(self, broker: str) -> Uplink:
         """The connection to the home, which has to be this broker if one is named."""

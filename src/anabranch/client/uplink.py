@@ -95,6 +95,11 @@ class Uplink:
         return self.broker == broker and not self.is_spent
 
     @property
+    def frame_bytes_max(self) -> int:
+        """What the broker takes at once, as far as it has ever said so."""
+        return self._limits.frame_bytes_max
+
+    @property
     def connected_for_s(self) -> float:
         """How long the present or last connection has been there."""
         return self._loop.time() - self._connected_at

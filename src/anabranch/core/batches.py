@@ -13,22 +13,28 @@ on with every intent it finds, and what is in the log already is known by its id
 2. Events go through the intake, at most `slice_events_max` and about `SLICE_BYTES_MAX` at a time,
    the next ones when these are synced; so other publishers go on, and a batch keeps its order among
    their events. Where the intake has no room, it is tried again after `AGAIN_S`.
-3. When all are synced, whoever waits is told. Then the row is put as done, and after it the chunks
-   are deleted: a crash keeps puts in their order, so an intent that is there has its chunks, or all
-   its events are in the log. Chunks that a crash left behind are swept at the start.
+3. When all are synced, whoever waits is told. Then the row is put as done, after it the chunks are
+   deleted, and at last the row forgets its tokens: a crash keeps puts in their order, so an intent
+   that is there has its chunks, or all its events are in the log. Chunks that a crash left behind
+   are swept at the start. A sink that is idle takes the same room whatever it has written.
 4. Batches of a sink ascend, one at a time. A commit of the batch under way waits for the same
    answer as those before; one of a batch that is over is told so. Tokens that it names and that
    are in no batch are dropped. A higher batch while one is under way is refused, and so is another
-   query than the one that the sink began with.
+   query than the one that the sink began with. What a lower batch is told rests on the intent, so
+   nobody is told before that is on disk.
 5. A refused commit changes nothing.
 6. A sink has its name for itself: nobody publishes under it, and a name under which somebody has
    published cannot be a sink.
 7. A broker that departs begins no batch, but ends those it intends to write.
+8. Whoever knows a token may commit or discard it, and whoever knows sink and query may commit: the
+   tasks, the driver and its successor are clients of different names.
 
-State: intents are in the catalog, events in the log; who waits is safe to lose.
+State: intents are in the catalog, events in the log; who waits is safe to lose, and so is which
+tokens were in batches that are done (the newest `stage_tokens_max` of these take no chunk).
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -59,6 +65,8 @@ SLICE_BYTES_MAX = 1_048_576
 AGAIN_S = 0.1
 #: Requests that may wait for one batch.
 WAITING_MAX = 256
+#: Batches under way; every sync looks at all of them.
+UNDER_WAY_MAX = 1_024
 
 #: Why not, and the code of that.
 No = tuple[str, str]
@@ -71,14 +79,18 @@ class Batches:
         "_busy",
         "_intake",
         "_ledger",
-        "_owners",
         "_sinks",
         "_sinks_max",
         "_slice_events_max",
+        "_spent",
+        "_spent_max",
+        "_taken",
         "_tokens",
         "_writes_intents",
         "again_at",
+        "committed",
         "plants",
+        "written",
     )
 
     def __init__(
@@ -100,8 +112,13 @@ class Batches:
         intake.sinks = self._sinks
         #: Those with a batch under way.
         self._busy: dict[str, Sink] = {}
-        #: Token → the sink whose newest batch has it.
-        self._owners: dict[str, str] = {}
+        #: Tokens of these, and the newest ones of batches that are done.
+        self._taken: set[str] = set()
+        self._spent: dict[str, None] = {}
+        self._spent_max = options.stage_tokens_max
+        #: Batches that were done in this life, and events that were appended for any.
+        self.committed = 0
+        self.written = 0
         #: When to look for room again.
         self.again_at: float | None = None
         self._recover(recovered)
@@ -110,10 +127,9 @@ class Batches:
         """Find the intents again, and how much of each the log has."""
         undone = [sink for sink in self._sinks.values() if not sink.row.is_done]
         ticks = find_ticks(recovered, undone)
-        for sink in self._sinks.values():
-            self._owners.update(dict.fromkeys(sink.row.tokens, sink.name))
         for sink in undone:
             self._busy[sink.name] = sink
+            self._taken.update(sink.row.tokens)
             sink.work = work = Work(self._tokens.take(sink.row.tokens))
             work.appended = self._ledger.publishers.taken(sink.key)
             if work.appended:
@@ -130,13 +146,27 @@ class Batches:
         """The last tick of a batch, of those that are done."""
         return max((sink.row.last for sink in self._sinks.values()), default=0)
 
+    @property
+    def sinks(self) -> int:
+        """How many there are."""
+        return len(self._sinks)
+
+    def under_way(self) -> Iterable[Sink]:
+        """The sinks with a batch under way."""
+        return self._busy.values()
+
     def owns(self, token: str) -> bool:
-        """Whether a batch has this token, or had it last."""
-        return token in self._owners
+        """Whether a batch has this token, or had it not long ago."""
+        return token in self._taken or token in self._spent
 
     def started(self, now: float) -> list[Ask]:
         """What was recovered is on disk: sweep what is left over, and go on with every intent."""
-        asks = self.drop(self._owners)
+        asks: list[Ask] = []
+        for sink in self._sinks.values():
+            if sink.row.is_done and sink.row.tokens:
+                asks += self.drop(sink.row.tokens)
+                asks.append(sink.put(replace(sink.row, tokens=())))
+                self._ledger.commit.gathering.is_dirty = True
         for sink in self._busy.values():
             work, row = sink.work, sink.row
             assert work is not None
@@ -174,6 +204,8 @@ class Batches:
         if frame.query != row.query:
             whose = f"the sink {frame.sink!r} belongs to the query {row.query!r}"
             return f"{whose}, not to {frame.query!r}; give each query a sink", OTHER_QUERY
+        if frame.batch < row.batch and work is not None and not work.is_intended:
+            return f"batch {row.batch} of {frame.sink!r} begins; ask again", BUSY
         if frame.batch < row.batch or (frame.batch == row.batch and work is None):
             ticks = (row.first, row.last) if frame.batch == row.batch else (0, 0)
             asks += self.drop(frame.tokens)
@@ -203,9 +235,7 @@ class Batches:
         what = (frame.query, frame.batch, incarnation, frame.tokens, len(work.drafts))
         if sink is None:
             sink = self._sinks[frame.sink] = Sink(frame.sink, SinkRow(*what))
-        for token in sink.row.tokens:
-            self._owners.pop(token, None)
-        self._owners.update(dict.fromkeys(frame.tokens, frame.sink))
+        self._taken.update(frame.tokens)
         sink.work = work
         self._busy[frame.sink] = sink
         put = sink.put(SinkRow(*what))
@@ -227,6 +257,8 @@ class Batches:
             return departing.REASON, DEPARTING
         if self._intake.is_full:
             return "the disk has no room; commit again later", BUSY
+        if len(self._busy) >= UNDER_WAY_MAX:
+            return f"{len(self._busy)} batches are under way; commit again later", BUSY
         if len(set(frame.tokens)) != len(frame.tokens):
             return "a token is named twice; name each of them once", ""
         for name in frame.tokens:
@@ -284,6 +316,7 @@ class Batches:
             size += len(body)
             if size >= SLICE_BYTES_MAX:
                 break
+        self.written += work.appended - before
         is_all = work.appended == sink.row.count
         if work.appended > before and (before == 0 or is_all) and self._writes_intents:
             asks.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
@@ -294,16 +327,26 @@ class Batches:
 
     def _finish(self, sink: Sink, work: Work) -> list[Ask]:
         """All events of a batch are safe."""
-        done = replace(sink.row, is_done=True, first=work.first, last=work.last)
-        put = sink.put(done)
-        if "batch-not-persisted" in self.plants:
-            put = sink.put(replace(done, batch=0))
-            sink.row = done
-        asks: list[Ask] = [put, *self._tokens.drop(work.tokens), *_told(sink, work)]
+        batch, tokens = sink.row.batch, sink.row.tokens
+        stored = 0 if "batch-not-persisted" in self.plants else batch
+        done = replace(sink.row, is_done=True, first=work.first, last=work.last, batch=stored)
+        asks: list[Ask] = [sink.put(done), *self._tokens.drop(work.tokens)]
+        asks.append(sink.put(replace(done, tokens=())))
+        sink.row = replace(sink.row, batch=batch)
+        asks += _told(sink, work)
         self._ledger.commit.gathering.is_dirty = True
         sink.work = None
         del self._busy[sink.name]
+        self._spend(tokens)
+        self.committed += 1
         return asks
+
+    def _spend(self, tokens: Iterable[str]) -> None:
+        """Remember for a while that these were in a batch: a chunk that comes late is in vain."""
+        self._taken.difference_update(tokens)
+        self._spent.update(dict.fromkeys(tokens))
+        for name in list(islice(self._spent, max(len(self._spent) - self._spent_max, 0))):
+            del self._spent[name]
 
 
 def _told(sink: Sink, work: Work) -> list[Ask]:

@@ -15,7 +15,16 @@ from anabranch.core.publishers import Key
 class Batch:
     """What a sync brings about."""
 
-    __slots__ = ("confirmed", "forget", "intended", "is_dirty", "replies", "staged", "tick")
+    __slots__ = (
+        "confirmed",
+        "forget",
+        "intended",
+        "is_dirty",
+        "replies",
+        "staged",
+        "staged_bytes",
+        "tick",
+    )
 
     def __init__(self) -> None:
         #: Whether there is anything to sync.
@@ -30,6 +39,8 @@ class Batch:
         self.replies: dict[tuple[str, int], CarryTo] = {}
         #: Chunks that are safe then, by who staged them: session and request.
         self.staged: list[tuple[int, int]] = []
+        #: What those among them take that are new.
+        self.staged_bytes = 0
         #: Sinks whose intent is safe then.
         self.intended: list[str] = []
 

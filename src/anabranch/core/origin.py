@@ -86,7 +86,8 @@ class Origin:
         self._tail = ledger.tail
         self._marks = ledger.marks
         self._intake = Intake(ledger, options, limits)
-        self._staging = Staging(ledger, self._intake, options, limits, recovered, now=now)
+        #: What is staged, and batches; see there.
+        self.staging = Staging(ledger, self._intake, options, limits, recovered, now=now)
         self._history = History(ledger.tail, ledger.marks, options)
         self._is_started = False
         #: The newest mark's vector, or what the next mark will have.
@@ -123,12 +124,12 @@ class Origin:
     @property
     def is_committing(self) -> bool:
         """Whether a batch is under way, which will make further ticks whatever happens."""
-        return self._staging.batches.is_busy
+        return self.staging.batches.is_busy
 
     @property
     def committed(self) -> int:
         """The newest tick of a batch that is done."""
-        return self._staging.batches.newest
+        return self.staging.batches.newest
 
     def needing(self, tick: int) -> list[str]:
         """The edges that are not done with this tick."""
@@ -155,7 +156,7 @@ class Origin:
             # A crash may have come between the checkpoint and the deletion.
             asks.append(Forget(forgotten))
         self._release_later(now)
-        asks += self._staging.started(now)
+        asks += self.staging.started(now)
         return asks + self._ledger.commit.please()
 
     # -- clients and disk -----------------------------------------------------------------------
@@ -163,7 +164,7 @@ class Origin:
     def client_frame(self, now: float, session: int, frame: FromClient) -> list[Ask]:
         """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
         if not isinstance(frame, Publish):
-            return self._staging.frame(now, session, frame) + self._ledger.commit.please()
+            return self.staging.frame(now, session, frame) + self._ledger.commit.please()
         asks = self._intake.publish(now, session, frame)
         if "emit-before-sync" in self._options.plants:
             asks += self._emit(now, self._tail.last)
@@ -172,7 +173,7 @@ class Origin:
     def client_left(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
         """A session is over."""
         self._intake.left(session)
-        self._staging.left(session)
+        self.staging.left(session)
         return []
 
     def synced(self, now: float, ticket: int) -> list[Ask]:
@@ -188,7 +189,7 @@ class Origin:
             asks += self._intake.synced(batch)
             asks += self._ledger.save()
             self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
-        asks += self._staging.synced(now, batch)
+        asks += self.staging.synced(now, batch)
         if batch.forget:
             asks.append(Forget(batch.forget))
         asks += batch.replies.values()
@@ -313,7 +314,7 @@ class Origin:
         if not self._is_started:
             return None
         own = (self._head_at, self._mark_at, self._release_at)
-        deadlines = (*own, self._ledger.old_at(), self._staging.next_deadline())
+        deadlines = (*own, self._ledger.old_at(), self.staging.next_deadline())
         return min((each for each in deadlines if each is not None), default=None)
 
     def time_passed(self, now: float) -> list[Ask]:
@@ -323,7 +324,7 @@ class Origin:
             asks += self._mark(now)
         if self._release_at is not None and self._release_at <= now:
             asks += self._release(now)
-        asks += self._staging.time_passed(now)
+        asks += self.staging.time_passed(now)
         old_at = self._ledger.old_at()
         if old_at is not None and old_at <= now:
             asks += self._ledger.forget_old(now)

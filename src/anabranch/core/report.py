@@ -15,6 +15,7 @@ from anabranch.core.broker import Broker
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Stream, Subscription
 from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.core.sinks import Sink
 
 #: Subscriptions that are looked at to find those that are farthest behind,
 LOOKED_AT_MAX = 10_000
@@ -22,6 +23,8 @@ LOOKED_AT_MAX = 10_000
 CURSORS_MAX = 20
 #: Subscriptions that are named of a broker that departs, and of those whose clients are away.
 KEPT_MAX = 100
+#: Batches under way that are told.
+BATCHES_MAX = 20
 
 
 class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,31 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     vector: dict[str, str]
 
 
+class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that is under way."""
+
+    sink: str
+    batch: int
+    #: Its events, and how many of them the log has, synced or not.
+    events: int
+    written: int
+
+
+class StagingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is staged at an origin, and the batches of its sinks."""
+
+    #: Tokens that nobody has committed; bytes of these and of batches under way.
+    tokens: int
+    size_bytes: int
+    sinks: int
+    #: Batches that are intended and not done, and the first `BATCHES_MAX` of them.
+    under_way: int
+    batches: tuple[BatchReport, ...]
+    #: Batches that were done in this life, and events that were written for any.
+    committed: int
+    written: int
+
+
 class DepartureReport(msgspec.Struct, frozen=True, kw_only=True):
     """An edge that leaves the network, and what it waits for."""
 
@@ -91,6 +119,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     away: int = 0
     away_names: tuple[str, ...] = ()
     log: LogReport | None = None
+    staging: StagingReport | None = None
     departure: DepartureReport | None = None
     #: What the router counts.
     routing: dict[str, int] = {}
@@ -116,6 +145,7 @@ def report(broker: Broker) -> BrokerReport:
         away_names=tuple(each.name for each in islice(state.away.values(), KEPT_MAX)),
         cursors=tuple(nlargest(CURSORS_MAX, _cursors(state), key=_lag)),
         log=_log(broker),
+        staging=_staging(broker),
         departure=_departure(broker),
         routing=routing,
     )
@@ -175,6 +205,29 @@ def _log(broker: Broker) -> LogReport | None:
         unsynced_bytes=tail.unsynced_bytes,
         vector={edge: str(version) for edge, version in origin.vector.items()},
     )
+
+
+def _staging(broker: Broker) -> StagingReport | None:
+    if broker.origin is None:
+        return None
+    staging = broker.origin.staging
+    batches = staging.batches
+    under_way = tuple(batches.under_way())
+    return StagingReport(
+        tokens=staging.tokens,
+        size_bytes=staging.size,
+        sinks=batches.sinks,
+        under_way=len(under_way),
+        batches=tuple(map(_batch, under_way[:BATCHES_MAX])),
+        committed=batches.committed,
+        written=batches.written,
+    )
+
+
+def _batch(sink: Sink) -> BatchReport:
+    written = 0 if sink.work is None else sink.work.appended
+    row = sink.row
+    return BatchReport(sink=sink.name, batch=row.batch, events=row.count, written=written)
 
 
 def _departure(broker: Broker) -> DepartureReport | None:

@@ -38,7 +38,7 @@ class SinkRow(msgspec.Struct, frozen=True, array_like=True):
     query: str
     batch: int
     incarnation: int
-    #: What it consists of. Kept when it is done: a crash may have left their rows.
+    #: What it consists of; when it is done, those whose rows may still be there.
     tokens: tuple[str, ...]
     #: Its events.
     count: int

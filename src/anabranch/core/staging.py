@@ -10,9 +10,12 @@ tokens, and they become a batch of a sink (`batches`). Rules:
 3. A chunk that comes again is answered again, if it is the same. If it is another one, two tasks
    use one token, and the later one is refused.
 4. A token of a batch takes no further chunks.
-5. What is not taken for lack of room has the code `busy`, and may be sent again. A chunk that lacks
-   those before it has the code `unknown-token`: if they are still to come, it may follow them; if
-   they were here, they were dropped, and it is in vain.
+5. What is not taken for lack of room has the code `busy`, and may be sent again; a token that is
+   more than all that may be staged has not, since it would be in vain. What waits for the disk is
+   bounded too: answers by `WAITING_MAX`, bytes by `unsynced_bytes_max`, so that neither a slow disk
+   nor others' confirmations suffer from a flood of chunks. A chunk that lacks those before it has
+   the code `unknown-token`: if they are still to come, it may follow them; if they were here, they
+   were dropped, and it is in vain.
 
 State: that of the parts; see there.
 """
@@ -26,10 +29,11 @@ from anabranch.core.contract import Note, Recovered, SendClient
 from anabranch.core.intake import Intake
 from anabranch.core.ledger import Ledger
 from anabranch.core.options import Options
-from anabranch.core.tokens import Tokens
+from anabranch.core.tokens import Tokens, size_of
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
+    TOO_LARGE,
     UNKNOWN_TOKEN,
     Commit,
     Discard,
@@ -43,6 +47,8 @@ from anabranch.model.limits import Limits
 from anabranch.model.names import check_name, check_optional_name
 
 _REASON_CHARACTERS_MAX = 1_000
+#: Answers that wait for the disk.
+WAITING_MAX = 4_096
 
 ForStaging = Stage | Commit | Discard
 
@@ -66,6 +72,19 @@ class Staging:
         self._limits = limits
         self._tokens = Tokens(recovered.catalog.get(tokens_table.TABLE, {}), options, now)
         self.batches = Batches(ledger, intake, self._tokens, recovered, options)
+        #: Chunks whose answers wait for the disk, and bytes of those that are new.
+        self._waiting = 0
+        self._waiting_bytes = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that nobody has committed."""
+        return self._tokens.count
+
+    @property
+    def size(self) -> int:
+        """Bytes that are staged, those of batches under way included."""
+        return self._tokens.size
 
     def frame(self, now: float, session: int, frame: ForStaging) -> list[Ask]:
         """A client wants something."""
@@ -92,8 +111,11 @@ class Staging:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
             return f"what is staged as {name!r} was committed; choose another token", ""
+        if self._waiting >= WAITING_MAX:
+            return f"{self._waiting} chunks wait for the disk; stage again later", BUSY
         token = self._tokens.find(name)
         expected = 0 if token is None else len(token.chunks)
+        gathering = self._ledger.commit.gathering
         if token is not None and index < expected:
             is_last = token.is_complete and index == expected - 1
             if token.chunks[index] != drafts or is_last != frame.is_last:
@@ -109,9 +131,11 @@ class Staging:
             return f"chunk {index} of {name!r}: {bad}", ""
         else:
             asks.append(self._tokens.add(now, name, drafts, frame.is_last))
-        gathering = self._ledger.commit.gathering
+            gathering.staged_bytes += size_of(drafts)
+            self._waiting_bytes += size_of(drafts)
         gathering.is_dirty = True
         gathering.staged.append((session, frame.request))
+        self._waiting += 1
         return None
 
     def _no_room(self, name: str, drafts: list[bytes]) -> No | None:
@@ -119,6 +143,12 @@ class Staging:
             return departing.REASON, DEPARTING
         if self._intake.is_full:
             return "the disk has no room; stage again later", BUSY
+        if self._tokens.never_fits(name, drafts):
+            bytes_max = self._options.stage_bytes_max
+            text = f"{name!r} has more than {bytes_max} bytes, which is all that may be staged"
+            return f"{text}; stage less with a token", TOO_LARGE
+        if self._waiting_bytes > self._options.unsynced_bytes_max:
+            return "the disk is behind: too much waits for it; stage again later", BUSY
         full = self._tokens.why_full(name, drafts)
         return (f"{full}; commit or discard some, or stage again later", BUSY) if full else None
 
@@ -143,6 +173,8 @@ class Staging:
     def synced(self, now: float, batch: Batch) -> list[Ask]:
         """What the disk was given with this is safe; the intake has been told."""
         asks: list[Ask] = [SendClient(session, Staged(number)) for session, number in batch.staged]
+        self._waiting -= len(batch.staged)
+        self._waiting_bytes -= batch.staged_bytes
         self.batches.intended(batch.intended)
         return asks + self.batches.go_on(now)
 

@@ -95,6 +95,22 @@ class Tokens:
         """What is staged under this name, if no batch has taken it."""
         return self._open.get(name)
 
+    @property
+    def count(self) -> int:
+        """The tokens that no batch has taken."""
+        return len(self._open)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all that is staged, for batches that are under way too."""
+        return self._size
+
+    def never_fits(self, name: str, drafts: list[bytes]) -> bool:
+        """Whether a token with this chunk is more than all that may be staged."""
+        token = self._open.get(name)
+        size = size_of(drafts) + (0 if token is None else token.size)
+        return size > self._options.stage_bytes_max
+
     def why_full(self, name: str, drafts: list[bytes]) -> str:
         """Why there is no room for this chunk; "" if there is."""
         if self._size + size_of(drafts) > self._options.stage_bytes_max:

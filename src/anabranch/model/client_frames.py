@@ -46,6 +46,8 @@ OTHER_QUERY = "other-query"
 OTHER_BATCH = "other-batch"
 #: or a token is not there, or not all of it; of a stage: the chunks before this one are not.
 UNKNOWN_TOKEN = "unknown-token"
+#: Refused, of a stage: all that is staged with this token is more than may ever be.
+TOO_LARGE = "too-large"
 #: Refused: the log does not have the first tick of a fetch any more.
 NOT_KEPT = "not-kept"
 

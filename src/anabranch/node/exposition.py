@@ -14,12 +14,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _COUNTERS = {
     "connections_refused": "Connections that came to nothing, for want of room or of a greeting",
     "connections_taken": "Connections that others opened",
-    "events_confirmed": "Events taken here that are on disk",
+    "events_confirmed": "Events of publishers, taken here, that are on disk",
     "events_delivered": "Events sent to clients, one for each subscription",
     "events_fetched": "Events of the log that clients fetched",
     "events_forwarded": "Events sent over links, one for each link",
     "events_published": "Events that came from publishers, repeated and refused ones included",
-    "events_taken": "Events that got a tick of the log",
+    "events_taken": "Events of publishers that got a tick of the log",
     "fetches": "Questions of clients about the log that were answered",
     "nacks": "Requests for ticks that were missing",
     "publishes_refused": "Refusals told to publishers",
@@ -45,6 +45,7 @@ def _lines(status: Status, counters: Counters) -> Iterator[str]:
     cpu = "What the process has used of processors"
     yield from _family("cpu_seconds_total", "counter", cpu, [(_NONE, status.cpu_s)])
     yield from _gauges(status)
+    yield from _staging(status)
     yield from _links(status)
     yield from _streams(status)
     yield from _histogram("step_seconds", "From bytes that came to all effects", counters.step_s)
@@ -88,6 +89,21 @@ def _gauges(status: Status) -> Iterator[str]:
     }
     for name, (text, value) in gauges.items():
         yield from _family(name, "gauge", text, [(_NONE, value)])
+
+
+def _staging(status: Status) -> Iterator[str]:
+    staging = status.staging
+    families = {
+        "stage_tokens": ("gauge", "Tokens that nobody has committed", "tokens"),
+        "stage_bytes": ("gauge", "Bytes that are staged, or of batches under way", "size_bytes"),
+        "sinks": ("gauge", "Sinks that are remembered", "sinks"),
+        "batches_under_way": ("gauge", "Batches that are intended and not done", "under_way"),
+        "batches_committed_total": ("counter", "Batches that were done", "committed"),
+        "batch_events_total": ("counter", "Events of batches that got a tick", "written"),
+    }
+    for name, (kind, text, field) in families.items():
+        value = 0 if staging is None else getattr(staging, field)
+        yield from _family(name, kind, text, [(_NONE, value)])
 
 
 def _links(status: Status) -> Iterator[str]:

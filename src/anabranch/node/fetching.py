@@ -5,6 +5,7 @@ the moment it begins. It is served beside the core. Rules:
 
 1. Reading is done by `THREADS` threads of their own: neither the loop, nor the thread that reads
    for replays, waits for them. Of each session one question is in work, and sessions take turns.
+   What waits for a thread when its session leaves is not begun.
 2. A session may have `fetches_max` questions that are not answered; another one is refused. They
    are answered in their order.
 3. While a client's connection is full, none of its questions begins: so a client that does not read
@@ -101,6 +102,8 @@ class _Desk:
     asker: Asker
     questions: deque[Describe | Fetch] = field(default_factory=deque)
     is_busy: bool = False
+    #: Whether nobody waits for an answer any more; threads look here.
+    is_left: bool = False
 
     @property
     def count(self) -> int:
@@ -168,7 +171,9 @@ class Fetching:
 
     def left(self, session: int) -> None:
         """A session is over."""
-        if self._desks.pop(session, None) is not None:
+        desk = self._desks.pop(session, None)
+        if desk is not None:
+            desk.is_left = True
             self._slicer.forget(session)
 
     def close(self) -> None:
@@ -221,6 +226,8 @@ class Fetching:
     # -- in a thread ----------------------------------------------------------------------------
 
     def _work(self, desk: _Desk, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+        if desk.is_left:
+            return
         try:
             outcome: _Answer | Exception = self._answered(job)
         except Exception as error:  # noqa: BLE001 - a compiler may raise anything

@@ -65,7 +65,7 @@ class Counters:
     def __init__(self) -> None:
         #: Events that came in `Publish` frames, repeated and refused ones included,
         self.events_published = 0
-        #: those that got a tick,
+        #: those that got a tick (those of batches are counted by the core),
         self.events_taken = 0
         #: and those whose tick is on disk.
         self.events_confirmed = 0

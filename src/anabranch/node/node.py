@@ -43,6 +43,7 @@ from anabranch.node.metrics import Counters
 from anabranch.node.news import StoreNews
 from anabranch.node.notes import NodeLog, Throttle
 from anabranch.node.observe import Observatory, Page
+from anabranch.node.room import Room, free_bytes
 from anabranch.node.sessions import Sessions
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, resident_bytes
@@ -154,10 +155,13 @@ class Node:
     def _make_parts(self) -> None:
         config, limits = self.config, self.config.limits
         self.broker = Broker(config.core(), self.store.recovered, self._driver.clock.now())
+        # The broker has taken it in; what was staged would be here twice, for good.
+        self.store.recovered = say.Recovered()
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
-        self.sessions = Sessions(handle, counters, limits, warm_up, self.fetching)
+        room = Room(self._left_bytes, config.options, limits)
+        self.sessions = Sessions(handle, counters, limits, warm_up, self.fetching, room=room)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
         self._refusals = Throttle(self.log)
 
@@ -165,6 +169,9 @@ class Node:
         config = self.config
         pieces, now = self.store.pieces, self._driver.clock.now
         return OwnStream(config.network_name, config.name, self._origins, self._extent, pieces, now)
+
+    def _left_bytes(self) -> int:
+        return free_bytes(self.config.state) + self.store.unused_bytes
 
     def _extent(self) -> tuple[int, int]:
         """The oldest tick of the own stream, and the newest that is synced."""
@@ -362,6 +369,7 @@ class Node:
             away=found.away,
             away_names=found.away_names,
             log=found.log,
+            staging=found.staging,
             departure=found.departure,
             syncs=self._driver.syncs,
             counters=counted(self.counters),

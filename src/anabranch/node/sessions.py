@@ -9,7 +9,8 @@
 5. A `Subscribe` that has to wait for the matching index (`warming`) is held back, and all behind it
    but for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
 6. What a client asks about the log is not for the core: `fetching` answers it.
-7. A session that was cut counts as left at once; its connection may last a little longer, until
+7. A chunk that the disk may have no room for (`room`) is refused here, not by the core.
+8. A session that was cut counts as left at once; its connection may last a little longer, until
    what was sent is through, or the client does not take it.
 
 State: connections, worth nothing after a crash.
@@ -22,6 +23,7 @@ from time import perf_counter
 
 from anabranch.core import contract as say
 from anabranch.model.client_frames import (
+    BUSY,
     Alive,
     AnyClientFrame,
     Connect,
@@ -32,12 +34,14 @@ from anabranch.model.client_frames import (
     Publish,
     PublishRefused,
     Refused,
+    Stage,
     Subscribe,
 )
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.node.fetching import Fetching
 from anabranch.node.metrics import Counters
+from anabranch.node.room import Room
 from anabranch.node.warming import WarmUp
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting
@@ -104,6 +108,9 @@ class Session:
                 break
             if type(frame) is Fetch or type(frame) is Describe:
                 self._ask(frame)
+                continue
+            if type(frame) is Stage and self.client and (no := every.room.why_not()):
+                self.send(Refused(frame.request, no, BUSY))
                 continue
             every.handle(say.ClientFrameReceived(self.number, frame))
             if type(frame) is Publish:
@@ -184,9 +191,12 @@ class Sessions:
         limits: Limits,
         warm_up: WarmUp,
         fetching: Fetching,
+        *,
+        room: Room,
     ) -> None:
         self.handle = handle
         self.fetching = fetching
+        self.room = room
         self.warm_up = warm_up
         self.counters = counters
         self.limits = limits

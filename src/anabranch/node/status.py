@@ -11,7 +11,13 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.core.report import CursorReport, DepartureReport, LogReport, StreamReport
+from anabranch.core.report import (
+    CursorReport,
+    DepartureReport,
+    LogReport,
+    StagingReport,
+    StreamReport,
+)
 from anabranch.node.links import Link
 from anabranch.node.metrics import Counters
 
@@ -73,6 +79,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     away: int = 0
     away_names: tuple[str, ...] = ()
     log: LogReport | None
+    #: What is staged, and batches; None if it is no edge.
+    staging: StagingReport | None = None
     #: None unless it leaves the network.
     departure: DepartureReport | None = None
     #: Syncs that the disk owes.

@@ -167,7 +167,7 @@ class Simulation:
                 leaves_nothing=is_tight,
             )
             self.applications.append(subscriber)
-            for _ in range(self.rng.randint(1, 4)):
+            for _ in range(self._first_subscriptions(number)):
                 subscriber.subscribe(self.rng)
         more = Random(self.plan.seed ^ 0x51CC)
         for number in range(self.plan.sinks):
@@ -175,6 +175,14 @@ class Simulation:
             self.applications.append(Sink(self.world, f"sink{number}", home, self.history, more))
         for application in self.applications:
             application.connect_in(self.rng.random() * 0.2)
+
+    def _first_subscriptions(self, number: int) -> int:
+        """How many a subscriber makes at the start."""
+        plan = self.plan
+        if not plan.subscriptions:
+            return self.rng.randint(1, 4)
+        each, rest = divmod(plan.subscriptions, plan.subscribers)
+        return each + (number < rest)
 
     def _repeat(self, rate: float, action: Callable[[], None]) -> None:
         if rate > 0 and not self._is_calm:

@@ -52,6 +52,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limited_events: float = 0.0
     #: Programs that write batches.
     sinks: int = 0
+    #: Made at the start by all subscribers together; 0: each makes one to four.
+    subscriptions: int = 0
 
 
 def draw(

@@ -56,7 +56,7 @@ class LogFacts(msgspec.Struct, frozen=True):
 class Catalog:
     """Keys and values on disk. See the rules at the top of this module."""
 
-    __slots__ = ("_connection", "_path", "facts", "tables")
+    __slots__ = ("_connection", "_page_bytes", "_path", "facts", "tables", "unused_bytes")
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,6 +67,8 @@ class Catalog:
             self._prepare()
             self.facts = LogFacts(*self._one("SELECT synced, begun FROM log"))
             self.tables = self._read()
+            (self._page_bytes,) = self._one("PRAGMA page_size")
+            self._count_unused()
         except sqlite3.Error as error:
             raise LocalError(
                 f"the catalog {path} cannot be read: {error}; put a good copy in its place"
@@ -76,6 +78,9 @@ class Catalog:
         execute = self._connection.execute
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")
+        # Where sqlite was built to overwrite what is deleted, forgetting would take as much room in
+        # the journal as remembering did; what was staged can be hundreds of megabytes.
+        execute("PRAGMA secure_delete = OFF")
         version = self._one("PRAGMA user_version")[0]
         if version == 0:
             self._connection.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
@@ -121,6 +126,7 @@ class Catalog:
                 "UPDATE log SET synced = ?, begun = ?", (facts.synced_tick, facts.begun_tick)
             )
             connection.execute("COMMIT")
+            self._count_unused()
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF != _NO_ROOM:
                 raise LocalError(f"{self._path} cannot be written: {error}") from error
@@ -128,6 +134,12 @@ class Catalog:
                 connection.execute("ROLLBACK")
             raise CatalogFullError(f"no room for {self._path}") from error
         self.facts = facts
+
+    def _count_unused(self) -> None:
+        """What was deleted leaves room in the file, which does not shrink."""
+        (pages,) = self._one("PRAGMA freelist_count")
+        #: Bytes that can be put before the file grows. Other threads may look.
+        self.unused_bytes = pages * self._page_bytes
 
     def close(self) -> None:
         """Done with it."""

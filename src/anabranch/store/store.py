@@ -161,6 +161,11 @@ class Store:
         What is not synced is among it."""
         return self._log.pieces
 
+    @property
+    def unused_bytes(self) -> int:
+        """What can be put into the catalog before its file grows, by the last sync."""
+        return self._catalog.unused_bytes
+
     def forget(self, tick: int) -> None:
         """Records up to this tick may be deleted; all of them are synced."""
         self._batch.forget_tick = tick

@@ -8,7 +8,13 @@ from rich.console import Console, RenderableType
 from anabranch.cli import top
 from anabranch.cli.fitting import show
 from anabranch.cli.status_view import CURSORS_MAX, Asked, picture
-from anabranch.core.report import CursorReport, LogReport, StreamReport
+from anabranch.core.report import (
+    BatchReport,
+    CursorReport,
+    LogReport,
+    StagingReport,
+    StreamReport,
+)
 from anabranch.node.metrics import Counters
 from anabranch.node.status import LinkStatus, Status, counted
 
@@ -110,6 +116,22 @@ def test_vectors_that_are_all_the_same_are_shown_once() -> None:
     told = asked(status("a", log=vector(a=3, b=12)), status("b", log=vector(b=12, a=3)))
     shown = lines(*picture(told, 80))
     assert shown[shown.index("vectors") + 1 :] == ["  all  a=3 b=12"]
+
+
+def test_what_is_staged_and_batches_under_way_are_shown_and_nothing_where_there_is_none() -> None:
+    def staging(**more: Any) -> StagingReport:
+        given: dict[str, Any] = dict.fromkeys(
+            ("tokens", "size_bytes", "sinks", "under_way", "committed", "written"), 0
+        )
+        return StagingReport(**({"batches": ()} | given | more))
+
+    batch = BatchReport(sink="nightly", batch=42, events=5_000, written=1_024)
+    busy = staging(tokens=3, size_bytes=12_000, sinks=2, under_way=5, batches=(batch,))
+    told = asked(status("a", staging=busy), status("b", staging=staging()), status("m"))
+    shown = lines(*picture(told, 80))
+    section = shown[shown.index("batches") + 1 :]
+    assert section == ["  a    sinks=2 staged=3 (12 kB) nightly:42 1024/5000 and 4 more"]
+    assert "batches" not in lines(*picture(told[1:], 80))
 
 
 def test_durable_subscriptions_are_shown_with_their_lag_the_slowest_first() -> None:

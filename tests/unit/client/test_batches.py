@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +26,9 @@ from anabranch.model.client_frames import Commit, Discard, Stage
 from anabranch.model.encoding import decode_event
 from anabranch.model.header import EventId
 from anabranch.model.limits import Limits
+from anabranch.model.network import Network
+from anabranch.node.node import Node
+from anabranch.node.settings import Address, NodeConfig
 from tests.client_parts import OPTIONS, Host, frames_of, network, numbers, publish, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, close_within_s=0.2)
@@ -186,9 +191,108 @@ def test_what_does_not_fit_waits_for_room_and_says_what_it_waits_for() -> None:
             await until(lambda: len(frames_of(a, Stage)) >= 3)
             await client.discard(["t"])
             assert await staging == 8
-            assert frames_of(a, Discard) == [Discard(("t",))]
+            assert frames_of(a, Discard) == [Discard(("u",)), Discard(("t",))]
 
     run(story)
+
+
+def test_a_commit_is_sent_though_no_further_chunk_can_be_staged() -> None:
+    async def story() -> None:
+        options = replace(OPTIONS, stage_bytes_max=400_000)
+        async with network("a", options=options) as (a,), await connect(a.address) as client:
+            await client.stage("t", [{"n": n, "s": "x" * 50_000} for n in range(5)])
+            # More chunks than may be on their way wait for room.
+            parts = [Event({"n": n}, payload=bytes(120_000)) for n in range(2)]
+            others = [
+                asyncio.ensure_future(client.stage(f"u{number}", parts)) for number in range(20)
+            ]
+            await until(lambda: len(frames_of(a, Stage)) >= 17)
+            assert (await commit(client, 0, "t")).first == 1
+            for each in others:
+                each.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    run(story)
+
+
+def test_an_attempt_that_fails_here_leaves_nothing_at_the_broker() -> None:
+    def failing() -> Iterator[dict[str, int]]:
+        yield from ({"n": n} for n in range(1_000))
+        raise ValueError("the program has failed")
+
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address) as client:
+            with pytest.raises(ValueError, match="the program"):
+                await client.stage("t", failing())
+            await until(lambda: frames_of(a, Discard))
+            assert frames_of(a, Stage)
+            with pytest.raises(BatchRefusedError, match="'t' is not staged here"):
+                await commit(client, 0, "t")
+
+    run(story)
+
+
+def test_of_two_attempts_with_one_token_the_one_that_is_refused_leaves_it_to_the_other() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address) as client:
+            await client.stage("t", [{"n": 1}])
+            with pytest.raises(BatchRefusedError, match="choose a new token"):
+                await client.stage("t", [{"n": 2}])
+            await commit(client, 0, "t")
+            assert written(a) == [1]
+
+    run(story)
+
+
+def test_a_client_does_not_commit_to_a_sink_at_another_broker_than_before() -> None:
+    async def story() -> None:
+        async with (
+            network("a", "b") as (a, b),
+            await connect(a.address, b.address, name="c", options=QUICK) as client,
+        ):
+            await client.stage("t", [{"n": 1}])
+            await commit(client, 0, "t")
+            with pytest.raises(BatchRefusedError):
+                await client.commit(sink="in vain", query="q", batch=0, tokens=["nobody"])
+            await a.kill()
+            await until(lambda: client.is_connected and client.origin == "b")
+            await client.stage("u", [{"n": 1}])
+            with pytest.raises(BatchRefusedError, match="is at 'a', and the client at 'b'") as no:
+                await commit(client, 0, "u")
+            assert no.value.code == "other-broker"
+            await client.commit(sink="in vain", query="q", batch=0, tokens=["u"])
+            assert (written(b), len(written(b, "in vain"))) == ([], 1)
+            await a.start()
+
+    run(story)
+
+
+def test_frames_are_no_larger_than_the_broker_takes() -> None:
+    async def story() -> None:
+        small = Limits(frame_bytes_max=40_000, event_bytes_max=20_000)
+        config = NodeConfig(
+            name="a",
+            network_name="test-net",
+            network=Network({"a": ["a"]}),
+            state=Path(folder) / "a",
+            limits=small,
+            clients=Address("127.0.0.1", 0),
+        )
+        node = Node(config)
+        await node.start()
+        async with await connect(str(node.addresses.clients)) as client:
+            assert await client.stage("t", [{"n": n, "s": "x" * 9_000} for n in range(40)]) == 40
+            assert await client.stage("u", [{"n": 40, "s": "x" * 19_000}]) == 1
+            batch = await commit(client, 0, "t", "u")
+            assert batch.last - batch.first == 40
+            with pytest.raises(LocalError, match=r"1000 tokens of .* are too many for one commit"):
+                await commit(client, 1, *["x" * 250 + str(n) for n in range(1_000)])
+            await client.discard(["x" * 250 + str(n) for n in range(1_000)])
+            assert (await commit(client, 1)).was_known is False
+        await node.drain()
+
+    with TemporaryDirectory() as folder:
+        run(story)
 
 
 def test_a_client_stays_with_its_broker_while_a_commit_waits() -> None:

@@ -1,10 +1,14 @@
 """A fetcher reads a stream at its origin, on a plain socket, whatever becomes of the connection."""
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +21,9 @@ from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.rows import rows_in
 from anabranch.model.values import Value
-from anabranch.wire.codec import decode_client, encode_client
-from anabranch.wire.framing import FrameReader, framed
-from anabranch.wire.greeting import Greeting, encode_greeting
+from anabranch.wire.codec import encode_client
+from anabranch.wire.framing import framed
+from tests.pretender import REQUEST, pretender
 
 BRISK = ClientOptions(pause_last_s=0.01, dial_within_s=10.0)
 
@@ -94,6 +98,17 @@ def test_two_fetches_may_be_under_way_and_one_may_be_given_up(network: anabranch
         assert not fetcher._answers
 
 
+def test_more_fetches_than_a_session_may_have_are_read_side_by_side(
+    network: anabranch.Embedded,
+) -> None:
+    with Fetcher(network.addresses[0]) as fetcher:
+        pieces = [fetcher.fetch(1, 100, bytes_max=700) for _ in range(10)]
+        rounds = [*zip(*pieces, strict=True)]
+        assert len(rounds) > 5
+        for each in zip(*rounds, strict=True):
+            assert numbers(each) == [*range(1, 101)]
+
+
 def test_arguments_that_make_no_sense_are_refused_at_once(network: anabranch.Embedded) -> None:
     with pytest.raises(LocalError, match="at least one broker"):
         Fetcher()
@@ -104,6 +119,8 @@ def test_arguments_that_make_no_sense_are_refused_at_once(network: anabranch.Emb
             fetcher.fetch(0)
         with pytest.raises(LocalError, match="at position"):
             fetcher.fetch(1, filter="n >")
+        with pytest.raises(LocalError, match="bytes_max is 0"):
+            fetcher.fetch(1, bytes_max=0)
 
 
 def test_of_two_fetchers_with_one_name_the_earlier_one_is_told(network: anabranch.Embedded) -> None:
@@ -137,41 +154,7 @@ def test_a_broker_that_is_not_there_is_an_error_that_names_its_address() -> None
 # -- brokers that behave badly
 
 
-@contextmanager
-def pretender(*answers: bytes) -> Iterator[str]:
-    """Something that greets as a broker, and gives one answer per connection, then hangs up."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    ours = Greeting(kind="client", network="n", name="a", frame_bytes_max=2**20)
-
-    def serve() -> None:
-        for answer in answers:
-            try:
-                plug, _ = listener.accept()
-            except OSError:
-                return
-            with plug:
-                plug.sendall(framed(encode_greeting(ours)))
-                reader = FrameReader()
-                frames: list[bytes] = []
-                while len(frames) < 3 and (data := plug.recv(65_536)):
-                    frames += reader.feed(data)
-                if len(frames) == 3:
-                    asked = decode_client(frames[2])
-                    request = getattr(asked, "request", 0).to_bytes(8)
-                    plug.sendall(answer.replace(b"REQUEST!", request))
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield "127.0.0.1:{1}".format(*listener.getsockname())
-    finally:
-        # Whoever waits for a connection gets one, and ends.
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
-_PLACE = int.from_bytes(b"REQUEST!")
+_PLACE = int.from_bytes(REQUEST)
 GOOD = framed(encode_client(Described(_PLACE, "n", "a", 1, 9, 0, 0, {"a": ""})))
 WRONG = framed(encode_client(Fetched(_PLACE, 1, 1, 0, b"")))
 REFUSED = framed(encode_client(Refused(_PLACE, "not today")))
@@ -209,3 +192,63 @@ def test_an_origin_whose_address_nobody_knows_is_told() -> None:
         pytest.raises(ConnectError, match="this is broker 'a'"),
     ):
         fetcher.describe()
+
+
+class _InterruptError(Exception):
+    """Whatever a signal, a timer or a framework throws into a call."""
+
+
+def test_a_call_that_is_interrupted_leaves_no_half_of_an_answer_behind() -> None:
+    said_after: list[bytes] = []
+
+    def interrupt(plug: socket.socket) -> None:
+        if not said_after:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            said = b""
+            with suppress(ConnectionError):
+                said = plug.recv(1)
+            said_after.append(said)
+
+    def throw(*_: object) -> None:
+        raise _InterruptError
+
+    before = signal.signal(signal.SIGUSR1, throw)
+    try:
+        with (
+            pretender(GOOD[:-3], GOOD, afterwards=interrupt) as place,
+            Fetcher(place, options=BRISK) as fetcher,
+        ):
+            with pytest.raises(_InterruptError):
+                fetcher.describe()
+            assert fetcher.describe().head == 9
+            assert said_after == [b""]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+_FORKING = """
+import os
+import anabranch
+
+fetcher = anabranch.Fetcher("127.0.0.1:1")
+child = os.fork()
+if child == 0:
+    try:
+        fetcher.describe()
+    except anabranch.AnabranchError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fetcher_is_for_the_process_that_made_it() -> None:
+    source = Path(anabranch.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(source)},
+    )
+    assert done.stdout == "this fetcher is that of another process; make one in each of them\n"

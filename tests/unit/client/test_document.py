@@ -40,7 +40,7 @@ def at(network: anabranch.Embedded, text: str) -> str:
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     assert len(BLOCKING_BLOCKS) == 2
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == OUTPUT.keys()
 

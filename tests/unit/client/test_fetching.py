@@ -1,6 +1,7 @@
 """Reading the log of a client's broker: without a gap, over lost connections, and not elsewhere."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,9 +26,11 @@ from anabranch.model.language.builder import attr
 from anabranch.model.limits import Limits
 from anabranch.model.rows import rows_in
 from anabranch.model.values import Value
+from anabranch.node.fetching import THREADS
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeConfig
 from tests.node_parts import address, chain, config, running, until
+from tests.pretender import pretender
 
 #: Without that, a log forgets at once what no subscription needs.
 KEEPING = Options(keep_s=1_000)
@@ -94,6 +97,9 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(tmp_path: Path) 
                     await anext(aiter(client.fetch(first, last)))
             with pytest.raises(FilterError, match="at position 3"):
                 await anext(aiter(client.fetch(1, filter="n >")))
+            for bytes_max in (-1, 0, 2**31 + 1):
+                with pytest.raises(LocalError, match="bytes_max is"):
+                    await anext(aiter(client.fetch(1, bytes_max=bytes_max)))
 
     asyncio.run(story())
 
@@ -220,7 +226,42 @@ def test_a_fetch_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
                 pieces = aiter(client.fetch(1, bytes_max=300))
                 await anext(pieces)
                 await pieces.aclose()  # type: ignore[attr-defined]
-            assert not client._fetches._waiting
+            await until(lambda: not client._fetches._waiting)
             assert len([each async for each in client.fetch(1)]) == 1
+
+    asyncio.run(story())
+
+
+def test_questions_that_were_given_up_count_until_they_are_answered(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(config("a", tmp_path, options=KEEPING)) as node,
+            client_of(node) as client,
+        ):
+            await fill(client, 10)
+            busy = threading.Event()
+            for _ in range(THREADS):
+                node.fetching._threads.submit(busy.wait)
+            given_up = [asyncio.create_task(client.describe()) for _ in range(4)]
+            await until(lambda: len(client._fetches._waiting) == 4)
+            for each in given_up:
+                each.cancel()
+            await asyncio.gather(*given_up, return_exceptions=True)
+            last = asyncio.create_task(client.describe())
+            await until(lambda: [desk.count for desk in node.fetching._desks.values()] == [4])
+            busy.set()
+            assert (await last).head == 10
+            assert node.counters.requests_refused == 0
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_hangs_up_on_a_question_is_not_asked_for_ever() -> None:
+    async def story() -> None:
+        options = ClientOptions(connect_within_s=0.2, pause_last_s=0.01)
+        with pretender(*[b""] * 1_000) as place:
+            async with await connect(place, name="reader", options=options) as client:
+                with pytest.raises(ConnectError, match=r"lost again and again for 0\.2 s"):
+                    await client.describe()
 
     asyncio.run(story())

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core.options import Options
+from anabranch.core.sinks import stored_sinks
 from anabranch.model.client_frames import Committed
 from anabranch.model.frames import Done
 from tests.origin_parts import EDGES, body
@@ -162,6 +163,8 @@ def test_chunks_that_a_crash_left_behind_are_swept_at_the_start() -> None:
     for stager, _ in crashes(Options()):
         stager.sync_all()
         answer = stager.committed(1)
+        stager.sync_all()
+        assert stored_sinks(stager.rows("sinks"))["sink"].row.tokens == ()
         if answer.was_known:
             assert stager.rows("stage") == {}
 

@@ -122,10 +122,24 @@ def test_another_batch_waits_until_the_one_under_way_is_over() -> None:
     stager.staged("u", 2)
     stager.commit(5, "t")
     assert stager.refusal(stager.commit(6, "u")).code == OTHER_BATCH
+    stager.sync()
     older = stager.commit(4, "t")
     assert isinstance(stager.answer(older), Committed)
     stager.sync_all()
     assert stager.committed(6, "u").last == 2
+
+
+def test_a_lower_batch_is_not_told_to_be_known_before_the_intent_is_on_disk() -> None:
+    stager = Stager(SLICES)
+    stager.staged("t", 1)
+    stager.committed(5, "t")
+    stager.staged("u", 2)
+    stager.staged("v", 3)
+    stager.commit(7, "u")
+    assert stager.refusal(stager.commit(6, "v")).code == BUSY
+    stager.crash_keeping(0, 0)
+    answer = stager.committed(6, "v")
+    assert (answer.was_known, answer.first) == (False, 2)
 
 
 def test_a_sink_belongs_to_one_query() -> None:
@@ -254,6 +268,41 @@ def test_requests_that_wait_for_a_batch_are_bounded() -> None:
         stager.commit(0, "t")
     assert stager.refusal(stager.commit(0, "t")).code == BUSY
     stager.sync_all()
+
+
+def test_batches_under_way_are_bounded() -> None:
+    stager = Stager(SLICES)
+    for number in range(batches.UNDER_WAY_MAX):
+        stager.commit(0, sink=f"s{number}")
+    assert stager.refusal(stager.commit(0, sink="one more")).code == BUSY
+    waits = stager.commit(0, sink="s0")
+    stager.sync_all()
+    assert isinstance(stager.answer(waits), Committed)
+    assert stager.committed(0, sink="one more").was_known is False
+
+
+def test_a_sink_that_is_idle_takes_the_same_room_whatever_it_has_written() -> None:
+    stager = Stager(SLICES)
+    for sink, count in (("few", 1), ("many", 400)):
+        tokens = [f"{sink}.{number}" for number in range(count)]
+        for token in tokens:
+            stager.stage(token, 1)
+        stager.sync_all()
+        stager.committed(0, *tokens, sink=sink)
+        stager.sync_all()
+    few, many = (len(stager.rows("sinks")[sink]) for sink in ("few", "many"))
+    assert many - few <= 8
+    assert stager.rows("stage") == {}
+
+
+def test_only_the_newest_tokens_of_batches_are_remembered() -> None:
+    stager = Stager(Options(stage_tokens_max=2))
+    for batch, token in enumerate(("t", "u", "v")):
+        stager.staged(token, 1)
+        stager.committed(batch, token)
+    assert "was committed" in stager.refusal(stager.stage("u", 1)).reason
+    stager.staged("t", 2)
+    assert stager.committed(3, "t").last == 4
 
 
 def test_a_broker_that_departs_begins_no_batch_but_ends_those_under_way() -> None:

@@ -2,12 +2,14 @@
 
 import pytest
 
+from anabranch.core import staging
 from anabranch.core.contract import Note
 from anabranch.core.options import Options
 from anabranch.core.tokens import size_of
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
+    TOO_LARGE,
     UNKNOWN_TOKEN,
     Discard,
     Refused,
@@ -135,6 +137,43 @@ def test_tokens_are_bounded_and_empty_chunks_count_too() -> None:
     assert stager.refusal(stager.stage("v")).code == BUSY
     stager.stage("t", index=1, is_last=False)
     assert stager.refusal(stager.stage("t", index=2)).code == BUSY
+
+
+def test_a_token_that_is_more_than_may_be_staged_is_refused_for_good() -> None:
+    stager = Stager(Options(stage_bytes_max=2 * size_of([draft(1), draft(2)])))
+    large = stager.refusal(stager.stage("t", *range(100)))
+    assert (large.code, "is all that may be staged" in large.reason) == (TOO_LARGE, True)
+    for index in range(2):
+        stager.stage("u", 1, 2, index=index, is_last=False)
+    stager.sync_all()
+    assert stager.refusal(stager.stage("u", 1, index=2)).code == TOO_LARGE
+    assert stager.refusal(stager.stage("v", 1)).code == BUSY
+
+
+def test_answers_that_wait_for_a_slow_disk_are_bounded() -> None:
+    stager = Stager()
+    stager.staged("t", 1)
+    requests = [stager.stage("t", 1) for _ in range(staging.WAITING_MAX)]
+    refused = stager.stage("t", 1)
+    assert stager.refusal(refused).code == BUSY
+    stager.sync_all()
+    assert all(stager.answer(request) == Staged(request) for request in requests)
+    again = stager.stage("t", 1)
+    stager.sync_all()
+    assert stager.answer(again) == Staged(again)
+
+
+def test_bytes_that_wait_for_a_slow_disk_are_bounded() -> None:
+    stager = Stager(Options(unsynced_bytes_max=2 * size_of([draft(1)])))
+    taken = [stager.stage(f"t{number}", 1) for number in range(3)]
+    refused = stager.refusal(stager.stage("u", 1))
+    assert (refused.code, "disk is behind" in refused.reason) == (BUSY, True)
+    # What is here already takes no further room.
+    taken.append(stager.stage("t0", 1))
+    stager.sync_all()
+    assert all(stager.answer(request) == Staged(request) for request in taken)
+    stager.staged("u", 1)
+    assert stager.committed(0, "u").last == 1
 
 
 def test_what_is_discarded_is_gone_and_makes_room() -> None:

@@ -1,6 +1,7 @@
 """Serving the log: what a client may ask, what it is told, and what it cannot do to the others."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.limits import Limits
 from anabranch.model.rows import rows_in
 from anabranch.model.values import Value
+from anabranch.node.fetching import THREADS
 from anabranch.node.node import Node
 from anabranch.node.settings import Address
 from anabranch.store.log import LogOptions
@@ -361,5 +363,34 @@ def test_a_client_that_leaves_takes_its_questions_with_it(tmp_path: Path) -> Non
             await until(lambda: not node.fetching._desks and len(node.fetching._slicer) == 0)
             async with connected(node) as client:
                 assert (await fetched(client, Fetch(2, 1, 500, "", 10**6))).count == 500
+
+    asyncio.run(story())
+
+
+def test_what_a_client_asked_is_not_begun_when_it_has_left(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path, options=KEEPING)) as node:
+            await publish(node, 20)
+            # Whoever reads on from here ends the broker.
+            piece = node.store.pieces()[0]
+            with piece.path.open("r+b") as file:
+                file.seek(piece.end_offset // 2)
+                file.write(b"damage")
+            busy, idle = threading.Event(), threading.Barrier(THREADS + 1, timeout=BOUND_S)
+            threads = node.fetching._threads
+            for _ in range(THREADS):
+                threads.submit(busy.wait)
+            for number in range(5):
+                async with connected(node, f"gone-{number}") as client:
+                    tell(client, Fetch(1, 1, ALL, "", 10**6))
+                    await until(lambda: node.fetching._desks)
+                await until(lambda: not node.fetching._desks)
+            busy.set()
+            for _ in range(THREADS):
+                threads.submit(idle.wait)
+            await asyncio.to_thread(idle.wait)
+            async with connected(node) as client:
+                assert (await fetched(client, Fetch(2, 21, ALL, "", 1))).through == 20
+            assert not node.failure
 
     asyncio.run(story())

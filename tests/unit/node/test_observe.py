@@ -83,6 +83,32 @@ def test_metrics_are_samples_of_families_that_are_told_once(tmp_path: Path) -> N
     asyncio.run(story())
 
 
+def test_staging_and_batches_are_told_without_their_tokens(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(config("a", tmp_path)) as node,
+            await connect(str(address(node, "clients"))) as client,
+        ):
+            await client.stage("t-0", [{"n": 1}, {"n": 2}])
+            await client.stage("t-1", [{"n": 3}])
+            await client.commit(sink="s", query="q", batch=4, tokens=["t-0"])
+            text = await get(node, "/status")
+            staging = msgspec.json.decode(text, type=Status).staging
+            assert staging is not None
+            assert (staging.tokens, staging.sinks, staging.under_way) == (1, 1, 0)
+            assert (staging.committed, staging.written) == (1, 2)
+            assert staging.size_bytes > 0
+            assert "t-1" not in text
+            metrics = await get(node, "/metrics")
+            assert "\nanabranch_stage_tokens 1\n" in metrics
+            assert f"\nanabranch_stage_bytes {staging.size_bytes}\n" in metrics
+            assert "\nanabranch_batches_under_way 0\n" in metrics
+            assert "\nanabranch_batches_committed_total 1\n" in metrics
+            assert "\nanabranch_batch_events_total 2\n" in metrics
+
+    asyncio.run(story())
+
+
 def test_health_is_ok_while_it_serves(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(config("a", tmp_path)) as node:

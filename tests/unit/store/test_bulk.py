@@ -18,13 +18,17 @@ from anabranch.matching.engine import numba_is_here
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import FilterError, LocalError
 from anabranch.model.event import Event, EventId
+from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.store.bulk.effort import Effort
 from anabranch.store.bulk.plain import read_plainly
 from anabranch.store.bulk.slicer import Slicer
 from anabranch.store.bulk.slices import NotKeptError, Slice, Wanted
+from anabranch.store.log import SegmentedLog
 from anabranch.store.reading import Piece
 from anabranch.store.segment import CorruptError
 from tests.bulk_parts import Read, Said, all_slices, event_said, log_of, rows_of
+from tests.old_logs import segment_1
 
 ROOT = Path(__file__).parents[3]
 needs_numba = pytest.mark.skipif(not numba_is_here(), reason="there are no kernels without numba")
@@ -57,6 +61,54 @@ def test_a_slice_ends_where_enough_was_looked_at(reader: Callable[[int], Read]) 
         slices = all_slices(reader(1), log.pieces, replace(WANTED, last=60))
         assert len(slices) >= len(log.pieces) - 1 > 5
         assert [row[0] for row in rows_of(slices)] == [*range(1, 61)]
+
+
+@both
+def test_a_slice_ends_where_python_has_judged_enough(reader: Callable[[], Read]) -> None:
+    # No kernel decides it, and the plain reader judges everything.
+    filter = Filter.parse("n * 2 > 90")
+    with log_of(ticks_of(60)) as log:
+        if reader is plain:
+            read: Read = partial(read_plainly, filter=filter, judged_max=7)
+        else:
+            from anabranch.matching.sieve import Sieve
+            from anabranch.store.bulk.compiled import BulkReader
+
+            read = partial(BulkReader(judged_max=7).read, sieve=Sieve(filter))
+        slices = all_slices(read, log.pieces, replace(WANTED, last=60))
+        assert [each.through for each in slices] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
+        assert [row[0] for row in rows_of(slices)] == [*range(46, 61)]
+
+
+def test_others_get_their_turn_while_python_judges() -> None:
+    breaths: list[int] = []
+    effort = Effort(100, lambda: breaths.append(effort.left))
+    for _ in range(100):
+        effort.spend()
+    assert breaths == [64, 0]
+
+
+@both
+def test_a_slice_of_few_rows_holds_little_memory(reader: Callable[[], Read]) -> None:
+    read = reader()
+    with log_of(ticks_of(40)) as log:
+        # The same reader goes on with the memory that the first slice did not take.
+        for first in (1, 1, 21):
+            found = read(log.pieces, replace(WANTED, first=first, last=40))
+            assert memoryview(found.buffer.obj).nbytes == len(found.buffer) < 10_000
+            assert [row[0] for row in rows_of([found])] == [*range(first, 41)]
+
+
+@both
+def test_a_log_of_format_1_is_read(reader: Callable[[], Read], tmp_path: Path) -> None:
+    ticks = ticks_of(10)
+    for first in (1, 6):
+        records = [each.record for each in ticks[first - 1 : first + 4]]
+        (tmp_path / f"{first:020}.segment").write_bytes(segment_1(first, records))
+    log = SegmentedLog(tmp_path)
+    slices = all_slices(reader(), log.pieces, WANTED)
+    log.close()
+    assert [row[2] for row in rows_of(slices)] == [each.body for each in ticks]
 
 
 @both
@@ -159,7 +211,7 @@ def test_what_no_version_can_read_is_an_error_with_its_tick(reader: Callable[[],
     for record in (b"\x93\x09\0\xc0", b"\xc1", encode_record(EventRecord(1, b"\x94\x02 later"))):
         with (
             log_of([*ticks_of(1), Said(record)]) as log,
-            pytest.raises(LocalError, match="start the version that wrote the log"),
+            pytest.raises(LocalError, match=r"tick 2 .*start the version that wrote the log"),
         ):
             reader()(log.pieces, replace(WANTED, last=2))
 
@@ -189,6 +241,17 @@ def test_filters_are_kept_for_their_session_up_to_a_bound(
         assert len(slicer) == 0
         with pytest.raises(FilterError, match="at position 3"):
             sliced(slicer, log.pieces, 1, "n >")
+
+
+def test_few_filters_are_kept_if_they_are_long() -> None:
+    slicer = Slicer(DEFAULT_LIMITS, text_characters_max=100)
+    with log_of(ticks_of(10)) as log:
+        for number in range(1, 8):
+            text = f"n <= {number} AND text <> '{'x' * 20}'"
+            assert sliced(slicer, log.pieces, 1, text).count == 0
+        assert len(slicer) == 2
+        assert sliced(slicer, log.pieces, 1, f"n > 1 AND NOT n IN ({', '.join(['3'] * 50)})").count
+        assert len(slicer) == 0
 
 
 # -- kernels

@@ -235,9 +235,9 @@ class Session:
             case Unsubscribed():
                 return self._subscribing.unsubscribed(frame)
             case Staged():
-                return self.staging.staged(frame)
+                return self.staging.staged(now, frame)
             case Committed():
-                return self.staging.committed(frame)
+                return self.staging.committed(now, frame)
             case Refused() if self.staging.is_own(frame.request):
                 return self.staging.refused(now, frame)
             case Described() | Fetched():

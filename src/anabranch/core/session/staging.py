@@ -8,7 +8,8 @@ Rules:
 2. What is refused as `busy` is sent again after a pause, which doubles with every refusal and falls
    back with every other answer. So is a chunk that lacks those before it, as long as one of these
    waits here; if they were answered, the broker has dropped them. Any other refusal is final; both
-   are told.
+   are told. After a pause only the first open chunk of each token goes out, and the others when
+   that is answered: a full broker is not sent megabytes in vain.
 3. The requests of this half have numbers of their own, above those of subscriptions and below
    `END`, so that a refusal finds the part that it is for.
 4. Nobody but this broker knows the fate of what is unanswered, so the client stays with it until it
@@ -105,8 +106,8 @@ class Staging:
         for number in requests:
             self._open.pop(number, None)
             self._again.discard(number)
-        if not self._again:
-            self._again_at = None
+        # What waited for the answer to one of these waits no longer.
+        self._again_at = (self._again_at or 0.0) if self._again else None
 
     def _next(self) -> int:
         if not self.has_room():
@@ -141,13 +142,13 @@ class Staging:
         self._again_at = None
         self._refusals = 1
 
-    def staged(self, frame: Staged) -> SessionEffects:
+    def staged(self, now: float, frame: Staged) -> SessionEffects:
         """A chunk is safe."""
-        return [TellStaged(frame.request)] if self._answered(frame.request) else []
+        return [TellStaged(frame.request)] if self._answered(now, frame.request) else []
 
-    def committed(self, frame: Committed) -> SessionEffects:
+    def committed(self, now: float, frame: Committed) -> SessionEffects:
         """A batch is in the log."""
-        if not self._answered(frame.request):
+        if not self._answered(now, frame.request):
             return []
         what = (frame.sink, frame.batch, frame.first, frame.last, frame.was_known)
         return [TellCommitted(frame.request, *what)]
@@ -160,7 +161,7 @@ class Staging:
         may_follow = frame.code == UNKNOWN_TOKEN and self._follows_another(number)
         is_final = frame.code != BUSY and not may_follow
         if is_final:
-            self._answered(number)
+            self._answered(now, number)
         else:
             self._again.add(number)
             if self._again_at is None:
@@ -176,9 +177,11 @@ class Staging:
             each.token == frame.token and each.index < frame.index for each in chunks
         )
 
-    def _answered(self, number: int) -> bool:
+    def _answered(self, now: float, number: int) -> bool:
         self._refusals = 1
         self._again.discard(number)
+        if self._again and self._again_at is None:
+            self._again_at = now
         return self._open.pop(number, None) is not None
 
     # -- time -----------------------------------------------------------------------------------
@@ -187,9 +190,21 @@ class Staging:
         """A deadline may have come."""
         if self._again_at is None or now < self._again_at:
             return []
-        again, self._again = self._again, set()
         self._again_at = None
-        return [SendFrame(frame) for number, frame in self._open.items() if number in again]
+        numbers = self._firsts() if self._refusals > 1 else self._open
+        again = [number for number in numbers if number in self._again]
+        self._again.difference_update(again)
+        return [SendFrame(self._open[number]) for number in again]
+
+    def _firsts(self) -> Iterable[int]:
+        """All commits, and the first chunk of each token."""
+        tokens: set[str] = set()
+        for number, frame in self._open.items():
+            if not isinstance(frame, Stage):
+                yield number
+            elif frame.token not in tokens:
+                tokens.add(frame.token)
+                yield number
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""

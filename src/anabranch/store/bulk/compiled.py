@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from anabranch.matching.engine import Words
 from anabranch.matching.sieve import Sieve
+from anabranch.store.bulk.effort import JUDGED_MAX, Effort
 from anabranch.store.bulk.kernels import layout as at
 from anabranch.store.bulk.kernels.entries import walk
 from anabranch.store.bulk.kernels.rows import pack
@@ -55,8 +56,10 @@ class BulkReader:
         chunk_bytes: int = CHUNK_BYTES,
         rows_max: int = _ROWS_MAX,
         scan_bytes_max: int = SCAN_BYTES_MAX,
+        judged_max: int = JUDGED_MAX,
     ) -> None:
         self._chunk_bytes = chunk_bytes
+        self._judged_max = judged_max
         self._scan_bytes_max = scan_bytes_max
         self._chunk = np.empty(chunk_bytes, np.uint8)
         self._table = np.empty(rows_max * at.ROW_WORDS, np.int64)
@@ -65,6 +68,7 @@ class BulkReader:
         self._state = np.zeros(at.STATE_WORDS, np.int64)
         self._count = 0
         self._scanned = 0
+        self._effort = Effort(judged_max)
 
     def read(self, pieces: Sequence[Piece], wanted: Wanted, sieve: Sieve | None) -> Slice:
         """The next slice of what is wanted."""
@@ -83,9 +87,7 @@ class BulkReader:
                 os.close(file)
         if tick == wanted.first:
             raise NotKeptError(tick, max(pieces[0].first_tick, tick + 1))
-        buffer = self._out.data[: FRONT_BYTES + int(self._state[at.USED])]
-        self._out = np.empty(0, np.uint8)
-        return Slice(wanted.first, tick - 1, self._count, buffer)
+        return Slice(wanted.first, tick - 1, self._count, self._cut_off())
 
     def _begin(self, wanted: Wanted, sieve: Sieve | None) -> None:
         state = self._state
@@ -95,7 +97,18 @@ class BulkReader:
         state[at.ROOM], state[at.USED] = wanted.bytes_max, 0
         self._count = self._scanned = 0
         self._client = np.frombuffer(wanted.client.encode() or b"\0", np.uint8)
-        self._out = _room(wanted.bytes_max)
+        self._effort = Effort(self._judged_max)
+        size = _room_bytes(wanted.bytes_max)
+        if len(self._out) != size:
+            self._out = np.empty(size, np.uint8)
+
+    def _cut_off(self) -> memoryview:
+        """The slice and its memory; but few bytes are copied, and do not hold what is empty."""
+        out, size = self._out, FRONT_BYTES + int(self._state[at.USED])
+        if size < len(out) // 2:
+            return out[:size].copy().data
+        self._out = np.empty(0, np.uint8)
+        return out.data[:size]
 
     # -- chunks ---------------------------------------------------------------------------------
 
@@ -163,14 +176,18 @@ class BulkReader:
     def _verdicts(
         self, chunk: Bytes, rows: Words, wanted: Wanted, sieve: Sieve | None
     ) -> NDArray[np.int8]:
-        """1 for each row that is wanted, and 0 for the others."""
+        """1 for each row that is wanted and 0 for the others, up to where Python judges no more."""
         verdicts = np.ones(len(rows), np.int8)
         if sieve is not None and len(rows):
             stops = rows[:, at.T_ATTRIBUTES].copy()
             verdicts = sieve.sift(self._attributes[: stops[-1]], stops)
         filter = None if sieve is None else sieve.filter
         unread = rows[:, at.T_IS_UNREAD] != 0
-        for place in np.flatnonzero(unread | (verdicts < 0)).tolist():
+        places = np.flatnonzero(unread | (verdicts < 0)).tolist()
+        if len(places) > (left := self._effort.left):
+            verdicts = verdicts[: places[left]]
+        for place in places[:left]:
+            self._effort.spend()
             row = rows[place]
             tick = int(row[at.T_TICK])
             given = chunk[row[at.T_START] : row[at.T_STOP]].tobytes()
@@ -186,25 +203,25 @@ class BulkReader:
         return verdicts
 
     def _pack(self, chunk: Bytes, rows: Words, verdicts: NDArray[np.int8]) -> int:
-        """Copy what is wanted; the tick before which the slice is full, or 0."""
+        """Copy what is wanted; the tick before which the slice ends, or 0."""
         done = 0
-        while done < len(rows):
+        while done < len(verdicts):
             table = rows[done:].reshape(-1)
             out = self._out[FRONT_BYTES:]
             looked, copied = pack(chunk, table, verdicts[done:], self._state, out)
             self._count += copied
             done += looked
-            if done < len(rows):
+            if done < len(verdicts):
                 if self._state[at.USED]:
                     return int(rows[done, at.T_TICK])
                 event_bytes = int(rows[done, at.T_STOP] - rows[done, at.T_START])
-                self._out = _room(at.ROW_HEAD_BYTES + event_bytes)
-        return 0
+                self._out = np.empty(_room_bytes(at.ROW_HEAD_BYTES + event_bytes), np.uint8)
+        return int(rows[done, at.T_TICK]) if done < len(rows) else 0
 
 
-def _room(rows_bytes: int) -> Bytes:
-    """Memory for rows, of which the next slice takes none."""
-    return np.empty(FRONT_BYTES + rows_bytes + _SLACK_BYTES, np.uint8)
+def _room_bytes(rows_bytes: int) -> int:
+    """What so many bytes of rows take, with all that is round them."""
+    return FRONT_BYTES + rows_bytes + _SLACK_BYTES
 
 
 def _corrupt(piece: Piece, offset: int, tick: int) -> CorruptError:

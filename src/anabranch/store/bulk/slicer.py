@@ -3,7 +3,7 @@
 It chooses the reader, gives each thread its own, and keeps the filters of sessions. Rules:
 
 1. A filter is compiled once for each session that uses it. Those that were used last are kept, up
-   to `FILTERS_MAX`, and none of a session that is forgotten.
+   to `FILTERS_MAX` and `TEXT_CHARACTERS_MAX`, and none of a session that is forgotten.
 2. A session reads one slice at a time; so nobody else uses its filters meanwhile.
 3. Kernels are loaded by the first thread that reads, which takes about a second (the first time on
    a machine, several more), and by none before.
@@ -28,16 +28,24 @@ if TYPE_CHECKING:
     from anabranch.matching.sieve import Sieve
     from anabranch.store.bulk.compiled import BulkReader
 
-#: Each takes half a megabyte.
+#: Each takes half a megabyte,
 FILTERS_MAX = 32
+#: and a long one some fifty bytes for each character.
+TEXT_CHARACTERS_MAX = 262_144
 
 
 class Slicer:
     """Reads slices. See the rules at the top of this module."""
 
-    def __init__(self, limits: Limits, filters_max: int = FILTERS_MAX) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        filters_max: int = FILTERS_MAX,
+        text_characters_max: int = TEXT_CHARACTERS_MAX,
+    ) -> None:
         self._limits = limits
         self._filters_max = filters_max
+        self._text_characters_max = text_characters_max
         self._has_kernels = numba_is_here()
         self._own = threading.local()
         #: (session, text) → the filter, and its sieve where there are kernels; the last used last.
@@ -82,9 +90,13 @@ class Slicer:
         made = filter, self._sieve(filter)
         with self._lock:
             self._filters[key] = made
-            if len(self._filters) > self._filters_max:
+            while self._has_too_many():
                 self._filters.popitem(last=False)
         return made
+
+    def _has_too_many(self) -> bool:
+        characters = sum(len(text) for _, text in self._filters)
+        return len(self._filters) > self._filters_max or characters > self._text_characters_max
 
     def _sieve(self, filter: Filter) -> "Sieve | None":
         # Where there are no kernels a filter is refused for the same reasons: no normal form.

@@ -6,8 +6,9 @@ give the same: `compiled` with kernels, and `plain` where there is no numba. Rul
 
 1. Read is what the caller says is there: `last` is synced, and `first` is not after it.
 2. A slice ends before the row that would make it larger than `bytes_max`, unless that is its first;
-   and, wanted or not, when `SCAN_BYTES_MAX` of the log were looked at, so that a filter that wants
-   nothing does not keep a thread for ever. It always gets further by one tick.
+   and, wanted or not, when `SCAN_BYTES_MAX` of the log were looked at, or as many records judged by
+   Python as may be (`effort`), so that a filter that wants nothing does not keep a thread for ever.
+   It always gets further by one tick.
 3. An event that is expired, or addressed to other clients only, is not wanted; nor is one whose
    filter it does not match. Transient events and marks are none (`core.edge.reading`).
 4. `NotKeptError` if the log does not have the first tick any more. Other ends of what was deleted
@@ -74,7 +75,10 @@ def judged(
     tick: int, record: bytes, wanted: Wanted, filter: Filter | None
 ) -> tuple[int, bytes] | None:
     """Time and event of a record, if they are wanted: the rules, one record at a time."""
-    found = decode_record(record)
+    try:
+        found = decode_record(record)
+    except LocalError as error:
+        raise LocalError(f"tick {tick} cannot be read: {error}") from error
     if not isinstance(found, EventRecord):
         return None
     envelope = _envelope(tick, found.body)
@@ -103,7 +107,7 @@ def _envelope(tick: int, body: bytes) -> Envelope:
 
 def _is_match(tick: int, envelope: Envelope, filter: Filter) -> bool:
     try:
-        return filter.matches(envelope.event())
+        return filter.matches(envelope.attributes())
     except RemoteError as error:
         raise _unreadable(tick, error) from error
 

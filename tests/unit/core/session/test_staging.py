@@ -3,6 +3,7 @@
 import pytest
 
 from anabranch.core.session.effects import (
+    SessionEffects,
     SessionOptions,
     TellCommitted,
     TellRefused,
@@ -29,6 +30,11 @@ def connected(options: SessionOptions | None = None) -> Session:
     session = Session("c", options=options or SessionOptions())
     session.connected(0.0)
     return session
+
+
+def indices(effects: SessionEffects) -> list[int]:
+    """Of the chunks that are sent."""
+    return [frame.index for frame in frames(effects) if isinstance(frame, Stage)]
 
 
 def test_chunks_and_commits_go_out_at_once_and_are_told_when_answered() -> None:
@@ -76,14 +82,47 @@ def test_what_is_refused_for_now_is_sent_again_after_a_pause_that_doubles() -> N
     assert told == [TellStagingRefused(second, "chunk 0 is not here", False, UNKNOWN_TOKEN)]
     assert session.next_deadline() == 1.0
     assert session.time_passed(0.9) == []
-    again = frames(session.time_passed(1.0))
-    assert [frame.index for frame in again if isinstance(frame, Stage)] == [0, 1]
+    assert indices(session.time_passed(1.0)) == [0]
     session.frame(1.0, Refused(first, "full", BUSY))
     assert session.next_deadline() == 3.0
     session.time_passed(3.0)
     session.frame(3.0, Staged(first))
+    assert indices(session.time_passed(3.0)) == [1]
     session.frame(3.0, Refused(second, "full", BUSY))
     assert session.next_deadline() == 4.0
+
+
+def test_a_full_broker_is_asked_with_one_chunk_of_each_token_until_there_is_room() -> None:
+    session = connected(SessionOptions(refused_again_s=1.0))
+    numbers = [session.staging.stage("t", n, [b"x"], n == 3)[0] for n in range(4)]
+    other, _ = session.staging.stage("u", 0, [b"y"], True)
+    commit, _ = session.staging.commit("s", "q", 0, ["v"])
+    for number in (*numbers, other, commit):
+        session.frame(0.0, Refused(number, "no", BUSY))
+    sent = frames(session.time_passed(1.0))
+    assert [getattr(frame, "request", 0) for frame in sent] == [numbers[0], other, commit]
+    assert session.next_deadline() is None
+    session.frame(1.0, Refused(numbers[0], "full", BUSY))
+    session.frame(1.0, Staged(other))
+    assert indices(session.time_passed(session.next_deadline() or 0.0)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_what_waits_for_a_chunk_goes_out_when_that_is_refused_for_good_or_given_up(
+    is_answered: bool,
+) -> None:
+    session = connected(SessionOptions(refused_again_s=1.0))
+    numbers = [session.staging.stage("t", n, [b"x"], n == 2)[0] for n in range(3)]
+    for number in numbers:
+        session.frame(0.0, Refused(number, "full", BUSY))
+    assert indices(session.time_passed(1.0)) == [0]
+    if is_answered:
+        session.frame(1.0, Refused(numbers[0], "bad"))
+    else:
+        session.staging.withdraw(numbers[:1])
+    deadline = session.next_deadline()
+    assert deadline is not None
+    assert indices(session.time_passed(max(deadline, 1.0)))[0] == 1
 
 
 def test_a_chunk_whose_predecessors_were_dropped_is_in_vain() -> None:
