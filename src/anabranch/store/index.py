@@ -123,17 +123,21 @@ class IndexBuilder:
         self._next_offset = 0
         self._last = b""
 
-    def add(self, first_tick: int, offsets: Iterable[int], records: Sequence[bytes]) -> None:
-        """Records of consecutive ticks follow, at these offsets."""
+    def add(
+        self, first_tick: int, offsets: Iterable[int], records: Sequence[bytes], end: int
+    ) -> None:
+        """Records of consecutive ticks follow, at these offsets; all of them before `end`."""
+        if records:
+            self._last = records[-1]
         next_offset = self._next_offset
+        if end <= next_offset:
+            return
         for place, offset in zip(range(len(records)), offsets, strict=False):
             if offset >= next_offset:
                 time_ns = self._time_of(records[place])
                 self.points.append(Point(first_tick + place, offset, time_ns))
                 next_offset = offset + self._stride_bytes
         self._next_offset = next_offset
-        if records:
-            self._last = records[-1]
 
     def finish(
         self, first_tick: int, last_tick: int, salt: int, length: int, crc: int

@@ -13,6 +13,9 @@ One thread writes; others read by `pieces`. The duties W1 to W4 of `segment` are
    the old one goes on.
 4. Records are deleted by whole segments, the oldest first, and never the last one: it knows the
    newest tick.
+5. Zeros are written ahead into what is reserved, with a sync that is due anyway. A write over
+   blocks that have been written is synced in about half the time of one into blocks that are only
+   reserved: the file system has nothing to note down about it.
 """
 
 import contextlib
@@ -53,6 +56,8 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = 32 * 2**20
     #: How much room is reserved ahead.
     reserve_bytes: int = 4 * 2**20
+    #: How much of that has zeros written to it at a time.
+    blank_bytes: int = 256 * 2**10
     #: How far the points of the sparse index are apart.
     stride_bytes: int = 32 * 2**10
 
@@ -122,6 +127,7 @@ class SegmentedLog:
         self._crc = opened.last_crc
         self._recent = found.records
         self._reserved = piece.end_offset
+        self._blank_end = self._synced_end = 0
         self._file.cut(piece.end_offset)
         self._file.sync()
         if found.sealed_tick < found.last_tick:
@@ -139,6 +145,7 @@ class SegmentedLog:
         self._piece = Piece(file.path, first_tick, salt, self._builder.points)
         self._piece.end_offset = HEADER_BYTES
         self._reserved = max(reserved, HEADER_BYTES)
+        self._blank_end = self._synced_end = 0
         self._crc = crc32(header)
         with self._table:
             self._pieces.append(self._piece)
@@ -191,14 +198,17 @@ class SegmentedLog:
         if self._reserved - end > self._options.reserve_bytes // 4:
             self._reserved = end + (self._reserved - end) // 2
             self._file.cut(self._reserved)
+            self._blank_end = min(self._blank_end, self._reserved)
 
     def append(self, records: Sequence[bytes]) -> None:
         """Write records, unsynced. Their ticks follow the newest one."""
         piece = self._piece
         first_tick = piece.last_tick + 1
+        data = b"".join(encode_entries(first_tick, records, piece.salt))
         sizes = (len(record) + ENTRY_OVERHEAD_BYTES for record in records)
-        self._builder.add(first_tick, accumulate(sizes, initial=piece.end_offset), records)
-        self._write(b"".join(encode_entries(first_tick, records, piece.salt)))
+        offsets = accumulate(sizes, initial=piece.end_offset)
+        self._builder.add(first_tick, offsets, records, piece.end_offset + len(data))
+        self._write(data)
         # Last, because a reader looks at it first.
         piece.last_tick += len(records)
 
@@ -211,8 +221,21 @@ class SegmentedLog:
 
     def sync(self) -> None:
         """Everything appended is durable when this returns: W2."""
+        self._blank_ahead()
         self._file.sync()
         self._seal()
+
+    def _blank_ahead(self) -> None:
+        """Rule 5. Large writes do without: they have little to gain, and zeros cost as much."""
+        end, ahead = self._piece.end_offset, self._options.blank_bytes // 2
+        is_large = end - self._synced_end > ahead
+        self._synced_end = end
+        if is_large or self._blank_end >= end + ahead:
+            return
+        begin = max(self._blank_end, end)
+        self._blank_end = min(begin + self._options.blank_bytes, self._reserved)
+        if self._blank_end > begin:
+            self._file.write(bytes(self._blank_end - begin), begin)
 
     def _seal(self) -> None:
         self._write(encode_seal(self._piece.last_tick, self._piece.salt))

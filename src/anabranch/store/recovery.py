@@ -165,7 +165,7 @@ class Examination:
     def builder_of(self, found: Scan) -> IndexBuilder:
         """The points of a segment that was read record by record."""
         builder = IndexBuilder(self._stride_bytes, self._time_of)
-        builder.add(found.first_tick, found.offsets, found.records)
+        builder.add(found.first_tick, found.offsets, found.records, found.end_offset)
         return builder
 
     # -- the last segment -----------------------------------------------------------------------

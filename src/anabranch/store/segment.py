@@ -165,14 +165,14 @@ def encode_entry(tick: int, body: bytes, salt: int = 0) -> bytes:
 
 
 def encode_entries(first_tick: int, bodies: Iterable[bytes], salt: int = 0) -> list[bytes]:
-    """The records of consecutive ticks, each in four parts: to be joined, and quick to make."""
-    pack, pack_tail = _entry_fields.pack, _entry_tail.pack
-    parts: list[bytes] = []
+    """The records of consecutive ticks, to be joined."""
+    pack, pack_tail, crc_of = _entry_fields.pack, _entry_tail.pack, crc32
+    entries: list[bytes] = []
     for tick, body in enumerate(bodies, first_tick):
         fields = pack(RECORD, len(body), tick)
-        crc = crc32(fields, salt)
-        parts += (fields, crc.to_bytes(4), body, pack_tail(crc32(body, crc), _END))
-    return parts
+        crc = crc_of(fields, salt)
+        entries.append(fields + crc.to_bytes(4) + body + pack_tail(crc_of(body, crc), _END))
+    return entries
 
 
 def encode_seal(tick: int, salt: int = 0) -> bytes:

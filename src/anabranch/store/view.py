@@ -146,7 +146,7 @@ def _made_index(
         good = path.read_bytes()[: error.offset]
         found = scan(good, first_tick, owner=owner, path=str(path))
     builder = IndexBuilder(_STRIDE_BYTES, time_of)
-    builder.add(first_tick, found.offsets, found.records)
+    builder.add(first_tick, found.offsets, found.records, found.end_offset)
     index = builder.finish(first_tick, found.last_tick, found.salt, found.end_offset, 0)
     return index, damage
 

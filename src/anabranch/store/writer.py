@@ -19,6 +19,7 @@ import contextlib
 import sqlite3
 import threading
 from collections import deque
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import msgspec
@@ -93,7 +94,10 @@ class Writer:
         self._listener = listener
         self._options = options
         self._waiting: deque[Batch] = deque()
-        self._news = threading.Condition()
+        #: Guards the row of what waits; the bell wakes the thread when it sleeps.
+        self._lock = threading.Lock()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._is_asleep = False
         self._is_closing = False
         self._is_full = False
         self._thread = threading.Thread(target=self._run, name="anabranch-writer", daemon=True)
@@ -103,16 +107,22 @@ class Writer:
 
     def hand_over(self, batch: Batch) -> None:
         """Make this durable, after everything before."""
-        with self._news:
+        with self._lock:
             self._waiting.append(batch)
-            self._news.notify()
+            self._wake()
 
     def close(self) -> None:
         """Finish what was handed over, if there is room for it, and stop."""
-        with self._news:
+        with self._lock:
             self._is_closing = True
-            self._news.notify()
+            self._wake()
         self._thread.join()
+
+    def _wake(self) -> None:
+        """Ring once for every sleep; the lock is held."""
+        if self._is_asleep:
+            self._is_asleep = False
+            self._bell.put(None)
 
     # -- the thread -----------------------------------------------------------------------------
 
@@ -128,17 +138,31 @@ class Writer:
 
     def _next(self) -> Batch | None:
         """All that waits, up to the window; None when it is time to stop."""
-        with self._news:
-            while not self._waiting:
+        while True:
+            with self._lock:
+                if self._waiting:
+                    batch = self._waiting.popleft()
+                    while self._waiting and self._fits(batch, self._waiting[0]):
+                        batch.take_in(self._waiting.popleft())
+                    return batch
                 if self._is_closing:
                     return None
-                self._news.wait(self._options.retry_s if self._is_full else None)
-                if self._is_full and not self._waiting:
-                    break
-            batch = self._waiting.popleft() if self._waiting else Batch()
-            while self._waiting and self._fits(batch, self._waiting[0]):
-                batch.take_in(self._waiting.popleft())
-        return batch
+                self._is_asleep = True
+            if not self._sleep(self._options.retry_s if self._is_full else None):
+                return Batch()
+
+    def _sleep(self, longest_s: float | None) -> bool:
+        """Wait for the bell; False if that took too long. `_is_asleep` was set, under the lock."""
+        try:
+            self._bell.get(timeout=longest_s)
+        except Empty:
+            with self._lock:
+                if self._is_asleep:
+                    self._is_asleep = False
+                    return False
+            # It was rung in this very moment.
+            self._bell.get()
+        return True
 
     def _fits(self, batch: Batch, later: Batch) -> bool:
         return (
@@ -196,10 +220,12 @@ class Writer:
 
     def _pause(self) -> bool:
         """Wait a while, or for a deletion; False if there is no time left."""
-        with self._news:
+        with self._lock:
             forget_tick = self._take_forget()
-            if not self._is_closing and not forget_tick:
-                self._news.wait(self._options.retry_s)
+            sleeps = not self._is_closing and not forget_tick
+            self._is_asleep = sleeps
+        if sleeps:
+            self._sleep(self._options.retry_s)
         if forget_tick:
             self._log.forget(forget_tick)
         return not self._is_closing

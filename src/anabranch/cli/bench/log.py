@@ -20,10 +20,10 @@ import platform
 import shutil
 import sqlite3
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Annotated
 
 import typer
@@ -101,18 +101,18 @@ class _Word:
     """A listener that lets one thread wait for a word."""
 
     def __init__(self) -> None:
-        self._said = threading.Semaphore(0)
+        self._said: SimpleQueue[None] = SimpleQueue()
         self._error: Exception | None = None
 
     def wait(self) -> None:
         """Until the next word."""
-        self._said.acquire()
+        self._said.get()
         if self._error is not None:
             raise self._error
 
     def synced(self, number: int) -> None:  # noqa: ARG002 - there is only one at a time
         """Everything is on disk."""
-        self._said.release()
+        self._said.put(None)
 
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""
@@ -123,7 +123,7 @@ class _Word:
     def failed(self, error: Exception) -> None:
         """The disk is broken."""
         self._error = error
-        self._said.release()
+        self._said.put(None)
 
 
 def _opened(path: Path, word: _Word) -> Store:
