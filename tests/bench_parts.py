@@ -12,7 +12,14 @@ from typing import TypeVar
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig, RoutingName
 from anabranch.core.options import Options
-from anabranch.model.client_frames import AnyClientFrame, Connect, Deliver, Publish, Subscribe
+from anabranch.model.client_frames import (
+    AnyClientFrame,
+    Connect,
+    Deliver,
+    Matches,
+    Publish,
+    Subscribe,
+)
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, EventId
@@ -176,6 +183,10 @@ class Bench:
     def heard(self, edge: str, session: int, kind: type[Frame]) -> list[Frame]:
         return [f for f in self.frames.get((edge, session), []) if isinstance(f, kind)]
 
+    def matches(self, edge: str, session: int) -> list[Matches]:
+        """What the subscriptions of a session got."""
+        return [each for frame in self.heard(edge, session, Deliver) for each in frame.matches]
+
     def served(self) -> bool:
         """Whether new clients of `a` get what new clients of `b` publish, with nobody cut off."""
         self._sequence += 1
@@ -187,7 +198,7 @@ class Bench:
         for sequence in (1, 2, 3):
             self.says("b", publisher, Publish([body(name, sequence)]))
         self.run(3.0)
-        delivered = [d for f in self.heard("a", session, Deliver) for d in f.data]
+        delivered = [datum for each in self.matches("a", session) for datum in each.data]
         self.give("a", say.ClientLeft(session))
         self.give("b", say.ClientLeft(publisher))
         return len(delivered) == 3 and not self.honest_cuts()

@@ -318,6 +318,7 @@ def acked(host: Host, subscription: str) -> dict[str, int]:
     """How far a subscription was acknowledged."""
     ticks: dict[str, int] = {}
     for frame in frames_of(host, Ack):
-        if isinstance(frame, Ack) and frame.subscription == subscription:
-            ticks |= frame.ticks
+        if isinstance(frame, Ack):
+            told = frame.ticks.items()
+            ticks |= {stream: each[subscription] for stream, each in told if subscription in each}
     return ticks

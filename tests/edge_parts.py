@@ -18,6 +18,7 @@ from anabranch.model.client_frames import (
     AnyClientFrame,
     Connect,
     Deliver,
+    Matches,
     Subscribe,
     Unsubscribe,
 )
@@ -173,7 +174,7 @@ class Rig:
         return self._request
 
     def ack(self, session: int, ticks: dict[str, int], name: str = "s") -> None:
-        self.client(session, Ack(name, ticks))
+        self.client(session, Ack({stream: {name: tick} for stream, tick in ticks.items()}))
 
     def leave(self, session: int) -> None:
         self.do(self.edge.client_left(self.now, session))
@@ -186,9 +187,13 @@ class Rig:
 
     def delivered(self, session: int, stream: str = "b") -> list[int]:
         """The ticks a client got since it last looked."""
+        return [each.tick for matches in self.matches(session, stream) for each in matches.data]
+
+    def matches(self, session: int, stream: str = "b") -> list[Matches]:
+        """What its subscriptions got since it last looked."""
         frames = self.taken(session, Deliver)
         assert all(frame.stream == stream for frame in frames)
-        return [each.tick for frame in frames for each in frame.data]
+        return [matches for frame in frames for matches in frame.matches]
 
     # -- the network ----------------------------------------------------------------------------
 

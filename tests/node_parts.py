@@ -172,8 +172,9 @@ class Stranger:
 class RawClient:
     """A session over a socket: no roaming, no reconnecting."""
 
-    def __init__(self, name: str, incarnation: int) -> None:
+    def __init__(self, name: str, incarnation: int, frame_bytes_max: int) -> None:
         self.name = name
+        self._frame_bytes_max = frame_bytes_max
         self.session = Session(name, incarnation=incarnation)
         self.told: list[SessionEffect] = []
         self.connection: Connection | None = None
@@ -181,8 +182,14 @@ class RawClient:
         self.end = ""
 
     @classmethod
-    async def at(cls, node: Node, name: str, incarnation: int = 1) -> "RawClient":
-        client = cls(name, incarnation)
+    async def at(
+        cls,
+        node: Node,
+        name: str,
+        incarnation: int = 1,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> "RawClient":
+        client = cls(name, incarnation, frame_bytes_max)
         place = address(node, "clients")
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: Connection(client), place.host, place.port)
@@ -229,7 +236,8 @@ class RawClient:
 
     def opened(self, connection: Connection) -> None:
         self.connection = connection
-        hello = Greeting(kind="client", network="", name=self.name, frame_bytes_max=FRAME_BYTES_MAX)
+        bytes_max = self._frame_bytes_max
+        hello = Greeting(kind="client", network="", name=self.name, frame_bytes_max=bytes_max)
         connection.send(encode_greeting(hello))
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:

@@ -6,7 +6,7 @@ from anabranch.core.session.effects import (
     SessionEffects,
 )
 from anabranch.core.session.session import Session
-from anabranch.model.client_frames import Deliver, Quality, StartsAt, Subscribe, Subscribed
+from anabranch.model.client_frames import Deliver, Matches, Quality, StartsAt, Subscribe, Subscribed
 from anabranch.model.frames import Datum
 
 FILTER = "a > 1"
@@ -24,7 +24,7 @@ def subscriber(quality: Quality = "durable", *, manual: bool = False, window: in
 
 def deliver(*ticks: int, through: int = 0, stream: str = "o") -> Deliver:
     data = [Datum(tick, tick * 10, b"%d" % tick) for tick in ticks]
-    return Deliver("s", stream, data, through or ticks[-1])
+    return Deliver(stream, [Matches("s", through or ticks[-1], data)])
 
 
 def given(effects: SessionEffects) -> list[int]:

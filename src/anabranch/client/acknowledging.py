@@ -13,25 +13,28 @@ State: what is owed is lost with the process, which is safe: it comes again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.client.later import Later
 from anabranch.client.options import ClientOptions
 from anabranch.client.state import State
 from anabranch.client.subscription import Subscription
 from anabranch.client.uplink import Uplink
-from anabranch.core.session.effects import SessionEffects
 
 
 class Acknowledging:
     """Acknowledges for all subscriptions of a client. See the rules at the top of this module."""
 
     def __init__(
-        self, options: ClientOptions, state: State | None, stands: Callable[[Subscription], bool]
+        self,
+        options: ClientOptions,
+        state: State | None,
+        arrived: Callable[[Subscription], Mapping[str, int] | None],
     ) -> None:
-        """`stands` tells whether a subscription can be acknowledged at its broker now."""
+        """`arrived` tells how far the streams that moved have come; None for a subscription that
+        cannot be acknowledged at its broker now."""
         self._state = state
-        self._stands = stands
+        self._arrived = arrived
         self._loop = asyncio.get_running_loop()
         #: Where the subscriptions are.
         self.home: Uplink | None = None
@@ -68,12 +71,14 @@ class Acknowledging:
         home = self.home
         if home is None:
             return
-        effects: SessionEffects = []
+        owed: dict[str, dict[str, int]] = {}
         for subscription in subscriptions:
-            ticks = subscription.owed() if self._stands(subscription) else {}
+            arrived = self._arrived(subscription)
+            ticks = None if arrived is None else subscription.owed(arrived)
             if ticks:
-                effects += home.session.ack(self._loop.time(), subscription.name, ticks)
+                owed[subscription.name] = ticks
                 self._is_unkept |= self._is_kept(subscription)
+        effects = home.session.ack(self._loop.time(), owed)
         self.settled()
         home.perform(effects)
 

@@ -21,8 +21,9 @@ class Arrivals:
     __slots__ = ("_count", "_heads", "_lines")
 
     def __init__(self) -> None:
+        #: Stream → its line, if that is not empty.
         self._lines: dict[str, deque[tuple[int, Item]]] = {}
-        #: (−priority, arrival, stream) of the first item of every line that is not empty.
+        #: (−priority, arrival, stream) of the first item of every line.
         self._heads: list[tuple[int, int, str]] = []
         self._count = 0
 
@@ -39,10 +40,10 @@ class Arrivals:
         self._count += 1
         line = self._lines.get(item.stream)
         if line is None:
-            line = self._lines[item.stream] = deque()
-        line.append((self._count, item))
-        if len(line) == 1:
+            self._lines[item.stream] = deque([(self._count, item)])
             heapq.heappush(self._heads, (-_priority(item), self._count, item.stream))
+        else:
+            line.append((self._count, item))
 
     def take(self) -> Item:
         """The next item; there must be one."""
@@ -55,6 +56,10 @@ class Arrivals:
             heapq.heapreplace(heads, (-_priority(first), number, stream))
         else:
             heapq.heappop(heads)
+            del self._lines[stream]
+            if not heads:
+                # Of many subscriptions most have nothing that waits, and take little room then.
+                self._lines.clear()
         return item
 
 

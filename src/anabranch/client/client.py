@@ -47,6 +47,7 @@ from anabranch.client.wishes import (
 )
 from anabranch.core.session.effects import (
     Confirm,
+    DeliverToApplication,
     SessionEffect,
     SessionEffects,
     TellAnswer,
@@ -349,7 +350,10 @@ class Client(BatchWriter, LogReader):
 
     def hear(self, uplink: Uplink, effect: SessionEffect) -> None:
         """A session has news."""
-        if isinstance(effect, Confirm):
+        if isinstance(effect, DeliverToApplication):
+            if uplink is self._roaming.home:
+                self._subscriptions.deliver(effect)
+        elif isinstance(effect, Confirm):
             self._outbox.confirmed(effect)
             self._roaming.settle_publisher()
             self._outbox.pump()

@@ -23,7 +23,7 @@ State: `acked` positions may be kept in the client's state directory, and are kn
 """
 
 import asyncio
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self, Unpack
 
@@ -71,21 +71,50 @@ class Desk(Protocol):
 class Subscription:
     """One subscription. See the rules at the top of this module."""
 
+    __slots__ = (
+        "_acked",
+        "_arrivals",
+        "_desk",
+        "_ended",
+        "_failure",
+        "_in_hand",
+        "_is_over",
+        "_loop",
+        "_on_withheld",
+        "_open",
+        "_stands",
+        "_started",
+        "_unacked_events",
+        "_waiting",
+        "episode",
+        "moved",
+        "name",
+        "was_resumed",
+        "wish",
+        "withheld_ticks",
+    )
+
     def __init__(self, desk: Desk, wish: Wish, on_withheld: OnWithheld | None = None) -> None:
         self._desk = desk
         self.wish = wish
+        #: Its name: network-wide for a durable one, otherwise this client's own.
+        self.name = wish.name
         self._on_withheld = on_withheld
+        self._loop = asyncio.get_running_loop()
         self._arrivals = Arrivals()
-        #: Stream → ticks that have arrived and are not dealt with, ascending.
-        self._open: dict[str, deque[int]] = {}
+        #: Stream → ticks that have arrived and are not dealt with, ascending; none without any.
+        self._open: dict[str, list[int]] = {}
         #: Stream → the application was given it, and has not said or shown that it is dealt with.
         self._in_hand: dict[str, int] = {}
         self._acked: dict[str, int] = {}
+        #: Streams of which more may be dealt with than is acknowledged.
+        self.moved: set[str] = set()
         self._unacked_events = 0
-        self._news = asyncio.Event()
+        #: Who waits for news of any kind.
+        self._waiting: list[asyncio.Future[None]] = []
         #: Told by the broker, or by what went wrong.
-        self._stands: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ended: asyncio.Future[Mapping[str, int]] = asyncio.get_running_loop().create_future()
+        self._stands: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[Mapping[str, int]] = self._loop.create_future()
         self._failure: ClientError | None = None
         self._is_over = False
         self._started: dict[str, int] = {}
@@ -97,11 +126,6 @@ class Subscription:
         self.was_resumed = False
 
     # -- what is known of it --------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """Its name: network-wide for a durable one, otherwise this client's own."""
-        return self.wish.name
 
     @property
     def filter(self) -> str:
@@ -126,15 +150,18 @@ class Subscription:
     @property
     def positions(self) -> Mapping[str, int]:
         """Stream → the application has dealt with every match up to this tick."""
-        return self._positions()
+        positions = dict(self._acked)
+        for stream, arrived in self._desk.progress(self).items():
+            ticks = self._open.get(stream)
+            positions[stream] = arrived if ticks is None else ticks[0] - 1
+        return positions
 
     async def wait_started(self, *streams: str) -> None:
         """Wait until it has started on these streams, or (without names) on any."""
         while not (all(s in self._started for s in streams) if streams else self._started):
             if self._is_over:
                 raise self._failure or LocalError(f"subscription {self.name!r} is over")
-            self._news.clear()
-            await self._news.wait()
+            await self._news()
 
     def __repr__(self) -> str:
         return f"Subscription({self.name!r}, {self.filter!r}, {self.wish.quality!r})"
@@ -159,7 +186,9 @@ class Subscription:
 
     async def get_batch(self, events_max: int = 256) -> list[Received]:
         """All events that are there, at least one and at most so many; none after the end."""
-        first = await self._next()
+        self._ask_for_more()
+        while (first := self._first()) is None and not self._is_over:
+            await self._news()
         if first is None:
             return []
         batch = [first]
@@ -171,19 +200,36 @@ class Subscription:
 
     async def _next(self) -> Received | None:
         self._ask_for_more()
-        while True:
-            while self._arrivals:
-                item = self._give()
-                if isinstance(item, Received):
-                    return item
-                self._tell(item)
-            if self._is_over:
-                if self._failure is not None:
-                    raise self._failure
-                self._finish()
-                return None
-            self._news.clear()
-            await self._news.wait()
+        while (received := self._first()) is None and not self._is_over:
+            await self._news()
+        return received
+
+    def _first(self) -> Received | None:
+        """The next event if it is there; what comes before it is told."""
+        while self._arrivals:
+            item = self._give()
+            if isinstance(item, Received):
+                return item
+            self._tell(item)
+        if self._is_over:
+            if self._failure is not None:
+                raise self._failure
+            self._finish()
+        return None
+
+    def _news(self) -> asyncio.Future[None]:
+        """Done when something has changed. Everybody has one of his own, to be cancelled with."""
+        if self._waiting:
+            self._waiting = [each for each in self._waiting if not each.done()]
+        news = self._loop.create_future()
+        self._waiting.append(news)
+        return news
+
+    def _tell_news(self) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+        self._waiting.clear()
 
     def _give(self) -> Item:
         item = self._arrivals.take()
@@ -234,10 +280,18 @@ class Subscription:
         self._in_hand.clear()
 
     def _dealt_with(self, stream: str, tick: int) -> None:
-        waiting = self._open[stream]
-        while waiting and waiting[0] <= tick:
-            waiting.popleft()
-            self._unacked_events += 1
+        self.moved.add(stream)
+        ticks = self._open.get(stream)
+        if ticks is None:
+            return
+        count = len(ticks) if ticks[-1] <= tick else bisect_right(ticks, tick)
+        self._unacked_events += count
+        if count < len(ticks):
+            del ticks[:count]
+        elif len(self._open) == 1:
+            self._open.clear()  # which gives its room back, unlike taking out the last one
+        else:
+            del self._open[stream]
 
     async def reply(
         self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
@@ -253,22 +307,22 @@ class Subscription:
 
     # -- for the desk ---------------------------------------------------------------------------
 
-    def _positions(self) -> dict[str, int]:
-        positions = dict(self._acked)
-        for stream, arrived in self._desk.progress(self).items():
-            waiting = self._open.get(stream)
-            positions[stream] = waiting[0] - 1 if waiting else arrived
-        return positions
+    def moves(self, stream: str) -> bool:
+        """More of a stream has come, perhaps nothing but silence; whether that is dealt with."""
+        self.moved.add(stream)
+        return stream not in self._open
 
-    def owed(self) -> dict[str, int]:
-        """Stream → tick of what is dealt with and not acknowledged; counts as acknowledged now."""
+    def owed(self, arrived: Mapping[str, int]) -> dict[str, int]:
+        """Stream → tick of what is dealt with and not acknowledged, if everything up to these ticks
+        has come of the streams that moved; counts as acknowledged now."""
         self._unacked_events = 0
-        news = {
-            stream: tick
-            for stream, tick in self._positions().items()
-            if tick > self._acked.get(stream, 0)
-        }
-        self._acked.update(news)
+        self.moved.clear()
+        news = {}
+        for stream, last in arrived.items():
+            ticks = self._open.get(stream)
+            tick = last if ticks is None else ticks[0] - 1
+            if tick > self._acked.get(stream, 0):
+                news[stream] = self._acked[stream] = tick
         return news
 
     @property
@@ -282,18 +336,21 @@ class Subscription:
 
     def arrived(self, item: Item) -> None:
         """Something has come."""
-        waiting = self._open.get(item.stream)
-        if waiting is None:
-            waiting = self._open[item.stream] = deque()
-        waiting.append(item.tick if isinstance(item, Received) else item.first)
+        tick = item.tick if isinstance(item, Received) else item.first
+        ticks = self._open.get(item.stream)
+        if ticks is None:
+            self._open[item.stream] = [tick]
+        else:
+            ticks.append(tick)
         self._arrivals.add(item)
-        self._news.set()
+        if self._waiting:
+            self._tell_news()
 
     def starts(self, stream: str, tick: int) -> None:
         """The broker tells a start."""
         self._started.setdefault(stream, tick)
         self._acked[stream] = tick - 1
-        self._news.set()
+        self._tell_news()
 
     def stands(self) -> None:
         """The broker has it."""
@@ -310,7 +367,7 @@ class Subscription:
         self.stands()
         if not self._ended.done():
             self._ended.set_result(dict(ticks))
-        self._news.set()
+        self._tell_news()
 
     def fails(self, failure: ClientError) -> None:
         """It is over, and not by the application's will."""
@@ -323,7 +380,7 @@ class Subscription:
         if not self._ended.done():
             self._ended.set_exception(failure)
             self._ended.exception()
-        self._news.set()
+        self._tell_news()
 
     def _finish(self) -> None:
         """Everything was read to the end."""

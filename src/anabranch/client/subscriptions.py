@@ -80,7 +80,7 @@ class Subscriptions:
         self._resumed: dict[str, Mapping[str, int]] = {}
         #: Those whose end was asked for.
         self._ending: set[str] = set()
-        self._acknowledging = Acknowledging(options, state, self._is_standing)
+        self._acknowledging = Acknowledging(options, state, self._arrived)
 
     # -- the application ------------------------------------------------------------------------
 
@@ -126,12 +126,12 @@ class Subscriptions:
         """Acknowledge what is dealt with, now."""
         self._acknowledging.acknowledge([subscription])
 
-    def _is_standing(self, subscription: Subscription) -> bool:
-        """Whether it can be acknowledged."""
+    def _arrived(self, subscription: Subscription) -> Mapping[str, int] | None:
+        """How far its streams have come; None if it cannot be acknowledged."""
         home, name = self._home, subscription.name
         if home is None or name not in self._all or name in self._broken:
-            return False
-        return home.session.knows(name)
+            return None
+        return home.session.received(name, subscription.moved)
 
     def end(self, subscription: Subscription) -> None:
         """Ask the broker for the end."""
@@ -248,9 +248,6 @@ class Subscriptions:
 
     def hear(self, effect: SessionEffect) -> None:
         """The home says something about a subscription."""
-        if isinstance(effect, DeliverToApplication):
-            self._deliver(effect)
-            return
         if not isinstance(
             effect, TellStart | TellWithheld | TellStands | TellEnded | TellCut | TellRefused
         ):
@@ -276,7 +273,8 @@ class Subscriptions:
         else:
             self._over(subscription.name, effect)
 
-    def _deliver(self, effect: DeliverToApplication) -> None:
+    def deliver(self, effect: DeliverToApplication) -> None:
+        """The home has an event for a subscription."""
         subscription = self._all.get(effect.subscription)
         if subscription is None:
             return
@@ -289,12 +287,19 @@ class Subscriptions:
 
     def progressed(self, frame: AnyClientFrame) -> None:
         """This frame was heard; it may have said how far a stream has gone, or only that."""
-        if isinstance(frame, Deliver | StartsAt | WithheldFrame):
-            subscription = self._all.get(frame.subscription)
-            if subscription is not None:
-                self.owes(subscription)
+        if isinstance(frame, Deliver):
+            for matches in frame.matches:
+                self._moved(matches.subscription, frame.stream)
+        elif isinstance(frame, StartsAt | WithheldFrame):
+            self._moved(frame.subscription, frame.stream)
         elif isinstance(frame, Subscribed):
             self._stands_at(frame.subscription, frame.ticks)
+
+    def _moved(self, name: str, stream: str) -> None:
+        subscription = self._all.get(name)
+        # Where something waits for the application, there is more to say when that is dealt with.
+        if subscription is not None and subscription.moves(stream):
+            self._acknowledging.owes(subscription)
 
     def settled(self) -> None:
         """All that came together was heard."""

@@ -25,6 +25,7 @@ from anabranch.client.options import ClientOptions
 from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffects
 from anabranch.core.session.session import Session
 from anabranch.model.client_frames import Alive, AnyClientFrame, Publish
+from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.transport import Connection
@@ -167,12 +168,18 @@ class Uplink:
     # -- effects --------------------------------------------------------------------------------
 
     def perform(self, effects: SessionEffects) -> None:
-        """Send what is to be sent, and tell the rest."""
+        """Send what is to be sent, and tell the rest; one that is wrong spoils no other."""
+        failure: RemoteError | None = None
         for effect in effects:
             if isinstance(effect, SendFrame):
                 self._send(effect.frame)
-            else:
+                continue
+            try:
                 self._listener.hear(self, effect)
+            except RemoteError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _send(self, frame: AnyClientFrame) -> None:
         connection = self._connection

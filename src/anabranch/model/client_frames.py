@@ -127,14 +127,20 @@ class StartsAt(ClientFrame, frozen=True, tag=7):
     tick: Tick
 
 
-class Deliver(ClientFrame, frozen=True, tag=8):
-    """Matching events of one stream, in order, and how far that goes."""
+class Matches(Part, frozen=True):
+    """Matching events for one subscription, in order, and how far that goes."""
 
     subscription: Name
-    stream: Name
-    data: Data
     #: There is no other match up to here.
     through: Tick
+    data: Data
+
+
+class Deliver(ClientFrame, frozen=True, tag=8):
+    """Matching events of one stream, for one or several subscriptions."""
+
+    stream: Name
+    matches: Annotated[list[Matches], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Withheld(ClientFrame, frozen=True, tag=9):
@@ -146,10 +152,13 @@ class Withheld(ClientFrame, frozen=True, tag=9):
 
 
 class Ack(ClientFrame, frozen=True, tag=10):
-    """The client has dealt with everything up to these ticks."""
+    """The client has dealt with everything up to these ticks, for one or several subscriptions."""
 
-    subscription: Name
-    ticks: Ticks
+    #: Stream → subscription → tick.
+    ticks: Annotated[
+        dict[Name, Annotated[dict[Name, Position], msgspec.Meta(max_length=ITEMS_MAX)]],
+        msgspec.Meta(max_length=ITEMS_MAX),
+    ]
 
 
 class Unsubscribe(ClientFrame, frozen=True, tag=11):

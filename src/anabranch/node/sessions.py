@@ -155,16 +155,17 @@ class Session:
 
     def send(self, frame: AnyClientFrame) -> None:
         """Say something to the client."""
+        self.connection.send(encode_client(frame, self._every.limits))
         kind, counters = type(frame), self._every.counters
         if kind is Deliver:
-            counters.events_delivered += len(frame.data)  # type: ignore[union-attr]
+            matches = frame.matches  # type: ignore[union-attr]
+            counters.events_delivered += sum([len(each.data) for each in matches])
         elif kind is PublishRefused:
             counters.publishes_refused += 1
         elif kind is Refused:
             counters.requests_refused += 1
         elif isinstance(frame, Cut) and not frame.subscription:
             self.is_told = True
-        self.connection.send(encode_client(frame, self._every.limits))
 
     @property
     def frame_bytes_max(self) -> int:
@@ -231,8 +232,13 @@ class Sessions:
         try:
             session.send(frame)
         except LocalError as error:
-            # It takes smaller frames than this one; there is no other way to tell it the same.
-            self.cut(number, str(error))
+            # It takes smaller frames than this one.
+            if isinstance(frame, Deliver) and len(frame.matches) > 1:
+                middle = len(frame.matches) // 2
+                self.send(number, Deliver(frame.stream, frame.matches[:middle]))
+                self.send(number, Deliver(frame.stream, frame.matches[middle:]))
+            else:
+                self.cut(number, str(error))
 
     def cut(self, number: int, reason: str) -> None:
         """End a session, with a word to the client."""

@@ -36,14 +36,14 @@ PLANTS: dict[str, Plant] = {
     "skip-gap": Plant("an edge gives a gap up after asking once", 5, "gap"),
     "no-yield": Plant("a former owner keeps a subscription", 6, "two-owners"),
     "claim-before-held": Plant(
-        "a subscription is claimed before origins keep what it needs", 327, "wrongly-withheld"
+        "a subscription is claimed before origins keep what it needs", 40, "wrongly-withheld"
     ),
     "silence-any-version": Plant("silence counts for subscriptions it does not know", 6, "gap"),
     "no-sufficiency": Plant("filters are used without knowing enough", 5, "gap"),
     "constraint-at-least": Plant("a change applies to later states too", 21, "leftover"),
     "no-constraint": Plant("a change applies to any state", 29, "s-lambda"),
     "digest-survives-link": Plant(
-        "what a broken link carried counts as known", 152, "unknown-vector"
+        "what a broken link carried counts as known", 12, "unknown-vector"
     ),
     "vst-too-low": Plant("a subscription starts with the version before it", 1, "s-lambda"),
     "silence-without-vector": Plant("silence comes without its vector", 0, "gap"),
@@ -62,20 +62,20 @@ PLANTS: dict[str, Plant] = {
     ),
     "departs-undrained": Plant("an edge leaves before others have its events", 75, "lost"),
     "commit-without-intent": Plant(
-        "events of a batch are appended before its intent is on disk", 64, "torn-batch"
+        "events of a batch are appended before its intent is on disk", 31, "torn-batch"
     ),
     "stage-dropped-early": Plant(
         "staged events are dropped before their batch is on disk", 354, "torn-batch"
     ),
     "redo-forgotten": Plant("a start leaves intents as it finds them", 31, "torn-batch"),
     "batch-not-persisted": Plant(
-        "a sink forgets the number of its last batch in a crash", 62, "double-batch"
+        "a sink forgets the number of its last batch in a crash", 19, "double-batch"
     ),
     "commit-told-early": Plant(
         "a batch is told to be there before its intent is on disk", 188, "lost-batch"
     ),
     "client-no-dedup": Plant("a client takes what it has had", 12, "duplicate"),
-    "publisher-moves-unconfirmed": Plant("a publisher moves with open events", 2, "phantom"),
+    "publisher-moves-unconfirmed": Plant("a publisher moves with open events", 6, "phantom"),
 }
 
 #: Planted bugs that need histories which the swarm draws too seldom: name → who finds them.

@@ -232,11 +232,25 @@ class Simulation:
         """Let the world go on until everybody has everything, or for as long as it may take."""
         world = self.world
         end_s = self._healed_s + self.plan.settle_s
+        if self._go_on(end_s, self._is_settled):
+            self._settled = world.now
+            # A subscription whose client has everything may still be on its way between edges.
+            if not self._is_claimed():
+                self._go_on(end_s, self._is_claimed)
+
+    def _go_on(self, end_s: float, is_enough: Callable[[], bool]) -> bool:
+        """Let the world go on until this is so, but no longer; returns whether it is."""
+        world = self.world
         while world.now < end_s:
             world.run_until(min(end_s, world.now + 0.5))
-            if self._is_settled():
-                self._settled = world.now
-                break
+            if is_enough():
+                return True
+        return False
+
+    def _is_claimed(self) -> bool:
+        brokers = [host.broker for host in self.world.hosts.values()]
+        edges = [broker.edge for broker in brokers if broker is not None]
+        return not any(edge.unclaimed() for edge in edges if edge is not None)
 
     def _is_settled(self) -> bool:
         heads = {edge: self._head(edge) for edge in self.reconfiguring.network.edges}

@@ -32,8 +32,15 @@ class _Listener:
         self._passed = False
 
     def __call__(self, now: float, broker: str, what: object) -> None:
+        if isinstance(what, say.SendClient) and isinstance(what.frame, client.Deliver):
+            what = say.SendClient(what.session, self._narrowed(what.frame))
         if self._matters(broker, what):
             self.lines.append(f"{now:9.4f} {broker:8} {repr(what)[:_LINE_CHARACTERS]}")
+
+    def _narrowed(self, frame: client.Deliver) -> client.Deliver:
+        """What a frame brings to the subscription in question."""
+        every = [each for each in frame.matches if each.subscription == self._subscription]
+        return client.Deliver(frame.stream, every)
 
     def _matters(self, broker: str, what: object) -> bool:
         if isinstance(what, say.Append):
@@ -56,14 +63,16 @@ class _Listener:
         return False
 
     def _client_frame_matters(self, frame: client.AnyClientFrame) -> bool:
-        if getattr(frame, "subscription", None) != self._subscription:
-            return False
-        if isinstance(frame, client.Deliver) and frame.stream == self._stream:
-            near = any(datum.tick == self._tick for datum in frame.data)
-            crossed = frame.through >= self._tick and not self._passed
-            self._passed = self._passed or crossed
-            return near or crossed
-        return not isinstance(frame, client.Deliver | client.Ack)
+        if isinstance(frame, client.Deliver):
+            is_meant = frame.stream == self._stream
+            return is_meant and any(self._delivery_matters(each) for each in frame.matches)
+        return getattr(frame, "subscription", None) == self._subscription
+
+    def _delivery_matters(self, matches: client.Matches) -> bool:
+        near = any(datum.tick == self._tick for datum in matches.data)
+        crossed = matches.through >= self._tick and not self._passed
+        self._passed = self._passed or crossed
+        return near or crossed
 
     def _is_among(
         self, data: list[link.Datum], silent: list[tuple[int, int]], withheld: list[link.Hole]

@@ -21,6 +21,7 @@ from anabranch.core.session.session import Session
 from anabranch.core.session.subscribing import LOST
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
+from anabranch.model.frames import Datum
 from anabranch.sim.applications import Application
 from anabranch.sim.things import CLOCK_BEGIN_S, Connection
 from anabranch.sim.workload import PlainFilter, draw_filter, filter_text
@@ -94,16 +95,19 @@ class Subscriber(Application):
     def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
         """The broker says something; deliveries over one connection must ascend."""
         if isinstance(frame, Deliver) and connection is self.connection:
-            key = (frame.subscription, frame.stream)
-            for datum in frame.data:
-                if datum.tick <= self._last.get(key, 0):
-                    which = (*key, datum.tick, "", 0, 0)
-                    self.repeated.append(told.Delivered(self.world.now, *which))
-                self._last[key] = datum.tick
+            for matches in frame.matches:
+                self._watch((matches.subscription, frame.stream), matches.data)
         elif isinstance(frame, Subscribed):
             for key in [key for key in self._last if key[0] == frame.subscription]:
                 del self._last[key]
         super().frame(connection, frame)
+
+    def _watch(self, key: tuple[str, str], data: list[Datum]) -> None:
+        for datum in data:
+            if datum.tick <= self._last.get(key, 0):
+                which = (*key, datum.tick, "", 0, 0)
+                self.repeated.append(told.Delivered(self.world.now, *which))
+            self._last[key] = datum.tick
 
     # -- what it does ---------------------------------------------------------------------------
 
@@ -282,7 +286,7 @@ class Subscriber(Application):
         if session is not self.session or mine is None or not session.knows(name):
             return
         mine.acked |= session.progress(name)
-        self.perform(session.ack(self.world.now, name))
+        self.perform(session.ack(self.world.now, {name: None}))
 
     def _take_over(self, standing: Standing) -> None:
         if not self.session.knows(standing.name) and standing.name in self._subscriptions:

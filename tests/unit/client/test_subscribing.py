@@ -19,9 +19,14 @@ from anabranch import (
     attr,
     connect,
 )
-from anabranch.model.client_frames import Subscribe
+from anabranch.model.client_frames import Ack, Deliver, Matches, Subscribe
+from anabranch.model.encoding import encode_event
+from anabranch.model.event import Event, EventId
+from anabranch.model.frames import Datum
+from anabranch.wire.codec import encode_client
 from tests.client_parts import (
     OPTIONS,
+    acked,
     frames_of,
     network,
     numbers,
@@ -72,6 +77,58 @@ def test_a_batch_is_what_is_there() -> None:
             assert got == list(range(10))
             await subscription.unsubscribe()
             assert await subscription.get_batch() == []
+
+    run(story)
+
+
+def test_acknowledgements_of_many_subscriptions_leave_together() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address, options=QUICK) as client:
+            made = [await client.subscribe(f"n >= {number}") for number in range(50)]
+            await publish(client, 100)
+            readers = [asyncio.create_task(each.get_batch()) for each in made]
+            tick = (await asyncio.gather(*readers))[0][0].tick
+            readers = [asyncio.create_task(each.get_batch()) for each in made]
+            await until(lambda: all(acked(a, each.name).get("a", 0) >= tick for each in made))
+            frames = [frame for frame in frames_of(a, Ack) if isinstance(frame, Ack)]
+            assert max(len(frame.ticks["a"]) for frame in frames) > 10
+            for reader in readers:
+                reader.cancel()
+
+    run(story)
+
+
+def test_a_reader_that_gives_up_takes_nothing_from_another_one() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address) as client:
+            subscription = await client.subscribe("n >= 0", manual_ack=True)
+            readers = [asyncio.create_task(subscription.get()) for _ in range(3)]
+            await asyncio.sleep(0)
+            readers[0].cancel()
+            readers[1].cancel()
+            await publish(client, 7, 8)
+            assert (await readers[2])["n"] == 7
+            assert (await subscription.get())["n"] == 8
+            assert all(reader.cancelled() for reader in readers[:2])
+
+    run(story)
+
+
+def test_what_is_no_event_costs_the_connection_and_no_event_that_came_with_it() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address, options=QUICK) as client:
+            one, other = await client.subscribe("n = 1"), await client.subscribe("n = 2")
+            reader = asyncio.create_task(other.get())
+            (connection,) = a.open
+            tick = other.started["a"]
+            event = encode_event(Event({"n": 2}, id=EventId("x", 1, 1)))
+            matches = [
+                Matches(one.name, tick, [Datum(tick, 1, b"garbage")]),
+                Matches(other.name, tick, [Datum(tick, 1, event)]),
+            ]
+            connection.send(encode_client(Deliver("a", matches)))
+            assert (await reader)["n"] == 2
+            await until(lambda: connection not in a.open)
 
     run(story)
 

@@ -13,6 +13,7 @@ from anabranch.model.client_frames import (
     Confirmed,
     Deliver,
     Discard,
+    Matches,
     Publish,
     PublishRefused,
     Refused,
@@ -41,10 +42,10 @@ from tests.bench_parts import BILLION, LAST, Bench, body, carry
         Confirmed("p", 1, 1),
         Staged(1),
         Committed(1, "s", 0, 0, 0, False),
-        Deliver("s", "b", [], 1),
+        Deliver("b", [Matches("s", 1, [])]),
         Subscribed(1, "s", 1, {}),
-        Ack("s", {"b": LAST}),
-        Ack("s", {"nobody": 1}),
+        Ack({"b": {"s": LAST}}),
+        Ack({"nobody": {"s": 1}}),
     ],
     ids=lambda f: type(f).__name__,
 )
@@ -67,7 +68,7 @@ def test_client_frame_that_cannot_be_costs_the_session_and_nothing_is_taken(
     [
         Publish([body("p", 1)]),
         Subscribe(1, "s", "TRUE", "reliable"),
-        Ack("s", {}),
+        Ack({}),
         Stage(1, "t", 0, [], True),
         Commit(1, "sink", "q", 0, ()),
         Discard(("t",)),
@@ -231,6 +232,6 @@ def test_more_interest_than_a_frame_holds_lets_everything_pass_and_breaks_no_lin
     publisher = bench.client("b", "feed")
     bench.says("b", publisher, Publish([body("p", 1, 1_299)]))
     bench.run(1.0)
-    delivered = [f for f in bench.heard("a", session, Deliver) if f.data]
-    assert [frame.subscription for frame in delivered] == ["s299"]
+    delivered = [each for each in bench.matches("a", session) if each.data]
+    assert [each.subscription for each in delivered] == ["s299"]
     assert bench.served()

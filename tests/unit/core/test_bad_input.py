@@ -8,7 +8,6 @@ from anabranch.core import contract as say
 from anabranch.core.options import Options
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.client_frames import (
-    Deliver,
     Publish,
     StartsAt,
     Subscribe,
@@ -298,7 +297,7 @@ def test_heads_and_ticks_that_go_back_are_old_news() -> None:
         bench.lie("c", Knowledge("c", "hub", "", 0, [Datum(9, 9, body("p", 9))], [], [], head))
         bench.lie("c", Knowledge("c", "hub", "", 0, [], [(1, 4)], [], head))
     bench.run(1.0)
-    ticks = [d.tick for frame in bench.heard("a", session, Deliver) for d in frame.data]
+    ticks = [d.tick for each in bench.matches("a", session) for d in each.data]
     assert ticks == sorted(set(ticks))
     assert bench.served()
 
@@ -313,7 +312,7 @@ def test_garbage_in_place_of_an_event_is_never_delivered() -> None:
         garbage = Datum(mark + 1, 1, b"garbage")
         bench.lie("c", Knowledge("c", "hub", "", mark, [garbage], [], [], mark + 1))
     bench.run(1.0)
-    assert [d for frame in bench.heard("a", session, Deliver) for d in frame.data] == []
+    assert [d for each in bench.matches("a", session) for d in each.data] == []
     assert bench.served()
 
 
@@ -344,7 +343,7 @@ def test_peer_that_repeats_every_frame_a_hundred_times_changes_nothing() -> None
         counts.append(len(bench.told["c"]) - before)
     bench.run(1.0)
     assert not bench.is_cut("c")
-    ticks = [d.tick for frame in bench.heard("a", session, Deliver) for d in frame.data]
+    ticks = [d.tick for each in bench.matches("a", session) for d in each.data]
     assert ticks in ([2], [])
     assert max(counts) <= 110
     assert bench.served()

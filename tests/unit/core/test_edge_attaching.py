@@ -10,6 +10,7 @@ from anabranch.model.client_frames import (
     Connect,
     Cut,
     Deliver,
+    Matches,
     Refused,
     StartsAt,
     Subscribe,
@@ -39,7 +40,7 @@ def refusal(rig: Rig, session: int, request: int) -> str:
 def test_session_begins_with_connect() -> None:
     rig = Rig()
     rig.do(rig.edge.client_came(rig.now, 1))
-    for frame in (Ack("s", {}), Subscribe(1, "s", "TRUE", "reliable"), Unsubscribe(1, "s")):
+    for frame in (Ack({}), Subscribe(1, "s", "TRUE", "reliable"), Unsubscribe(1, "s")):
         with pytest.raises(RemoteError, match="begins with Connect"):
             rig.client(1, frame)
 
@@ -65,7 +66,7 @@ def test_connecting_twice_breaks_the_protocol() -> None:
 def test_frames_that_only_brokers_send_break_the_protocol() -> None:
     rig = Rig()
     session = rig.connect()
-    for frame in (Deliver("s", "b", [], 1), Confirmed("x", 1, 1), Cut("", "")):
+    for frame in (Deliver("b", [Matches("s", 1, [])]), Confirmed("x", 1, 1), Cut("", "")):
         with pytest.raises(RemoteError, match="does not send"):
             rig.client(session, frame)
 
@@ -78,7 +79,7 @@ def test_newer_session_of_a_client_replaces_the_older_one() -> None:
     assert [cut.subscription for cut in rig.taken(older, Cut)] == [""]
     assert [cut.session for cut in rig.cuts] == [older]
     assert rig.interest == {}
-    rig.client(older, Ack("s", {"b": 5}))
+    rig.client(older, Ack({"b": {"s": 5}}))
     rig.leave(older)
     rig.subscribe(newer)
     assert len(rig.taken(newer, Subscribed)) == 1

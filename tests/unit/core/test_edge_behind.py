@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from anabranch.core.options import Options
-from anabranch.model.client_frames import Cut, Deliver, Unsubscribed, Withheld
+from anabranch.model.client_frames import Cut, Deliver, Matches, Unsubscribed, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
 from anabranch.model.frames import Answer, Held, Hold, Hole, Nack, NotKept, Replay
@@ -46,7 +46,7 @@ def test_answers_are_delivered_piece_by_piece_until_the_line_is_reached() -> Non
     rig = Rig()
     session = behind(rig)
     assert answer(rig, 12, 40, through=50).first == 11
-    assert rig.taken(session, Deliver) == [Deliver("s", "b", [datum(12), datum(40)], 50)]
+    assert rig.matches(session) == [Matches("s", 50, [datum(12), datum(40)])]
     assert answer(rig, 70, through=100).first == 51
     assert rig.delivered(session) == [70]
     assert rig.asked(Replay) == []
@@ -171,8 +171,7 @@ def test_answer_is_delivered_as_far_as_there_is_room() -> None:
     rig.arrive(6, stream="c")
     rig.frames[session] = []
     answer(rig, 12, 13, 14, through=50)
-    frames = rig.taken(session, Deliver)
-    assert [(frame.data, frame.through) for frame in frames] == [([datum(12)], 12)]
+    assert rig.matches(session) == [Matches("s", 12, [datum(12)])]
     rig.ack(session, {"b": 12, "c": 6})
     assert rig.asked(Replay, "b")[0].first == 13
 
@@ -203,9 +202,9 @@ def test_withheld_ticks_of_an_answer_are_told_in_their_place() -> None:
     session = behind(rig)
     answer(rig, 12, 20, through=100, holes=(Hole(14, 15, "transient"),))
     assert rig.frames[session] == [
-        Deliver("s", "b", [datum(12)], 13),
+        Deliver("b", [Matches("s", 13, [datum(12)])]),
         Withheld("s", "b", [Hole(14, 15, "transient")]),
-        Deliver("s", "b", [datum(20)], 100),
+        Deliver("b", [Matches("s", 100, [datum(20)])]),
     ]
 
 

@@ -5,7 +5,7 @@ from random import Random
 from anabranch.core.edge.delivery import PROGRESS_CROWD, PROGRESS_TICKS_EACH
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
 from anabranch.core.line import Line
-from anabranch.model.client_frames import Deliver, Quality
+from anabranch.model.client_frames import Quality
 from anabranch.model.filter import Filter
 from anabranch.model.version import NOTHING, Version
 from tests.edge_parts import Rig
@@ -27,10 +27,9 @@ def test_many_are_told_of_silence_in_proportion_to_the_ticks_there_were() -> Non
     last = 1 + 100 * PROGRESS_TICKS_EACH
     for tick in range(2, last):
         rig.arrive(tick)
-    assert rig.taken(session, Deliver) == []
+    assert rig.matches(session) == []
     rig.arrive(last)
-    told = rig.taken(session, Deliver)
-    assert [frame.through for frame in told] == [last] * 100
+    assert [each.through for each in rig.matches(session)] == [last] * 100
 
 
 def test_a_crowd_is_told_of_silence_some_at_a_time_and_everybody_in_the_end() -> None:
@@ -41,7 +40,7 @@ def test_a_crowd_is_told_of_silence_some_at_a_time_and_everybody_in_the_end() ->
     told: list[int] = []
     for _ in range(4):
         rig.wait(pause_s)
-        told.append(len(rig.taken(session, Deliver)))
+        told.append(len(rig.matches(session)))
     assert told == [PROGRESS_CROWD, PROGRESS_CROWD, 1, 0]
 
 
@@ -50,10 +49,10 @@ def test_who_is_told_last_is_told_of_ticks_that_came_meanwhile() -> None:
     session = crowd(rig, PROGRESS_CROWD + 1)
     rig.arrive(2)
     rig.wait(rig.options.done_every_s)
-    assert {frame.through for frame in rig.taken(session, Deliver)} == {2}
+    assert {each.through for each in rig.matches(session)} == {2}
     rig.arrive(3)
     rig.wait(rig.options.done_every_s)
-    assert [frame.through for frame in rig.taken(session, Deliver)] == [3]
+    assert [each.through for each in rig.matches(session)] == [3]
 
 
 def test_the_floor_is_the_highest_version_that_anybody_live_needs() -> None:

@@ -26,7 +26,7 @@ def test_reliable_subscription_is_cut_when_its_window_is_full() -> None:
     rig = Rig()
     session = live(rig, window=2)
     rig.arrive(2, 3, 4)
-    assert [frame.data[-1].tick for frame in rig.taken(session, Deliver)] == [3]
+    assert [each.data[-1].tick for each in rig.matches(session)] == [3]
     cuts = rig.taken(session, Cut)
     assert [(cut.subscription, "window" in cut.reason) for cut in cuts] == [("s", True)]
     assert rig.interest == {}

@@ -79,9 +79,9 @@ def test_an_origin_that_does_not_answer_is_asked_again_less_and_less_often() -> 
 def test_nothing_can_be_acknowledged_on_a_stream_that_is_not_served() -> None:
     rig = Rig()
     session = comes(rig, b=7)
-    rig.client(session, Ack("s", {"b": 7}))
+    rig.client(session, Ack({"b": {"s": 7}}))
     with pytest.raises(RemoteError, match="never sent"):
-        rig.client(session, Ack("s", {"b": 8}))
+        rig.client(session, Ack({"b": {"s": 8}}))
 
 
 def test_streams_that_the_client_does_not_name_start_while_others_are_held() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.core.edge.delivery import PROGRESS_TICKS
 from anabranch.core.options import Options
-from anabranch.model.client_frames import Deliver, StartsAt, Subscribed, Withheld
+from anabranch.model.client_frames import Deliver, Matches, StartsAt, Subscribed, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
 from anabranch.model.frames import Datum, Hole, Nack, Replay
@@ -34,7 +34,7 @@ def test_subscription_stands_at_once_and_starts_with_the_first_tick_that_comes()
     assert rig.frames[session] == [
         Subscribed(request, "s", 0, {}),
         StartsAt("s", "b", 7),
-        Deliver("s", "b", [datum(7)], 7),
+        Deliver("b", [Matches("s", 7, [datum(7)])]),
     ]
 
 
@@ -106,18 +106,7 @@ def test_only_matches_are_delivered_and_each_frame_says_how_far_it_goes() -> Non
     rig = Rig()
     session = live(rig, "price > 1")
     rig.arrive(datum(2, 1), datum(3, 2), datum(4, 3), datum(5, 1))
-    assert rig.taken(session, Deliver) == [Deliver("s", "b", [datum(3, 2), datum(4, 3)], 5)]
-
-
-def test_each_subscription_gets_what_it_wants_in_one_frame_per_step() -> None:
-    rig = Rig()
-    session = rig.connect()
-    rig.subscribe(session, "low", "price < 5")
-    rig.subscribe(session, "high", "price > 3")
-    rig.arrive(datum(1, 1), datum(2, 4), datum(3, 9))
-    frames = {frame.subscription: frame for frame in rig.taken(session, Deliver)}
-    assert [each.tick for each in frames["low"].data] == [1, 2]
-    assert [each.tick for each in frames["high"].data] == [2, 3]
+    assert rig.matches(session) == [Matches("s", 5, [datum(3, 2), datum(4, 3)])]
 
 
 def test_frames_are_split_before_they_become_too_large() -> None:
@@ -125,8 +114,8 @@ def test_frames_are_split_before_they_become_too_large() -> None:
     rig = Rig(options=Options(replay_bytes_max=2 * size))
     session = live(rig)
     rig.arrive(2, 3, 4, 5, 6)
-    frames = rig.taken(session, Deliver)
-    assert [(len(frame.data), frame.through) for frame in frames] == [(2, 3), (2, 5), (1, 6)]
+    frames = [frame.matches for frame in rig.taken(session, Deliver)]
+    assert [(len(each.data), each.through) for (each,) in frames] == [(2, 3), (2, 5), (1, 6)]
 
 
 def test_repeated_and_reordered_knowledge_is_delivered_once_and_in_order() -> None:
@@ -145,7 +134,7 @@ def test_progress_over_silence_is_told_after_many_ticks() -> None:
     rig.arrive(silent=[(2, PROGRESS_TICKS - 2)])
     assert rig.taken(session, Deliver) == []
     rig.arrive(silent=[(PROGRESS_TICKS - 1, PROGRESS_TICKS)])
-    assert rig.taken(session, Deliver) == [Deliver("s", "b", [], PROGRESS_TICKS)]
+    assert rig.taken(session, Deliver) == [Deliver("b", [Matches("s", PROGRESS_TICKS, [])])]
 
 
 def test_progress_over_silence_is_told_now_and_then() -> None:
@@ -153,7 +142,7 @@ def test_progress_over_silence_is_told_now_and_then() -> None:
     session = live(rig)
     rig.arrive(silent=[(2, 3)])
     rig.wait(rig.options.done_every_s)
-    assert rig.taken(session, Deliver) == [Deliver("s", "b", [], 3)]
+    assert rig.taken(session, Deliver) == [Deliver("b", [Matches("s", 3, [])])]
     rig.wait(rig.options.done_every_s)
     assert rig.taken(session, Deliver) == []
 
@@ -163,9 +152,9 @@ def test_withheld_ticks_are_told_between_the_data_around_them() -> None:
     session = live(rig)
     rig.arrive(2, 5, holes=[Hole(3, 4, "transient")])
     assert rig.frames[session] == [
-        Deliver("s", "b", [datum(2)], 2),
+        Deliver("b", [Matches("s", 2, [datum(2)])]),
         Withheld("s", "b", [Hole(3, 4, "transient")]),
-        Deliver("s", "b", [datum(5)], 5),
+        Deliver("b", [Matches("s", 5, [datum(5)])]),
     ]
 
 

@@ -10,6 +10,7 @@ from anabranch.model.limits import Limits
 from anabranch.model.values import Value
 from anabranch.node import sessions
 from anabranch.node.node import Node
+from anabranch.wire.greeting import GREETING_BYTES_MAX
 from tests.node_parts import RawClient, config, running, until
 
 
@@ -56,6 +57,24 @@ def test_a_client_that_takes_nothing_loses_a_subscription_that_is_not_durable(
             deaf.connection.listen()
             await until(lambda: deaf.of("TellCut"))
             assert "too slow" in str(deaf.of("TellCut")[0])
+
+    asyncio.run(story())
+
+
+def test_a_client_that_takes_small_frames_only_gets_what_many_subscriptions_want_in_several(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            client = await RawClient.at(node, "c", frame_bytes_max=GREETING_BYTES_MAX)
+            names = [f"s{number}" for number in range(100)]
+            for number, name in enumerate(names):
+                await client.subscribe(name, "x IS NOT NULL", streams=number + 1)
+            client.publish({"x": 1, "note": "n" * 100})
+            await until(lambda: len(client.events()) == 100 or client.end)
+            found = client.of("DeliverToApplication")
+            assert [each.subscription for each in found] == names  # type: ignore[attr-defined]
+            assert node.counters.events_delivered == 100
 
     asyncio.run(story())
 

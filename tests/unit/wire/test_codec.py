@@ -78,6 +78,6 @@ def test_the_largest_event_fits_into_every_frame_that_carries_one() -> None:
     datum = f.Datum(2**62, 2**63 - 1, bytes(limits.event_bytes_max))
     name = "é" * 255
     encode_client(c.Publish([datum.body]), limits)
-    encode_client(c.Deliver(name, name, [datum], 2**62), limits)
+    encode_client(c.Deliver(name, [c.Matches(name, 2**62, [datum])]), limits)
     encode_link(f.Knowledge(name, name, name, 2**62, [datum], [], [], 2**62, 1), limits)
     encode_link(f.Carry(name, name, 255, f.Answer(2**63 - 1, 1, 1, 1, [datum])), limits)

@@ -151,7 +151,9 @@ def test_what_is_no_frame_is_refused(family: Codec, data: bytes) -> None:
         (CLIENTS, c.Subscribe(1, "s", "TRUE", "durable", window=0)),
         (CLIENTS, c.Subscribe(1, "s", "TRUE", "sturdy")),  # type: ignore[arg-type]
         (CLIENTS, c.Refused(1, "x" * 1_025)),
-        (CLIENTS, c.Ack("s", {str(number): 1 for number in range(65_536)})),
+        (CLIENTS, c.Ack({str(number): {} for number in range(65_536)})),
+        (CLIENTS, c.Ack({"o": {str(number): 1 for number in range(65_536)}})),
+        (CLIENTS, c.Deliver("o", [c.Matches("s", 1, [])] * 65_536)),
     ],
     ids=lambda item: type(item).__name__,
 )

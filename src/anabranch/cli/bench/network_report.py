@@ -149,6 +149,7 @@ def _flows_table(title: str, flows: Sequence[Flow]) -> Table:
         *brokers,
         "sum",
         "per delivery",
+        "subscriber",
         "subscribing s",
         "edge MB",
     )
@@ -162,6 +163,7 @@ def _flows_table(title: str, flows: Sequence[Flow]) -> Table:
             *(f"{flow.cpu_us_per_event[broker]:.1f}" for broker in brokers),
             f"{flow.sum_us_per_event:.1f}",
             f"{flow.sum_us_per_event / flow.load.matches:.1f}",
+            f"{flow.subscriber_us_per_event:.1f}",
             f"{flow.subscribing_s:.1f}",
             f"{max(flow.resident_bytes.values()) / _MB:,.0f}",
         )

@@ -3,14 +3,15 @@
 Tables of the catalog:
 
     subscriptions   name → [client, filter, number, claimed, closed]
-    cursors         name NUL stream → [start, acked, held]
+    cursors         name NUL stream → [start, acked, held, first row of moves that counts]
+    moves           where cursors have moved to since (`moves`)
     edge            "run" → the number of the last run, one for each start at least (`asking`)
 
 A crash keeps any beginning of what was put and not synced. Hence the order of puts:
 
 1. Cursors come before the subscription that they belong to, so a subscription that is there has all
    its cursors. A subscription goes before its cursors; cursors without one are swept at the start.
-2. Cursors are written now and then, and when a client goes, not with every acknowledgement. What
+2. Moves are written now and then, and when a client goes, not with every acknowledgement. What
    is lost in a crash is acknowledged by the client again, when it comes back with its ticks.
 3. An origin is told `Done` for what the disk has, never for more: else a crash could bring back a
    cursor whose ticks are gone. For subscriptions that end with their session the acknowledged tick
@@ -25,6 +26,7 @@ from typing import TypeVar
 
 import msgspec
 
+from anabranch.core.edge.moves import MOVES, Moves
 from anabranch.core.edge.state import CursorsStored, State
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
 from anabranch.model.errors import LocalError
@@ -63,6 +65,8 @@ class CursorRow(msgspec.Struct, frozen=True, array_like=True):
     acked: int
     #: Whether the origin is known to keep what comes after it.
     is_held: bool = True
+    #: It has moved since, if a row of moves with this number or a higher one says so.
+    moves_from: int = 1
 
 
 _subscription_decoder = msgspec.msgpack.Decoder(SubscriptionRow)
@@ -83,8 +87,9 @@ class Cursors:
         #: Whether a client went while cursors were being written.
         self._is_wanted = False
         self._is_hasty = "done-unsynced" in state.plants
+        self._moves = Moves(state)
         #: Places of durable subscriptions of which more is acknowledged than written.
-        self._moved: dict[Place, None] = {}
+        self._moved: list[Place] = []
         #: Keys of cursors that belong to nobody.
         self._orphans: list[str] = []
 
@@ -100,6 +105,7 @@ class Cursors:
             else:
                 state.subscriptions[name] = state.away[name] = subscription
                 state.index.add(name, subscription.filter)
+        since: dict[Place, int] = {}
         for key, row in catalog.get(CURSORS, {}).items():
             name, _, stream = key.partition("\0")
             owner = state.subscriptions.get(name)
@@ -110,14 +116,17 @@ class Cursors:
             place = owner.places[stream] = Place(owner, state.streams[stream], cursor.start)
             place.sent = place.told = place.acked = cursor.acked
             place.written = place.synced = cursor.acked
+            since[place] = cursor.moves_from
             if not cursor.is_held:
                 place.mode = "holding"
+        self._moves.recover(catalog.get(MOVES, {}), since)
 
     def start(self) -> None:
         """Put the number of this run, and sweep what a crash left behind."""
         for key in self._orphans:
             self._state.put(CURSORS, key, None)
         self._orphans.clear()
+        self._moves.sweep()
         self._state.put(RUN_TABLE, RUN_KEY, b"%d" % self._state.run)
 
     def put_subscription(self, subscription: Subscription, is_closed: bool = False) -> None:
@@ -134,8 +143,9 @@ class Cursors:
     def put_cursor(self, place: Place) -> None:
         """Remember where a durable subscription stands."""
         place.written = place.acked
+        self._moves.put_anew(place)
         key = f"{place.subscription.name}\0{place.stream.name}"
-        row = CursorRow(place.start, place.acked, place.mode != "holding")
+        row = CursorRow(place.start, place.acked, place.mode != "holding", self._moves.next)
         self._state.put(CURSORS, key, _encoder.encode(row))
 
     def forget(self, subscription: Subscription, is_closed: bool = False) -> None:
@@ -144,7 +154,8 @@ class Cursors:
             self.put_subscription(subscription, is_closed=True)
         else:
             self._state.put(SUBSCRIPTIONS, subscription.name, None)
-        for stream in subscription.places:
+        for stream, place in subscription.places.items():
+            self._moves.put_anew(place)
             self._state.put(CURSORS, f"{subscription.name}\0{stream}", None)
 
     # -- now and then ---------------------------------------------------------------------------
@@ -180,28 +191,16 @@ class Cursors:
         elif self._moved:
             self.write(now)
 
-    def moved(self, place: Place) -> None:
-        """More was acknowledged."""
-        if place.subscription.quality == "durable":
-            self._moved[place] = None
+    def moves(self, place: Place, tick: int) -> None:
+        """More is acknowledged."""
+        if place.acked <= place.written and place.subscription.quality == "durable":
+            self._moved.append(place)
+        place.acked = tick
 
     def _write_changed(self) -> list[tuple[Place, int]]:
-        written = []
-        for place in self._moved:
-            leaves = place.subscription.is_leaving or not self._is_here(place)
-            if place.acked > place.written and not leaves:
-                self.put_cursor(place)
-                written.append((place, place.acked))
-        self._moved.clear()
-        return written
-
-    def _is_here(self, place: Place) -> bool:
-        """Whether a place is anybody's."""
-        subscription = place.subscription
-        return (
-            self._state.subscriptions.get(subscription.key) is subscription
-            and subscription.places.get(place.stream.name) is place
-        )
+        moved, self._moved = self._moved, []
+        written = self._moves.write([place for place in moved if _is_unwritten(place)])
+        return [(place, place.acked) for place in written]
 
     # -- origins --------------------------------------------------------------------------------
 
@@ -242,7 +241,7 @@ class Cursors:
     def _needs_after(self, place: Place) -> int | None:
         """The tick up to which a place needs nothing any more; None if it is nobody's."""
         subscription = place.subscription
-        if not self._is_here(place) or not subscription.is_counted:
+        if place.is_over or not subscription.is_counted:
             return None
         by_disk = subscription.quality == "durable" and not self._is_hasty
         return place.synced if by_disk else place.acked
@@ -254,6 +253,11 @@ class Cursors:
         needed = stream.needed.least(self._needs_after)
         ticks = (stream.line.position, needed, held.get(stream.name))
         return min(tick for tick in ticks if tick is not None)
+
+
+def _is_unwritten(place: Place) -> bool:
+    is_staying = not place.is_over and not place.subscription.is_leaving
+    return is_staying and place.acked > place.written
 
 
 def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[Subscription, bool]:

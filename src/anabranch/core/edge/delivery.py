@@ -1,9 +1,9 @@
 """The live path: what a line passes on goes to the subscriptions that follow it.
 
 Theory of operation: a line passes on runs in the order of the stream. Each event is matched once
-against the index of all subscriptions; the places of those that are live here get it, and what they
-got in one step leaves as one frame, or as several where one would be too large. Silence costs
-nothing but a comparison of versions. Rules:
+against the index of all subscriptions; the places of those that are live here get it, and what the
+subscriptions of one session got in one step leaves as one frame, or as several where one would be
+too large. Silence costs nothing but a comparison of versions. Rules:
 
 1. *Start.* A subscription that waits starts at the first tick whose version contains it: from there
    on nobody upstream left out what it wants. Where the line rests, that is the next tick if the
@@ -19,6 +19,7 @@ nothing but a comparison of versions. Rules:
    however many there are.
 """
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 
 from anabranch.core.edge.cursors import Cursors
@@ -27,7 +28,7 @@ from anabranch.core.edge.reading import is_addressed, is_beyond_limits, matching
 from anabranch.core.edge.state import StartStored, State
 from anabranch.core.edge.subscriptions import Place, Session, Stream, Subscription
 from anabranch.core.line import Run
-from anabranch.model.client_frames import Ack, Deliver, StartsAt, Withheld
+from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Datum, Hole
 from anabranch.model.version import NOTHING, Version
@@ -59,7 +60,7 @@ class Delivery:
 
     def advance(self, now: float, stream: Stream, runs: list[Run]) -> None:
         """The line has passed these runs on."""
-        touched: dict[str, Place] = {}
+        touched: list[Place] = []
         wanted = self._wanted(stream, runs)
         for number, run in enumerate(runs):
             if stream.waiting and not run.reason:
@@ -72,8 +73,8 @@ class Delivery:
                 self._withheld(stream, run, touched)
             elif run.datum is None and stream.floor() > run.version and not self._trusts_silence:
                 self._unversed(stream, run)
-        for place in touched.values():
-            self.flush(place)
+        for place in touched:
+            self.flush(place, stream.line.position)
         self.start_resting(now, stream)
         moved, crowd = stream.line.position - stream.progress_at, len(stream.live)
         is_far = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
@@ -88,7 +89,7 @@ class Delivery:
         return self._state.index.match_bodies(bodies, self._state.limits)
 
     def _datum(
-        self, now: float, stream: Stream, run: Run, wanted: Wanted, touched: dict[str, Place]
+        self, now: float, stream: Stream, run: Run, wanted: Wanted, touched: list[Place]
     ) -> None:
         datum = run.datum
         if wanted is None:
@@ -99,9 +100,9 @@ class Delivery:
             place = live.get(key)
             if place is None or tick <= place.sent:
                 continue
-            if self.push(place, datum):
-                touched[place.subscription.key] = place
-            else:
+            if not place.batch:
+                touched.append(place)
+            if not self.push(place, datum):
                 self._overflow(now, place, tick - 1)
 
     def _readers(self, now: float, stream: Stream, run: Run) -> list[Hashable]:
@@ -150,8 +151,8 @@ class Delivery:
             if is_reliable and place.needs > run.version and run.last > place.sent:
                 stream.fall_back(place, run.first - 1)
 
-    def _withheld(self, stream: Stream, run: Run, touched: dict[str, Place]) -> None:
-        for place in touched.values():
+    def _withheld(self, stream: Stream, run: Run, touched: list[Place]) -> None:
+        for place in touched:
             self.flush(place, run.first - 1)
         for place in stream.live.values():
             self.withhold(place, run.first, run.last, run.reason)
@@ -160,20 +161,20 @@ class Delivery:
 
     def flush(self, place: Place, through: int = -1) -> None:
         """Send what a place has got, and how far that goes."""
-        subscription = place.subscription
+        session = place.subscription.session
+        if session is None or not place.batch:
+            return
         if through < 0 or place.mode != "live":
             through = place.through
-        if subscription.session is None or not place.batch:
-            return
-        self._send(place, subscription.session, through)
+        self._send(place, session, through)
 
     def _send(self, place: Place, session: Session, through: int) -> None:
         through = max(through, place.told)
-        frame = Deliver(place.subscription.name, place.stream.name, place.batch, through)
+        place.told = through
+        matches = Matches(place.subscription.name, through, place.batch)
+        self._state.deliver(session, place.stream.name, matches, place.batch_bytes)
         place.batch = []
         place.batch_bytes = 0
-        place.told = through
-        self._state.tell(session, frame)
 
     def withhold(self, place: Place, first: int, last: int, reason: str) -> None:
         """Tell a client that ticks are withheld."""
@@ -286,24 +287,36 @@ class Delivery:
 
     # -- acknowledgements -----------------------------------------------------------------------
 
-    def ack(self, now: float, subscription: Subscription, frame: Ack) -> None:
-        """The client has dealt with what it got."""
-        places = subscription.places
-        for stream, tick in frame.ticks.items():
-            place = places.get(stream)
+    def ack(self, now: float, session: Session, frame: Ack) -> list[Place]:
+        """The client has dealt with what it got; returns where that is news."""
+        acked = _acked(session, frame)
+        moves = self._cursors.moves
+        for place, tick in acked:
+            moves(place, tick)
+            flight = place.flight
+            count = len(flight) if flight and flight[-1] <= tick else bisect_right(flight, tick)
+            if count:
+                place.subscription.unacked -= count
+                del flight[:count]
+        self._state.touch(now)
+        return [place for place, _ in acked]
+
+
+def _acked(session: Session, frame: Ack) -> list[tuple[Place, int]]:
+    """The places that an acknowledgement moves; `RemoteError` if it cannot be true."""
+    acked = []
+    for stream, ticks in frame.ticks.items():
+        for name, tick in ticks.items():
+            subscription = session.names.get(name)
+            if subscription is None:
+                # It ended, and the client did not know that yet.
+                continue
+            place = subscription.places.get(stream)
             if place is None or tick > place.told:
                 raise RemoteError(
-                    f"subscription {subscription.name!r} acknowledges tick {tick} of {stream!r},"
+                    f"subscription {name!r} acknowledges tick {tick} of {stream!r},"
                     " which was never sent"
                 )
-        for stream, tick in frame.ticks.items():
-            place = places[stream]
-            if tick <= place.acked:
-                continue
-            place.acked = tick
-            self._cursors.moved(place)
-            flight = place.flight
-            while flight and flight[0] <= tick:
-                flight.popleft()
-                subscription.unacked -= 1
-        self._state.touch(now)
+            if tick > place.acked:
+                acked.append((place, tick))
+    return acked

@@ -151,6 +151,11 @@ class Edge:
         every = self._state.subscriptions.values()
         return [each.name for each in every if each.quality == "durable"]
 
+    def unclaimed(self) -> list[str]:
+        """Those of them that others have not yielded yet."""
+        every = self._state.subscriptions
+        return [name for name in self.durable() if not every[name].is_claimed]
+
     def filters(self) -> dict[str, Filter]:
         """Subscription → its filter, for whoever checks."""
         return {key: each.filter for key, each in self._state.subscriptions.items()}
@@ -183,8 +188,8 @@ class Edge:
         known = state.sessions.get(session)
         if known is not None:
             known.is_full = full
-            for key in [] if full else list(known.names.values()):
-                self._behind.settle_subscription(now, state.subscriptions[key])
+            for subscription in [] if full else list(known.names.values()):
+                self._behind.settle_subscription(now, subscription)
         return state.result()
 
     def client_frame(self, now: float, session: int, frame: AnyClientFrame) -> list[Ask]:
@@ -214,13 +219,10 @@ class Edge:
         return state.result()
 
     def _ack(self, now: float, session: Session, frame: Ack) -> None:
-        key = session.names.get(frame.subscription)
-        if key is None:
-            # It ended, and the client did not know that yet.
-            return
-        subscription = self._state.subscriptions[key]
-        self._delivery.ack(now, subscription, frame)
-        self._behind.settle_subscription(now, subscription)
+        acked = self._delivery.ack(now, session, frame)
+        if any(stream.behind for stream in self._state.streams.values()):
+            for place in acked:
+                self._behind.settle_subscription(now, place.subscription)
 
     # -- knowledge ------------------------------------------------------------------------------
 

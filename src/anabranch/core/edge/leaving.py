@@ -61,7 +61,7 @@ class Leaving:
     def remove(self, now: float, subscription: Subscription) -> None:
         """A subscription that the disk does not know is over."""
         self.stop(subscription)
-        del self._state.subscriptions[subscription.key]
+        self._state.drop(subscription)
         self._state.unregister(subscription)
         self._state.touch(now)
 
@@ -86,8 +86,7 @@ class Leaving:
 
     def session_over(self, now: float, session: Session) -> None:
         """A client is not there any more."""
-        for key in list(session.names.values()):
-            subscription = self._state.subscriptions[key]
+        for subscription in list(session.names.values()):
             if subscription.is_durable:
                 self.detach(subscription)
             else:
@@ -128,12 +127,11 @@ class Leaving:
     def unsubscribe(self, now: float, session: Session, frame: Unsubscribe) -> None:
         """A client ends a subscription."""
         state = self._state
-        key = session.names.get(frame.subscription)
-        if key is None:
+        subscription = session.names.get(frame.subscription)
+        if subscription is None:
             reason = f"there is no subscription {frame.subscription!r} in this session"
             state.tell(session, Refused(frame.request, reason[:1000]))
             return
-        subscription = state.subscriptions[key]
         if "unsubscribe-early" in state.plants and subscription.is_registered:
             state.unregister(subscription)
             self._late.append((now + _PLANTED_DELAY_S, session, frame))
@@ -159,7 +157,7 @@ class Leaving:
         state, subscription = self._state, stored.subscription
         name = subscription.name
         state.tell(stored.session, Unsubscribed(stored.request, name, stored.ticks))
-        del state.subscriptions[subscription.key]
+        state.drop(subscription)
         # Whoever claimed it meanwhile will do so again.
         state.claimants.pop(name, None)
         if not subscription.is_claimed:

@@ -145,7 +145,7 @@ class Ownership:
     def yield_stored(self, now: float, stored: YieldStored) -> None:
         """The disk has forgotten a subscription that is at another edge."""
         state, subscription = self._state, stored.subscription
-        del state.subscriptions[subscription.key]
+        state.drop(subscription)
         state.unregister(subscription)
         state.touch(now)
         self.answer_claimants(subscription.name)

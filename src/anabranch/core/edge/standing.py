@@ -81,7 +81,7 @@ class Standing:
         self._state.away.pop(subscription.key, None)
         subscription.window = attach.frame.window
         subscription.unacked = 0
-        session.names[subscription.name] = subscription.key
+        session.names[subscription.name] = subscription
         self.tell(subscription, session, attach.request)
         listed = attach.frame.ticks if attach.frame.start == "resume" else {}
         places = [place for place in subscription.places.values() if place.mode != "starting"]

@@ -4,6 +4,9 @@ The parts (delivery, replays, attaching, leaving, ownership, cursors) each know 
 on this state. A step begins with an empty list of effects and ends by handing it out; changes of
 interest go last, so that what a client is told about them comes before they take effect.
 
+What the subscriptions of one session get of one stream in a step leaves as one frame, as long as
+nothing else is said to that session in between and it does not become too large.
+
 Syncs are asked for by ticket. With each ticket a note is kept of what it waits for.
 """
 
@@ -17,7 +20,7 @@ from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Su
 from anabranch.core.line import Line
 from anabranch.core.options import Options
 from anabranch.matching.index import MatchIndex
-from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.client_frames import AnyClientFrame, Deliver, Matches
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AnyCarried, Hold
 from anabranch.model.limits import Limits
@@ -68,6 +71,17 @@ class EndStored:
     ticks: dict[str, int]
 
 
+@dataclass(slots=True)
+class _Delivering:
+    """A frame that may still grow in this step."""
+
+    frame: Deliver
+    size: int
+
+
+#: What a place in a frame may take beside its events.
+_MATCHES_BYTES = 512
+
 Stored = RunStored | StartStored | CursorsStored | AttachStored | YieldStored | EndStored
 
 
@@ -115,6 +129,8 @@ class State:
         #: No line has a gap to look after before.
         self.lines_at = float("inf")
         self.out: list[Ask] = []
+        #: Number of a session → the last frame to it, if it may still grow.
+        self._delivering: dict[int, _Delivering] = {}
         self._added: dict[str, Filter] = {}
         self._removed: list[str] = []
         self._ticket = 0
@@ -125,11 +141,19 @@ class State:
         """The filters of all subscriptions by key; made for the first one, because it is large."""
         return MatchIndex(limits=self.limits)
 
+    def drop(self, subscription: Subscription) -> None:
+        """A subscription is not here any more, and its places are nobody's."""
+        del self.subscriptions[subscription.key]
+        for place in subscription.places.values():
+            place.is_over = True
+
     # -- a step ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """A step begins; what a broken one left undone is forgotten."""
         self.out = []
+        if self._delivering:
+            self._delivering = {}
         if self._added or self._removed:
             self._added = {}
             self._removed = []
@@ -155,6 +179,23 @@ class State:
 
     def tell(self, session: Session, frame: AnyClientFrame) -> None:
         """Send a frame to a client."""
+        self._delivering.pop(session.number, None)
+        self.out.append(SendClient(session.number, frame))
+
+    def deliver(self, session: Session, stream: str, matches: Matches, size: int) -> None:
+        """Send events, of so many bytes, to a client, with what else it gets in this step."""
+        size += _MATCHES_BYTES
+        last = self._delivering.get(session.number)
+        if (
+            last is not None
+            and last.frame.stream == stream
+            and last.size + size <= self.options.replay_bytes_max
+        ):
+            last.frame.matches.append(matches)
+            last.size += size
+            return
+        frame = Deliver(stream, [matches])
+        self._delivering[session.number] = _Delivering(frame, size)
         self.out.append(SendClient(session.number, frame))
 
     def put(self, table: str, key: str, value: bytes | None) -> None:

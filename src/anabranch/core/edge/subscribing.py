@@ -87,8 +87,7 @@ class Subscribing:
                 return False
             attach.request = frame.request
             return True
-        served = session.names.get(frame.subscription)
-        subscription = None if served is None else self._state.subscriptions[served]
+        subscription = session.names.get(frame.subscription)
         if subscription is None or not _is_same(subscription, frame, filter):
             return False
         self._standing.tell(subscription, session, frame.request)

@@ -24,7 +24,6 @@ and name with a NUL between, which no name has. Within one session the name alon
 State: durable subscriptions and their cursors are in the catalog; all else is safe to lose.
 """
 
-from collections import deque
 from collections.abc import Hashable
 from typing import Literal
 
@@ -50,8 +49,8 @@ class Session:
         #: "" until it has said it.
         self.client = ""
         self.is_full = False
-        #: Name → key, of the subscriptions that are served in this session.
-        self.names: dict[str, str] = {}
+        #: By name: the subscriptions that are served in this session.
+        self.names: dict[str, Subscription] = {}
 
 
 class Subscription:
@@ -141,7 +140,9 @@ class Place:
         "batch_bytes",
         "flight",
         "hold",
+        "is_over",
         "mode",
+        "move",
         "needs",
         "sent",
         "start",
@@ -162,14 +163,18 @@ class Place:
         self.sent = start - 1
         self.told = start - 1
         self.acked = start - 1
+        #: Whether it is nobody's any more.
+        self.is_over = False
         #: What was put into the catalog,
         self.written = start - 1
         #: and what the disk has of it. Invariant: synced ≤ written ≤ acked.
         self.synced = start - 1
+        #: The row of moves that has it (`moves`); 0 if its own row does.
+        self.move = 0
         #: Silence of a lower version says nothing about this subscription.
         self.needs = NOTHING
         #: Ticks of events sent and not acknowledged.
-        self.flight: deque[int] = deque()
+        self.flight: list[int] = []
         #: What the frame that is being made will hold.
         self.batch: list[Datum] = []
         self.batch_bytes = 0

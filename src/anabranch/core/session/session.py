@@ -25,7 +25,7 @@ Nothing in here reads a clock; `now` is in seconds and never goes back. A frame 
 protocol raises `RemoteError`; whoever drives the session then closes the connection.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from anabranch.core.session.effects import (
     SendFrame,
@@ -154,9 +154,10 @@ class Session:
         """End a subscription; `TellEnded` follows when the broker knows where."""
         return self._subscribing.unsubscribe(name)
 
-    def ack(self, _now: float, name: str, ticks: Mapping[str, int] | None = None) -> SessionEffects:
-        """The application has dealt with all it was given, or with everything up to `ticks`."""
-        return self._subscribing.ack(name, ticks)
+    def ack(self, _now: float, every: Mapping[str, Mapping[str, int] | None]) -> SessionEffects:
+        """The application has dealt with everything up to these ticks of each subscription that is
+        named, or (None) with all it was given of it."""
+        return self._subscribing.ack(every)
 
     def standings(self) -> list[Standing]:
         """The state of all durable subscriptions, for keeping it."""
@@ -174,7 +175,15 @@ class Session:
     def progress(self, name: str) -> Mapping[str, int]:
         """Stream → the application was given everything up to this tick."""
         subscription = self._subscribing.find(name)
-        return {} if subscription is None else subscription.received
+        return {} if subscription is None else subscription.received()
+
+    def received(self, name: str, streams: Iterable[str]) -> dict[str, int] | None:
+        """The same of these streams only, 0 where there is nothing; None if there is no such
+        subscription."""
+        subscription = self._subscribing.find(name)
+        if subscription is None:
+            return None
+        return {stream: subscription.received_of(stream) for stream in streams}
 
     def let_go(self, name: str) -> Standing:
         """Take a durable subscription out of this session, for another one to take over."""
@@ -224,7 +233,9 @@ class Session:
         if not self._is_connected:
             return []
         match frame:
-            case Deliver() | StartsAt() | Withheld():
+            case Deliver():
+                return self._subscribing.deliver(now, frame)
+            case StartsAt() | Withheld():
                 return self._subscribing.ticks(now, frame)
             case Confirmed():
                 return self._publishing.confirmed(now, frame)

@@ -33,7 +33,7 @@ The state is the application's to keep: `standings` at any time. Whoever keeps i
 number before it performs the effects of `connected`, or comes back with number 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from anabranch.core.session.effects import (
     SendFrame,
@@ -45,8 +45,9 @@ from anabranch.core.session.effects import (
     TellRefused,
     TellStands,
 )
-from anabranch.core.session.subscription import Subscription
+from anabranch.core.session.subscription import Subscription, check_matches
 from anabranch.model.client_frames import (
+    Ack,
     Cut,
     Deliver,
     Quality,
@@ -60,6 +61,8 @@ from anabranch.model.client_frames import (
 from anabranch.model.errors import DuplicateIdError, LocalError, RemoteError, UnknownIdError
 
 LOST = "the connection was lost"
+#: Positions that one `Ack` holds, or a few more.
+ACKED_MAX = 256
 
 
 class Subscribing:
@@ -107,11 +110,13 @@ class Subscribing:
             return [self._ended(subscription, {})]
         return []
 
-    def ack(self, name: str, ticks: Mapping[str, int] | None) -> SessionEffects:
-        """The application has dealt with what it was given, all or up to these ticks."""
-        subscription = self._get(name)
-        subscription.ack(ticks)
-        return self._acknowledge(subscription)
+    def ack(self, every: Mapping[str, Mapping[str, int] | None]) -> SessionEffects:
+        """The application has dealt with what it was given, all or up to these ticks, of each of
+        these subscriptions."""
+        acks = _Acks()
+        for name, ticks in every.items():
+            acks.add(name, self._get(name).ack(ticks))
+        return acks.frames()
 
     def standings(self) -> list[Standing]:
         """The state of all durable subscriptions."""
@@ -195,34 +200,56 @@ class Subscribing:
             return []
         self._drop(subscription)
         if subscription.wants_end and subscription.quality != "durable":
-            return [TellEnded(subscription.name, dict(subscription.received))]
+            return [TellEnded(subscription.name, subscription.received())]
         standing = subscription.as_standing() if subscription.quality == "durable" else None
         return [TellCut(subscription.name, frame.reason, standing, frame.code)]
 
-    def ticks(self, now: float, frame: StartsAt | Deliver | Withheld) -> SessionEffects:
+    def deliver(self, now: float, frame: Deliver) -> SessionEffects:
+        """The broker has matches."""
+        effects: SessionEffects = []
+        pressing = []
+        stream = frame.stream
+        for matches in frame.matches:
+            # Before anything has changed: what is right about the others would be lost with it.
+            check_matches(stream, matches)
+        for matches in frame.matches:
+            subscription = self._subscriptions.get(matches.subscription)
+            if subscription is None or subscription.phase == "apart":
+                continue
+            owes = subscription.deliver(stream, matches, effects, self._drop_repeated)
+            if owes and self._is_pressing(now, subscription):
+                pressing.append(subscription)
+        return effects + self._acknowledge(pressing) if pressing else effects
+
+    def ticks(self, now: float, frame: StartsAt | Withheld) -> SessionEffects:
         """The broker says something about ticks."""
         subscription = self._subscriptions.get(frame.subscription)
         if subscription is None or subscription.phase == "apart":
             return []
-        if isinstance(frame, Deliver):
-            effects = subscription.deliver(frame, self._drop_repeated)
-        elif isinstance(frame, StartsAt):
+        if isinstance(frame, StartsAt):
             return subscription.starts_at(frame)
-        else:
-            effects = subscription.withhold(frame)
+        effects: SessionEffects = []
+        if subscription.withhold(frame, effects) and self._is_pressing(now, subscription):
+            effects += self._acknowledge([subscription])
+        return effects
+
+    def _is_pressing(self, now: float, subscription: Subscription) -> bool:
+        """Whether to acknowledge at once; otherwise it is done soon."""
         if 4 * subscription.unacked_events >= subscription.standing.window:
-            effects += self._acknowledge(subscription)
-        elif subscription.name not in self._owing:
+            return True
+        if subscription.name not in self._owing:
             subscription.ack_at = now + self._options.ack_after_s
             self._owing[subscription.name] = subscription
-        return effects
+        return False
 
     def time_passed(self, now: float) -> SessionEffects:
         """Acknowledgements may be due."""
-        effects: SessionEffects = []
-        while self._owing and now >= (first := next(iter(self._owing.values()))).ack_at:
-            effects += self._acknowledge(first)
-        return effects
+        due = []
+        for subscription in self._owing.values():
+            if now < subscription.ack_at:
+                break
+            due.append(subscription)
+        return self._acknowledge(due)
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
@@ -268,14 +295,45 @@ class Subscribing:
 
     def _ended(self, subscription: Subscription, ticks: Mapping[str, int]) -> TellEnded:
         self._drop(subscription)
-        ends = dict(subscription.received)
+        ends = subscription.received()
         for stream, tick in ticks.items():
             ends[stream] = max(tick, ends.get(stream, 0))
-        ends.update(subscription.closed)
+        ends.update(subscription.closed())
         return TellEnded(subscription.name, ends)
 
-    def _acknowledge(self, subscription: Subscription) -> SessionEffects:
-        subscription.unacked_events = 0
-        self._owing.pop(subscription.name, None)
-        ack = subscription.owed_ack()
-        return [] if ack is None else [SendFrame(ack)]
+    def _acknowledge(self, subscriptions: Iterable[Subscription]) -> SessionEffects:
+        """Tell the broker how far these are dealt with."""
+        acks = _Acks()
+        for subscription in subscriptions:
+            self._owing.pop(subscription.name, None)
+            acks.add(subscription.name, subscription.owed())
+        return acks.frames()
+
+
+class _Acks:
+    """Acknowledgements of several subscriptions, in as few frames as they take."""
+
+    __slots__ = ("_count", "_effects", "_ticks")
+
+    def __init__(self) -> None:
+        self._effects: SessionEffects = []
+        self._ticks: dict[str, dict[str, int]] = {}
+        self._count = 0
+
+    def add(self, name: str, news: Mapping[str, int]) -> None:
+        """This is news of a subscription."""
+        for stream, tick in news.items():
+            ticks = self._ticks.get(stream)
+            if ticks is None:
+                ticks = self._ticks[stream] = {}
+            ticks[name] = tick
+        self._count += len(news)
+        if self._count >= ACKED_MAX:
+            self.frames()
+
+    def frames(self) -> SessionEffects:
+        """All of it."""
+        if self._ticks:
+            self._effects.append(SendFrame(Ack(self._ticks)))
+            self._ticks, self._count = {}, 0
+        return self._effects

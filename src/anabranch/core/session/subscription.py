@@ -22,7 +22,7 @@ The phases:
     ending   `Unsubscribe` is on its way
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from anabranch.core.session.effects import (
@@ -33,8 +33,7 @@ from anabranch.core.session.effects import (
     TellWithheld,
 )
 from anabranch.model.client_frames import (
-    Ack,
-    Deliver,
+    Matches,
     Quality,
     StartsAt,
     Subscribe,
@@ -44,25 +43,42 @@ from anabranch.model.client_frames import (
 from anabranch.model.errors import LocalError, RemoteError
 
 Phase = Literal["apart", "asked", "stands", "ending"]
+#: There is no such position.
+_NONE = -1
+
+
+class _Reach:
+    """How far one stream has got: the four positions at the top of this module."""
+
+    __slots__ = ("acked", "closed", "heard", "received", "told")
+
+    def __init__(self, received: int = _NONE, acked: int = _NONE) -> None:
+        self.received = received
+        self.acked = acked
+        self.heard = 0
+        self.told = 0
+        #: Where it ended for an application that wanted the end, at a hole.
+        self.closed = _NONE
+
+    @property
+    def owes(self) -> bool:
+        """Whether there is something that the broker should know and does not."""
+        return self.acked > self.told < self.heard
 
 
 class Subscription:
     """One subscription. See the top of this module."""
 
     __slots__ = (
+        "_reaches",
         "ack_at",
-        "acked",
-        "closed",
-        "heard",
         "name",
         "number",
         "phase",
         "quality",
-        "received",
         "request",
         "standing",
         "start",
-        "told",
         "unacked_events",
         "wants_end",
     )
@@ -79,12 +95,11 @@ class Subscription:
         self.wants_end = False
         #: The last request about it.
         self.request = 0
-        self.acked = dict(standing.acked)
-        self.received = {**standing.acked, **standing.received}
-        self.heard: dict[str, int] = {}
-        self.told: dict[str, int] = {}
-        #: Stream → where it ended for an application that wanted the end, at a hole.
-        self.closed: dict[str, int] = {}
+        received = {**standing.acked, **standing.received}
+        self._reaches = {
+            stream: _Reach(tick, standing.acked.get(stream, _NONE))
+            for stream, tick in received.items()
+        }
         #: Events heard since the last acknowledgement.
         self.unacked_events = 0
         #: When to acknowledge, if there is something.
@@ -97,14 +112,39 @@ class Subscription:
             name=was.name,
             filter=was.filter,
             number=self.number,
-            acked=dict(self.acked),
-            received=dict(self.received),
+            acked=self._acked(),
+            received=self.received(),
             start=self.start,
             start_time_ns=was.start_time_ns,
             start_ticks=was.start_ticks,
             window=was.window,
             manual_ack=was.manual_ack,
         )
+
+    def received(self) -> dict[str, int]:
+        """Stream → the application was given everything up to this tick."""
+        every = self._reaches.items()
+        return {stream: reach.received for stream, reach in every if reach.received != _NONE}
+
+    def received_of(self, stream: str) -> int:
+        """The application was given everything of a stream up to this tick; 0 if there is none."""
+        reach = self._reaches.get(stream)
+        return 0 if reach is None else max(reach.received, 0)
+
+    def _acked(self) -> dict[str, int]:
+        every = self._reaches.items()
+        return {stream: reach.acked for stream, reach in every if reach.acked != _NONE}
+
+    def closed(self) -> dict[str, int]:
+        """Stream → where it ended for an application that wanted the end, at a hole."""
+        every = self._reaches.items()
+        return {stream: reach.closed for stream, reach in every if reach.closed != _NONE}
+
+    def _reach(self, stream: str) -> _Reach:
+        reach = self._reaches.get(stream)
+        if reach is None:
+            reach = self._reaches[stream] = _Reach()
+        return reach
 
     @property
     def was_asked_for(self) -> bool:
@@ -114,7 +154,7 @@ class Subscription:
     @property
     def has_stood(self) -> bool:
         """Whether the broker promised or gave anything, on the present connection or earlier."""
-        return self.phase in {"stands", "ending"} or bool(self.received)
+        return self.phase in {"stands", "ending"} or bool(self.received())
 
     # -- attaching ------------------------------------------------------------------------------
 
@@ -126,10 +166,13 @@ class Subscription:
             self.number += 1
         ticks = dict(was.start_ticks)
         if self.start == "resume":
-            ticks.update(self.acked)
+            ticks.update(self._acked())
         self.phase = "asked"
-        self.heard = dict(ticks)
-        self.told = dict(ticks)
+        for reach in self._reaches.values():
+            reach.heard = reach.told = 0
+        for stream, tick in ticks.items():
+            reach = self._reach(stream)
+            reach.heard = reach.told = tick
         self.unacked_events = 0
         return Subscribe(
             request,
@@ -151,9 +194,10 @@ class Subscription:
             self.start = "resume"
         effects: SessionEffects = []
         for stream, tick in frame.ticks.items():
-            if stream not in self.received:
+            reach = self._reach(stream)
+            if reach.received == _NONE:
                 effects.append(self._starts(stream, tick + 1))
-            self.heard[stream] = self.told[stream] = tick
+            reach.heard = reach.told = tick
         return effects
 
     def detach(self) -> None:
@@ -167,8 +211,8 @@ class Subscription:
     def starts_at(self, frame: StartsAt) -> SessionEffects:
         """The broker says from where on it delivers."""
         stream, tick = frame.stream, frame.tick
-        known = self.received.get(stream)
-        if known is not None:
+        known = self._reach(stream).received
+        if known != _NONE:
             if tick <= known + 1:
                 return []
             if self.quality != "best-effort":
@@ -179,78 +223,87 @@ class Subscription:
         return [self._starts(stream, tick)]
 
     def _starts(self, stream: str, tick: int) -> TellStart:
-        self.received[stream] = self.acked[stream] = tick - 1
-        self.heard[stream] = self.told[stream] = tick - 1
+        reach = self._reach(stream)
+        reach.received = reach.acked = reach.heard = reach.told = tick - 1
         return TellStart(self.name, stream, tick)
 
-    def deliver(self, frame: Deliver, drop_repeated: bool = True) -> SessionEffects:
-        """Matches, and how far that goes."""
-        name, stream = self.name, frame.stream
-        last = 0
-        for datum in frame.data:
-            if datum.tick <= last:
-                raise RemoteError(f"tick {datum.tick} of {stream!r} was sent after tick {last}")
-            last = datum.tick
-        if last > frame.through:
-            raise RemoteError(f"tick {last} of {stream!r} was sent, but only {frame.through} said")
-        known = self.received.get(stream, 0)
-        effects: SessionEffects = [
-            DeliverToApplication(name, stream, datum.tick, datum.time_ns, datum.body)
-            for datum in frame.data
-            if (datum.tick > known or not drop_repeated) and stream not in self.closed
-        ]
-        self.unacked_events += len(frame.data)
-        self._moved(stream, frame.through)
-        return effects
+    def deliver(
+        self, stream: str, matches: Matches, effects: SessionEffects, drop_repeated: bool = True
+    ) -> bool:
+        """Matches that can be, and how far that goes; returns whether there is something to
+        acknowledge."""
+        name, reach = self.name, self._reach(stream)
+        known = reach.received if drop_repeated else 0
+        if reach.closed == _NONE:
+            effects += [
+                DeliverToApplication(name, stream, datum.tick, datum.time_ns, datum.body)
+                for datum in matches.data
+                if datum.tick > known
+            ]
+        self.unacked_events += len(matches.data)
+        return self._moved(reach, matches.through)
 
-    def withhold(self, frame: Withheld) -> SessionEffects:
-        """Ticks that will not come. What the application has of them already stays its own."""
-        effects: SessionEffects = []
-        stream = frame.stream
+    def withhold(self, frame: Withheld, effects: SessionEffects) -> bool:
+        """Ticks that will not come; returns whether there is something to acknowledge. What the
+        application has of them already stays its own."""
+        stream, reach = frame.stream, self._reach(frame.stream)
         for hole in frame.holes:
             if hole.last < hole.first:
                 raise RemoteError(f"ticks {hole.first} to {hole.last} of {stream!r} are no range")
-            first = max(hole.first, self.received.get(stream, 0) + 1)
+            first = max(hole.first, reach.received + 1)
             if first <= hole.last and self.wants_end:
                 # The end had been asked for, perhaps even been granted: it is here, then.
-                self.closed.setdefault(stream, self.received.get(stream, 0))
+                if reach.closed == _NONE:
+                    reach.closed = max(reach.received, 0)
             elif first <= hole.last:
                 effects.append(TellWithheld(self.name, stream, first, hole.last, hole.reason))
-            self._moved(stream, hole.last)
-        return effects
+            self._moved(reach, hole.last)
+        return reach.owes
 
-    def _moved(self, stream: str, tick: int) -> None:
-        if tick > self.heard.get(stream, 0):
-            self.heard[stream] = tick
-        if tick > self.received.get(stream, 0) and stream not in self.closed:
-            self.received[stream] = tick
+    def _moved(self, reach: _Reach, tick: int) -> bool:
+        reach.heard = max(reach.heard, tick)
+        if tick > reach.received and reach.closed == _NONE:
+            reach.received = tick
         if not self.standing.manual_ack:
-            self.acked[stream] = self.received.get(stream, 0)
+            reach.acked = reach.received
+        return reach.owes
 
     # -- acknowledging --------------------------------------------------------------------------
 
-    def ack(self, ticks: Mapping[str, int] | None) -> None:
-        """The application has dealt with everything up to these ticks; None: all it was given."""
-        given = self.received if ticks is None else ticks
+    def ack(self, ticks: Mapping[str, int] | None) -> dict[str, int]:
+        """The application has dealt with everything up to these ticks; None: all it was given.
+        Returns what is news of that to the broker."""
+        given = self.received() if ticks is None else ticks
         for stream, tick in given.items():
-            if tick > self.received.get(stream, 0):
+            if tick > self.received_of(stream):
                 raise LocalError(
                     f"tick {tick} of {stream!r} was never delivered to {self.name!r};"
                     " acknowledge what was"
                 )
         for stream, tick in given.items():
-            self.acked[stream] = max(tick, self.acked.get(stream, 0))
+            reach = self._reach(stream)
+            reach.acked = max(reach.acked, tick)
+        return self.owed(given)
 
-    def owed_ack(self) -> Ack | None:
-        """What the broker should know and does not. Where it ends, it need not know any more."""
-        if self.phase != "stands":
-            return None
+    def owed(self, streams: Iterable[str] = ()) -> dict[str, int]:
+        """What the broker should know and does not, of these streams or of all. Where it ends, it
+        need not know any more."""
         news: dict[str, int] = {}
-        for stream, heard in self.heard.items():
-            tick = min(heard, self.acked.get(stream, 0))
-            if tick > self.told.get(stream, 0):
-                news[stream] = tick
-        if not news:
-            return None
-        self.told.update(news)
-        return Ack(self.name, news)
+        if self.phase == "stands":
+            for stream in streams or self._reaches:
+                reach = self._reaches[stream]
+                if reach.owes:
+                    news[stream] = reach.told = min(reach.heard, reach.acked)
+        self.unacked_events = 0
+        return news
+
+
+def check_matches(stream: str, matches: Matches) -> None:
+    """`RemoteError` for ticks that cannot be."""
+    last = 0
+    for datum in matches.data:
+        if datum.tick <= last:
+            raise RemoteError(f"tick {datum.tick} of {stream!r} was sent after tick {last}")
+        last = datum.tick
+    if last > matches.through:
+        raise RemoteError(f"tick {last} of {stream!r} was sent, but only {matches.through} said")

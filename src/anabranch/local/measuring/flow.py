@@ -18,12 +18,16 @@ Rules:
    so that acknowledgements and cursors count. Of several passes the least counts, for each process.
 4. Rates are wall time, of the quickest pass; on a machine with fewer free cores than processes
    they say more about the machine.
+5. Loads that are to be compared have networks of their own which are up together, and their passes
+   take turns: a machine that is slow for some minutes is slow for all of them.
 
 This module keeps no state.
 """
 
 import asyncio
 import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +36,8 @@ import msgspec
 from anabranch.core.broker import RoutingName
 from anabranch.local.measuring import words as say
 from anabranch.local.measuring.shapes import EDGE, ORIGIN, chain
-from anabranch.local.measuring.stage import PlayerProcess, Stage
+from anabranch.local.measuring.stage import Stage
+from anabranch.model.errors import LocalError
 
 Service = Literal["durable", "reliable", "best-effort"]
 #: After the last delivery: cursors are written and origins told about three times a second.
@@ -97,69 +102,122 @@ class _Pass(msgspec.Struct, frozen=True):
     used_s: dict[str, float]
 
 
-async def measure_flow(load: Load, directory: Path) -> Flow:
-    """One network, one load."""
-    async with Stage(chain(2, load.routing), directory) as stage:
-        publisher = await stage.player("publisher", ORIGIN)
-        subscriber = await stage.player("subscriber", EDGE, clients=load.connections)
-        subscribed = await subscriber.do(
-            say.Subscribe(
-                count=load.subscriptions,
-                pattern=load.pattern,
-                quality=load.service,
-                stream=ORIGIN,
-                bound_s=load.subscribing_s_max,
+class _Flowing:
+    """One load and the network that bears it, for as long as it does."""
+
+    def __init__(self, load: Load, directory: Path) -> None:
+        self._load = load
+        self._stage = Stage(chain(2, load.routing), directory)
+        self._open = AsyncExitStack()
+        self._passes: list[_Pass] = []
+        #: Why it could not be measured; "" if it can.
+        self._failure = ""
+
+    async def prepare(self) -> None:
+        """Subscribe. The first pass fills caches and does not count."""
+        load, stage = self._load, self._stage
+        try:
+            await self._open.enter_async_context(stage)
+            self._publisher = await stage.player("publisher", ORIGIN)
+            self._subscriber = await stage.player("subscriber", EDGE, clients=load.connections)
+            subscribed = await self._subscriber.do(
+                say.Subscribe(
+                    count=load.subscriptions,
+                    pattern=load.pattern,
+                    quality=load.service,
+                    stream=ORIGIN,
+                    bound_s=load.subscribing_s_max,
+                )
             )
-        )
-        resident = stage.resident_bytes()
-        # The first pass fills caches and does not count.
-        await _run(stage, publisher, subscriber, msgspec.structs.replace(load, events=load.chunk))
-        passes = [await _run(stage, publisher, subscriber, load) for _ in range(load.passes)]
-    least = {name: min(each.used_s[name] for each in passes) for name in passes[0].used_s}
-    us = {name: used / load.events * 1e6 for name, used in least.items()}
-    players = {name: us.pop(name) for name in ("publisher", "subscriber")}
-    return Flow(
-        load=load,
-        confirmed_per_s=load.events / min(each.confirmed_s for each in passes),
-        deliveries_per_s=load.events * load.matches / min(each.delivered_s for each in passes),
-        cpu_us_per_event=us,
-        publisher_us_per_event=players["publisher"],
-        subscriber_us_per_event=players["subscriber"],
-        subscribing_s=subscribed.seconds,
-        resident_bytes=resident,
-    )
+            self._subscribing_s = subscribed.seconds
+            self._resident_bytes = stage.resident_bytes()
+            await self._run(load.chunk)
+        except LocalError as error:
+            await self._fail(error)
 
+    async def take_pass(self) -> None:
+        """One more pass, unless something went wrong before."""
+        if self._failure:
+            return
+        try:
+            self._passes.append(await self._run(self._load.events))
+        except LocalError as error:
+            await self._fail(error)
 
-async def _run(
-    stage: Stage, publisher: PlayerProcess, subscriber: PlayerProcess, load: Load
-) -> _Pass:
-    total = (await subscriber.do(say.Await(events=0))).events
-    await subscriber.figures(say.TakeLatencies())
-    used = _used(stage, publisher, subscriber)
-    begin = time.perf_counter()
-    for chunk in _chunks(load):
-        transient = load.service == "best-effort"
-        await publisher.do(
-            say.Publish(count=chunk, symbols=load.subscriptions, transient=transient)
-        )
+    async def _fail(self, error: LocalError) -> None:
+        """It must not cost the others anything, now that it will not be measured."""
+        self._failure = str(error)
+        await self.close()
+
+    async def close(self) -> None:
+        """End all its processes."""
+        await self._open.aclose()
+
+    async def _run(self, events: int) -> _Pass:
+        load, subscriber = self._load, self._subscriber
+        total = (await subscriber.do(say.Await(events=0))).events
+        await subscriber.figures(say.TakeLatencies())
+        used = self._used()
+        begin = time.perf_counter()
+        for chunk in _chunks(events, load.chunk):
+            transient = load.service == "best-effort"
+            await self._publisher.do(
+                say.Publish(count=chunk, symbols=load.subscriptions, transient=transient)
+            )
+            await subscriber.do(say.Await(events=total))
+            total += chunk * load.matches
+        confirmed_s = time.perf_counter() - begin
         await subscriber.do(say.Await(events=total))
-        total += chunk * load.matches
-    confirmed_s = time.perf_counter() - begin
-    await subscriber.do(say.Await(events=total))
-    delivered_s = time.perf_counter() - begin
-    await asyncio.sleep(_SETTLE_S)
-    now = _used(stage, publisher, subscriber)
-    return _Pass(confirmed_s, delivered_s, {name: now[name] - used[name] for name in used})
+        delivered_s = time.perf_counter() - begin
+        await asyncio.sleep(_SETTLE_S)
+        now = self._used()
+        return _Pass(confirmed_s, delivered_s, {name: now[name] - used[name] for name in used})
+
+    def _used(self) -> dict[str, float]:
+        return {
+            **self._stage.cpu_s(),
+            "publisher": self._publisher.cpu_s,
+            "subscriber": self._subscriber.cpu_s,
+        }
+
+    def outcome(self) -> Flow | Unmeasured:
+        """What all passes came to."""
+        load, passes = self._load, self._passes
+        if self._failure:
+            return Unmeasured(load, self._failure)
+        least = {name: min(each.used_s[name] for each in passes) for name in passes[0].used_s}
+        us = {name: used / load.events * 1e6 for name, used in least.items()}
+        players = {name: us.pop(name) for name in ("publisher", "subscriber")}
+        return Flow(
+            load=load,
+            confirmed_per_s=load.events / min(each.confirmed_s for each in passes),
+            deliveries_per_s=load.events * load.matches / min(each.delivered_s for each in passes),
+            cpu_us_per_event=us,
+            publisher_us_per_event=players["publisher"],
+            subscriber_us_per_event=players["subscriber"],
+            subscribing_s=self._subscribing_s,
+            resident_bytes=self._resident_bytes,
+        )
 
 
-def _chunks(load: Load) -> list[int]:
-    whole, rest = divmod(load.events, load.chunk)
-    return [load.chunk] * whole + [rest] * bool(rest)
+async def measure_flows(loads: Sequence[Load], directory: Path) -> list[Flow | Unmeasured]:
+    """These loads, each on a network of its own, their passes taking turns.
+
+    One that is too much does not cost the figures of the others."""
+    async with AsyncExitStack() as every:
+        flowing = []
+        for number, load in enumerate(loads):
+            place = directory / str(number)
+            place.mkdir()
+            flowing.append(_Flowing(load, place))
+            every.push_async_callback(flowing[-1].close)
+            await flowing[-1].prepare()
+        for _ in range(max(load.passes for load in loads)):
+            for each in flowing:
+                await each.take_pass()
+    return [each.outcome() for each in flowing]
 
 
-def _used(stage: Stage, publisher: PlayerProcess, subscriber: PlayerProcess) -> dict[str, float]:
-    return {
-        **stage.cpu_s(),
-        "publisher": publisher.cpu_s,
-        "subscriber": subscriber.cpu_s,
-    }
+def _chunks(events: int, chunk: int) -> list[int]:
+    whole, rest = divmod(events, chunk)
+    return [chunk] * whole + [rest] * bool(rest)

@@ -86,7 +86,15 @@ def test_an_event_may_cost_twice_as_much_with_many_subscriptions(
     relay_us: float, is_met: bool
 ) -> None:
     flows = [flow("durable", 100), flow("durable", 200_000, relay_us)]
-    assert list(met(verdicts([], flows, [])).values()) == [is_met]
+    cpu, _ = verdicts([], flows, [])
+    assert cpu.met == is_met
+
+
+@pytest.mark.parametrize(("per_s", "is_met"), [(0.5, True), (0.49, False)])
+def test_the_rate_may_be_half_with_many_subscriptions(per_s: float, is_met: bool) -> None:
+    many = msgspec.structs.replace(flow("best-effort", 200_000), confirmed_per_s=per_s)
+    _, rate = verdicts([], [flow("best-effort", 100), many], [])
+    assert (rate.met, rate.goal) == (is_met, True)
 
 
 def test_what_could_not_be_measured_misses_its_bars() -> None:

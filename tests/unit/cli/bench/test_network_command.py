@@ -9,7 +9,7 @@ from rich.progress import Progress
 from typer.testing import CliRunner
 
 from anabranch.cli.bench import app
-from anabranch.cli.bench.network import ROUTINGS, chosen, counts, run
+from anabranch.cli.bench.network import ROUTINGS, chosen, counts, run, together
 from anabranch.cli.bench.network_report import NetworkReport, NetworkSize, print_report
 from anabranch.cli.bench.tables import Steps
 from anabranch.local.measuring.fetching import FetchSize
@@ -49,6 +49,17 @@ def test_every_part_is_measured(report: NetworkReport) -> None:
 def test_tree_and_flood_are_measured_in_one_run() -> None:
     loads = [*TINY.loads(ROUTINGS), *TINY.fan_out_loads(ROUTINGS)]
     assert [load.routing for load in loads] == ["tree", "tree", "flood", "flood", "tree", "flood"]
+
+
+def test_the_fewest_and_the_most_subscriptions_of_a_kind_are_measured_in_turns() -> None:
+    size = msgspec.structs.replace(TINY, subscriptions=(100, 1_000, 10_000))
+    groups = together(size.loads(ROUTINGS))
+    assert [[load.subscriptions for load in group] for group in groups] == [
+        [1_000],
+        [100, 10_000],
+    ] * 4
+    assert all(len({(load.routing, load.service) for load in group}) == 1 for group in groups)
+    assert [len(group) for group in together(TINY.loads(ROUTINGS))] == [1] * 4
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from anabranch.model.client_frames import (
     Connect,
     Cut,
     Deliver,
+    Matches,
     Refused,
     StartsAt,
     Subscribe,
@@ -40,7 +41,7 @@ from tests.session_parts import (
 def test_a_durable_subscription_resumes_with_a_higher_number_after_what_is_dealt_with() -> None:
     session = subscriber(manual=True)
     session.frame(1.0, deliver(2, 3, 4))
-    session.ack(1.0, "s", {"o": 3})
+    session.ack(1.0, {"s": {"o": 3}})
     asked = reconnect(session)
     assert asked == Subscribe(2, "s", FILTER, "durable", "resume", 0, {"o": 3}, 2)
     session.frame(11.0, Subscribed(2, "s", 2, {"o": 3}))
@@ -114,7 +115,7 @@ def test_a_session_has_one_connection_at_a_time() -> None:
 def test_a_subscription_roams_without_repetition_or_gap() -> None:
     old = subscriber(manual=True)
     old.frame(1.0, deliver(2, 3))
-    old.ack(1.0, "s", {"o": 2})
+    old.ack(1.0, {"s": {"o": 2}})
     new = Session("c")
     new.connected(2.0)
     asked = the_subscribe(new.take_over(2.0, old.let_go("s")))
@@ -145,7 +146,7 @@ def test_only_durable_subscriptions_that_go_on_roam() -> None:
 def test_a_new_process_gets_again_what_it_had_not_dealt_with() -> None:
     old = subscriber(manual=True)
     old.frame(1.0, deliver(2, 3))
-    old.ack(1.0, "s", {"o": 2})
+    old.ack(1.0, {"s": {"o": 2}})
     (kept,) = old.standings()
     new = Session("c")
     new.connected(2.0)
@@ -260,12 +261,12 @@ def test_an_end_whose_answer_was_lost_is_before_the_hole_that_the_broker_speaks_
     session.connected(0.0)
     session.frame(0.0, Subscribed(1, "s", 1, {}))
     session.frame(0.0, StartsAt("s", "e1", 5))
-    session.frame(0.0, Deliver("s", "e1", [], 9))
+    session.frame(0.0, Deliver("e1", [Matches("s", 9, [])]))
     session.unsubscribe(0.0, "s")
     session.disconnected(0.1)
     session.connected(0.2)
     session.frame(0.3, Subscribed(3, "s", 2, {"e1": 9}))
     assert session.frame(0.3, Withheld("s", "e1", [Hole(10, 20, "released")])) == []
-    assert session.frame(0.3, Deliver("s", "e1", [Datum(22, 0, b"")], 22)) == []
+    assert session.frame(0.3, Deliver("e1", [Matches("s", 22, [Datum(22, 0, b"")])])) == []
     told = session.frame(0.4, Unsubscribed(4, "s", {"e1": 22}))
     assert told == [TellEnded("s", {"e1": 9})]

@@ -10,6 +10,7 @@ from anabranch.core.session.effects import (
     TellWithheld,
 )
 from anabranch.core.session.session import Session
+from anabranch.core.session.subscribing import ACKED_MAX
 from anabranch.model.client_frames import (
     REPLACED,
     UNKNOWN,
@@ -18,6 +19,7 @@ from anabranch.model.client_frames import (
     Connect,
     Cut,
     Deliver,
+    Matches,
     Refused,
     StartsAt,
     Subscribe,
@@ -31,7 +33,7 @@ from anabranch.model.errors import (
     RemoteError,
     UnknownIdError,
 )
-from anabranch.model.frames import PROTOCOL_VERSION, Hole
+from anabranch.model.frames import PROTOCOL_VERSION, Datum, Hole
 from tests.session_parts import (
     FILTER,
     deliver,
@@ -121,6 +123,66 @@ def test_the_broker_saying_that_it_is_there_is_no_news() -> None:
     assert session.frame(0.0, Alive()) == []
 
 
+def test_what_is_acknowledged_at_once_leaves_in_one_frame() -> None:
+    session = crowd(3)
+    for name in ("s0", "s1", "s2"):
+        session.frame(1.0, Deliver("o", [Matches(name, 5, [])]))
+        session.frame(1.0, Deliver("p", [Matches(name, 7, [])]))
+    every = {"s0": {"o": 5}, "s1": None, "s2": {"o": 3, "p": 7}}
+    told = {"o": {"s0": 5, "s1": 5, "s2": 3}, "p": {"s1": 7, "s2": 7}}
+    assert frames(session.ack(2.0, every)) == [Ack(told)]
+    assert frames(session.ack(2.0, every)) == []
+    assert session.next_deadline() is None
+
+
+def test_an_acknowledgement_of_very_many_takes_several_frames() -> None:
+    names = [f"s{number}" for number in range(2 * ACKED_MAX + 1)]
+    session = crowd(len(names))
+    session.frame(1.0, Deliver("o", [Matches(name, 5, []) for name in names]))
+    acks = frames(session.ack(2.0, dict.fromkeys(names)))
+    assert [len(ack.ticks["o"]) for ack in acks if isinstance(ack, Ack)] == [
+        ACKED_MAX,
+        ACKED_MAX,
+        1,
+    ]
+
+
+def test_one_frame_brings_events_for_several_subscriptions_each_its_own() -> None:
+    session = crowd(2)
+    data = [Datum(tick, 0, b"") for tick in (1, 2, 3)]
+    matches = [Matches("s0", 3, data[:2]), Matches("gone", 3, data), Matches("s1", 3, data[2:])]
+    effects = session.frame(1.0, Deliver("o", matches))
+    found = [(e.subscription, e.tick) for e in effects if isinstance(e, DeliverToApplication)]
+    assert found == [("s0", 1), ("s0", 2), ("s1", 3)]
+    assert session.progress("s0") == session.progress("s1") == {"o": 3, "p": 0}
+
+
+def test_what_was_dealt_with_before_the_broker_sent_it_again_is_acknowledged_when_it_has() -> None:
+    session = subscriber(manual=True)
+    session.frame(1.0, deliver(1, 2, 3))
+    session.disconnected(1.0)
+    session.ack(1.0, {"s": {"o": 3}})
+    session.connected(2.0)
+    session.frame(2.0, Subscribed(2, "s", 2, {"o": 1}))
+    session.frame(2.0, deliver(2))
+    deadline = session.next_deadline()
+    assert deadline is not None
+    assert frames(session.time_passed(deadline)) == [Ack({"o": {"s": 2}})]
+
+
+def crowd(count: int) -> Session:
+    """A connected session with subscriptions s0, s1, … that have started on two streams."""
+    session = Session("c")
+    session.connected(0.0)
+    for number in range(count):
+        name = f"s{number}"
+        session.subscribe(0.0, name, FILTER, manual_ack=True)
+        session.frame(0.0, Subscribed(number + 1, name, 0, {}))
+        for stream in ("o", "p"):
+            session.frame(0.0, StartsAt(name, stream, 1))
+    return session
+
+
 def test_of_many_subscriptions_each_acknowledges_in_its_time() -> None:
     session = Session("c", options=SessionOptions(ack_after_s=1.0))
     session.connected(0.0)
@@ -130,9 +192,9 @@ def test_of_many_subscriptions_each_acknowledges_in_its_time() -> None:
         session.frame(0.0, StartsAt(name, "o", 1))
     assert session.next_deadline() is None
     for now, name in enumerate("bca"):
-        session.frame(float(now), Deliver(name, "o", [], 5))
+        session.frame(float(now), Deliver("o", [Matches(name, 5, [])]))
     assert session.next_deadline() == 1.0
-    assert frames(session.time_passed(2.5)) == [Ack("b", {"o": 5}), Ack("c", {"o": 5})]
+    assert frames(session.time_passed(2.5)) == [Ack({"o": {"b": 5, "c": 5}})]
     assert session.next_deadline() == 3.0
     session.frame(2.6, Cut("a", "over"))
     assert session.next_deadline() is None
@@ -198,6 +260,15 @@ def test_ticks_that_cannot_be_break_the_protocol(frame: Deliver) -> None:
     assert given(session.frame(1.0, deliver(2, 3))) == [2, 3]
 
 
+def test_ticks_that_cannot_be_cost_the_others_in_their_frame_nothing() -> None:
+    session = crowd(2)
+    good, bad = Matches("s0", 3, [Datum(3, 0, b"")]), Matches("s1", 3, [Datum(4, 0, b"")])
+    with pytest.raises(RemoteError):
+        session.frame(1.0, Deliver("o", [good, bad]))
+    assert session.progress("s0") == {"o": 0, "p": 0}
+    assert given(session.frame(1.0, Deliver("o", [good]))) == [3]
+
+
 def test_withheld_ticks_are_told_once_and_only_where_nothing_was_given() -> None:
     session = subscriber()
     session.frame(1.0, deliver(3))
@@ -254,7 +325,7 @@ def test_acknowledgements_are_gathered_for_a_while() -> None:
     assert frames(session.frame(1.0, deliver(2))) == []
     assert frames(session.frame(1.02, deliver(3, through=6))) == []
     assert session.next_deadline() == 1.05
-    assert frames(session.time_passed(1.05)) == [Ack("s", {"o": 6})]
+    assert frames(session.time_passed(1.05)) == [Ack({"o": {"s": 6}})]
     assert session.next_deadline() is None
     assert session.time_passed(2.0) == []
 
@@ -262,25 +333,25 @@ def test_acknowledgements_are_gathered_for_a_while() -> None:
 def test_a_quarter_of_the_window_is_acknowledged_at_once() -> None:
     session = subscriber(window=8)
     assert frames(session.frame(1.0, deliver(2))) == []
-    assert frames(session.frame(1.0, deliver(3))) == [Ack("s", {"o": 3})]
+    assert frames(session.frame(1.0, deliver(3))) == [Ack({"o": {"s": 3}})]
 
 
 def test_with_manual_acknowledgement_the_application_says_what_is_dealt_with() -> None:
     session = subscriber(manual=True)
     session.frame(1.0, deliver(2, 3, 4))
     assert frames(session.time_passed(9.0)) == []
-    assert frames(session.ack(9.0, "s", {"o": 3})) == [Ack("s", {"o": 3})]
-    assert frames(session.ack(9.0, "s", {"o": 2})) == []
-    assert frames(session.ack(9.0, "s")) == [Ack("s", {"o": 4})]
+    assert frames(session.ack(9.0, {"s": {"o": 3}})) == [Ack({"o": {"s": 3}})]
+    assert frames(session.ack(9.0, {"s": {"o": 2}})) == []
+    assert frames(session.ack(9.0, {"s": None})) == [Ack({"o": {"s": 4}})]
 
 
 def test_what_was_never_delivered_cannot_be_acknowledged() -> None:
     session = subscriber(manual=True)
     session.frame(1.0, deliver(2))
     with pytest.raises(LocalError, match="never delivered"):
-        session.ack(1.0, "s", {"o": 3})
+        session.ack(1.0, {"s": {"o": 3}})
     with pytest.raises(UnknownIdError):
-        session.ack(1.0, "t")
+        session.ack(1.0, {"t": None})
 
 
 def test_the_broker_is_told_only_of_what_it_sent_on_this_connection() -> None:
@@ -288,11 +359,11 @@ def test_the_broker_is_told_only_of_what_it_sent_on_this_connection() -> None:
     session.frame(1.0, deliver(2, 3, 4))
     asked = reconnect(session)
     session.frame(11.0, Subscribed(asked.request, "s", 2, {"o": 0}))
-    assert frames(session.ack(11.0, "s")) == []
+    assert frames(session.ack(11.0, {"s": None})) == []
     assert given(session.frame(11.0, deliver(2, 3))) == []
-    assert frames(session.time_passed(12.0)) == [Ack("s", {"o": 3})]
+    assert frames(session.time_passed(12.0)) == [Ack({"o": {"s": 3}})]
     assert given(session.frame(13.0, deliver(4, 5))) == [5]
-    assert frames(session.time_passed(14.0)) == [Ack("s", {"o": 4})]
+    assert frames(session.time_passed(14.0)) == [Ack({"o": {"s": 4}})]
 
 
 def test_a_subscription_that_is_ending_acknowledges_nothing_more() -> None:
