@@ -4,6 +4,9 @@ import msgspec
 
 from anabranch.core.session.effects import SessionOptions
 
+#: What MessagePack says of a piece of bytes, at most.
+_ITEM_BYTES = 5
+
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One value for every choice. Times are in seconds."""
@@ -46,9 +49,13 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: The state directory is brought up to date this often.
     keep_every_s: float = 1.0
 
-    def for_session(self) -> SessionOptions:
-        """The part of it that a session wants to know."""
+    def for_session(self, frame_bytes_max: int) -> SessionOptions:
+        """The part of it that a session wants to know; the broker takes frames of this size."""
+        own = SessionOptions()
+        # What a frame holds takes some bytes each, beside its own.
+        room = max(frame_bytes_max - _ITEM_BYTES * own.frame_events_max, frame_bytes_max // 2)
         return SessionOptions(
+            frame_bytes_max=min(own.frame_bytes_max, room),
             unconfirmed_max=self.unconfirmed_max,
             unconfirmed_bytes_max=self.unconfirmed_bytes_max,
             in_flight_max=self.in_flight_max,

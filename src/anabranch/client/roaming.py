@@ -180,7 +180,8 @@ class Roaming:
         if limits.event_bytes_max > room:
             # An event that does not fit into a frame is refused when it is published.
             limits = msgspec.structs.replace(limits, event_bytes_max=room)
-        session = Session(self._name, options=self._options.for_session(), limits=limits)
+        options = self._options.for_session(call.frame_bytes_max)
+        session = Session(self._name, options=options, limits=limits)
         return Uplink(call, session, self._listener, self._options)
 
     # -- losing them ----------------------------------------------------------------------------

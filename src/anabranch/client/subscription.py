@@ -320,7 +320,8 @@ class Subscription:
         news = {}
         for stream, last in arrived.items():
             ticks = self._open.get(stream)
-            tick = last if ticks is None else ticks[0] - 1
+            # What is open may be of an earlier session, which had more of this stream.
+            tick = last if ticks is None else min(last, ticks[0] - 1)
             if tick > self._acked.get(stream, 0):
                 news[stream] = self._acked[stream] = tick
         return news

@@ -64,7 +64,7 @@ class Uplink:
         self.session = session
         self._listener = listener
         self._options = options
-        self._session_options = options.for_session()
+        self._session_options = options.for_session(call.frame_bytes_max)
         self._limits = Limits()
         self._loop = asyncio.get_running_loop()
         #: The session has nothing to say any more; another one takes its place.

@@ -174,13 +174,13 @@ class Writer:
         """Make a batch durable and say so; False if this life ends before there is room."""
         log = self._log
         if batch.records:
-            if not self._wait_for_room(batch.size):
+            if not self._wait_for_room(batch):
                 return False
             log.append(batch.records)
             log.sync()
         elif self._is_full:
             log.reserve(0)
-        if batch.puts and not self._commit(batch.puts):
+        if batch.puts and not self._commit(batch):
             return False
         if batch.number:
             self._listener.synced(batch.number)
@@ -196,32 +196,33 @@ class Writer:
         with contextlib.suppress(CatalogFullError):
             self._catalog.commit([], LogFacts(self._log.last_tick, self._log.begun_tick))
 
-    def _commit(self, puts: list[PutRow]) -> bool:
+    def _commit(self, batch: Batch) -> bool:
         """Have this in the catalog; False if this life ends before there is room."""
         while True:
             try:
-                self._catalog.commit(puts, LogFacts(self._log.last_tick, self._log.begun_tick))
+                facts = LogFacts(self._log.last_tick, self._log.begun_tick)
+                self._catalog.commit(batch.puts, facts)
             except CatalogFullError:
                 self._log.give_back()
                 self._tell(True)
-                if not self._pause():
+                if not self._pause(batch):
                     return False
             else:
                 return True
 
-    def _wait_for_room(self, size: int) -> bool:
-        """True when so much can be appended; False if this life ends before."""
-        while not self._log.reserve(size):
+    def _wait_for_room(self, batch: Batch) -> bool:
+        """True when a batch can be appended; False if this life ends before."""
+        while not self._log.reserve(batch.size):
             self._tell(True)
-            if not self._pause():
+            if not self._pause(batch):
                 return False
         self._tell(self._log.is_full)
         return True
 
-    def _pause(self) -> bool:
+    def _pause(self, batch: Batch) -> bool:
         """Wait a while, or for a deletion; False if there is no time left."""
         with self._lock:
-            forget_tick = self._take_forget()
+            forget_tick = self._take_forget(batch)
             sleeps = not self._is_closing and not forget_tick
             self._is_asleep = sleeps
         if sleeps:
@@ -230,10 +231,11 @@ class Writer:
             self._log.forget(forget_tick)
         return not self._is_closing
 
-    def _take_forget(self) -> int:
+    def _take_forget(self, current: Batch) -> int:
         """What may be deleted ahead of its turn, or 0; rule 1."""
-        tick = max((batch.forget_tick for batch in self._waiting), default=0)
-        for batch in self._waiting:
+        batches = (current, *self._waiting)
+        tick = max(batch.forget_tick for batch in batches)
+        for batch in batches:
             batch.forget_tick = 0
         return tick
 

@@ -359,3 +359,28 @@ def test_a_client_that_closes_ends_its_iterations() -> None:
             assert subscription.is_over
 
     run(story)
+
+
+def test_what_is_read_after_the_broker_is_gone_disturbs_nothing_at_the_next_one() -> None:
+    async def story() -> None:
+        async with (
+            network("a", "b", "c") as (a, b, c),
+            await connect(c.address) as p,
+            await connect(a.address, b.address, name="s", options=QUICK) as s,
+        ):
+            best = await s.subscribe("n >= 0", quality="best-effort", window=8)
+            durable = await s.subscribe("n >= 0", durable="d")
+            await best.wait_started("c")
+            await durable.wait_started("c")
+            await publish(p, *range(6))
+            await until(lambda: best.waiting_events == durable.waiting_events == 6)
+            await a.kill()
+            await until(lambda: b.sessions == 1)
+            # The next broker has not said yet from where on it delivers.
+            b.freeze(True)
+            assert await numbers(best, 6) == await numbers(durable, 6) == list(range(6))
+            await durable.ack()
+            b.freeze(False)
+            await until(lambda: acked(b, "d").get("c", 0) >= 6)
+
+    run(story)

@@ -13,7 +13,14 @@ from anabranch.store.files import DiskFile
 from anabranch.store.log import LogOptions
 from anabranch.store.store import StoreOptions
 from anabranch.store.writer import WriterOptions
-from tests.store_parts import Bench, body_of, quick_directory, reopened, segments_of, wait_until
+from tests.store_parts import (
+    Bench,
+    body_of,
+    quick_directory,
+    reopened,
+    segments_of,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -230,3 +237,21 @@ def test_a_catalog_without_room_waits_too_and_the_log_gives_some_back(
     bench = Bench(place / "s")
     assert bench.store.recovered.catalog == {"t": {"k": b"v"}}
     bench.store.close()
+
+
+def test_a_deletion_handed_over_with_records_makes_room_for_them(place: Path) -> None:
+    disk = Disk()
+    bench = Bench(place / "s", open_file=disk)
+    for _ in range(20):
+        bench.write()
+    first = len(segments_of(place / "s"))
+    disk.room_bytes = 0
+    bench.append(10)
+    # Both are one batch, which waits for room.
+    bench.store.forget(15)
+    wait_until(lambda: len(segments_of(place / "s")) < first)
+    disk.room_bytes = 10**12
+    bench.ears.wait_synced(bench.sync())
+    bench.store.close()
+    records, _ = reopened(place / "s")
+    assert records[-1] == body_of(30)

@@ -282,7 +282,7 @@ class Attaching:
             place = subscription.places.get(stream)
             if place is None or not place.covers(tick):
                 if place is not None:
-                    place.is_over = True
+                    self._cursors.abandon(place)
                     self._state.requests.close(place.hold)
                 place = Place(subscription, self._state.streams[stream], tick + 1)
                 subscription.places[stream] = place

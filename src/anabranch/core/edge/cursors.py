@@ -148,6 +148,11 @@ class Cursors:
         row = CursorRow(place.start, place.acked, place.mode != "holding", self._moves.next)
         self._state.put(CURSORS, key, _encoder.encode(row))
 
+    def abandon(self, place: Place) -> None:
+        """A place is nobody's any more; another one takes its row."""
+        place.is_over = True
+        self._moves.put_anew(place)
+
     def forget(self, subscription: Subscription, is_closed: bool = False) -> None:
         """Forget a durable subscription, or all but that it is closed."""
         if is_closed:

@@ -178,12 +178,12 @@ class Session:
         return {} if subscription is None else subscription.received()
 
     def received(self, name: str, streams: Iterable[str]) -> dict[str, int] | None:
-        """The same of these streams only, 0 where there is nothing; None if there is no such
+        """The same of those of these streams that it has; None if there is no such
         subscription."""
         subscription = self._subscribing.find(name)
         if subscription is None:
             return None
-        return {stream: subscription.received_of(stream) for stream in streams}
+        return subscription.received(streams)
 
     def let_go(self, name: str) -> Standing:
         """Take a durable subscription out of this session, for another one to take over."""

@@ -63,6 +63,8 @@ from anabranch.model.errors import DuplicateIdError, LocalError, RemoteError, Un
 LOST = "the connection was lost"
 #: Positions that one `Ack` holds, or a few more.
 ACKED_MAX = 256
+#: What a position takes beside the names in it, and an `Ack` beside its positions.
+_POSITION_BYTES = 24
 
 
 class Subscribing:
@@ -112,8 +114,10 @@ class Subscribing:
 
     def ack(self, every: Mapping[str, Mapping[str, int] | None]) -> SessionEffects:
         """The application has dealt with what it was given, all or up to these ticks, of each of
-        these subscriptions."""
-        acks = _Acks()
+        these subscriptions; all of that, or nothing if something of it cannot be."""
+        for name, ticks in every.items():
+            self._get(name).check_ack(ticks)
+        acks = _Acks(self._options.frame_bytes_max)
         for name, ticks in every.items():
             acks.add(name, self._get(name).ack(ticks))
         return acks.frames()
@@ -303,7 +307,7 @@ class Subscribing:
 
     def _acknowledge(self, subscriptions: Iterable[Subscription]) -> SessionEffects:
         """Tell the broker how far these are dealt with."""
-        acks = _Acks()
+        acks = _Acks(self._options.frame_bytes_max)
         for subscription in subscriptions:
             self._owing.pop(subscription.name, None)
             acks.add(subscription.name, subscription.owed())
@@ -313,16 +317,24 @@ class Subscribing:
 class _Acks:
     """Acknowledgements of several subscriptions, in as few frames as they take."""
 
-    __slots__ = ("_count", "_effects", "_ticks")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_effects", "_ticks")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self._effects: SessionEffects = []
         self._ticks: dict[str, dict[str, int]] = {}
         self._count = 0
+        #: What they take at most.
+        self._bytes = _POSITION_BYTES
+        self._bytes_max = bytes_max
 
     def add(self, name: str, news: Mapping[str, int]) -> None:
         """This is news of a subscription."""
+        name_bytes = len(name.encode())
         for stream, tick in news.items():
+            self._bytes += name_bytes + len(stream.encode()) + _POSITION_BYTES
+            if self._bytes > self._bytes_max and self._ticks:
+                self.frames()
+                self._bytes += name_bytes + len(stream.encode()) + _POSITION_BYTES
             ticks = self._ticks.get(stream)
             if ticks is None:
                 ticks = self._ticks[stream] = {}
@@ -335,5 +347,5 @@ class _Acks:
         """All of it."""
         if self._ticks:
             self._effects.append(SendFrame(Ack(self._ticks)))
-            self._ticks, self._count = {}, 0
+            self._ticks, self._count, self._bytes = {}, 0, _POSITION_BYTES
         return self._effects

@@ -121,15 +121,12 @@ class Subscription:
             manual_ack=was.manual_ack,
         )
 
-    def received(self) -> dict[str, int]:
-        """Stream → the application was given everything up to this tick."""
-        every = self._reaches.items()
-        return {stream: reach.received for stream, reach in every if reach.received != _NONE}
-
-    def received_of(self, stream: str) -> int:
-        """The application was given everything of a stream up to this tick; 0 if there is none."""
-        reach = self._reaches.get(stream)
-        return 0 if reach is None else max(reach.received, 0)
+    def received(self, streams: Iterable[str] | None = None) -> dict[str, int]:
+        """Stream → the application was given everything up to this tick; of all streams, or of
+        those of these that it has."""
+        every = self._reaches
+        chosen = every if streams is None else [each for each in streams if each in every]
+        return {each: tick for each in chosen if (tick := every[each].received) != _NONE}
 
     def _acked(self) -> dict[str, int]:
         every = self._reaches.items()
@@ -270,16 +267,19 @@ class Subscription:
 
     # -- acknowledging --------------------------------------------------------------------------
 
-    def ack(self, ticks: Mapping[str, int] | None) -> dict[str, int]:
-        """The application has dealt with everything up to these ticks; None: all it was given.
-        Returns what is news of that to the broker."""
-        given = self.received() if ticks is None else ticks
-        for stream, tick in given.items():
-            if tick > self.received_of(stream):
+    def check_ack(self, ticks: Mapping[str, int] | None) -> None:
+        """`LocalError` if the application cannot have dealt with so much."""
+        for stream, tick in (ticks or {}).items():
+            if tick > self.received([stream]).get(stream, 0):
                 raise LocalError(
                     f"tick {tick} of {stream!r} was never delivered to {self.name!r};"
                     " acknowledge what was"
                 )
+
+    def ack(self, ticks: Mapping[str, int] | None) -> dict[str, int]:
+        """The application has dealt with everything up to these ticks; None: all it was given.
+        Returns what is news of that to the broker. `check_ack` comes before."""
+        given = self.received() if ticks is None else ticks
         for stream, tick in given.items():
             reach = self._reach(stream)
             reach.acked = max(reach.acked, tick)

@@ -34,6 +34,7 @@ from anabranch.model.errors import (
     UnknownIdError,
 )
 from anabranch.model.frames import PROTOCOL_VERSION, Datum, Hole
+from anabranch.wire.codec import encode_client
 from tests.session_parts import (
     FILTER,
     deliver,
@@ -371,3 +372,28 @@ def test_a_subscription_that_is_ending_acknowledges_nothing_more() -> None:
     session.frame(1.0, deliver(2))
     session.unsubscribe(1.0, "s")
     assert session.time_passed(9.0) == []
+
+
+def test_acknowledgements_fit_into_the_frames_of_the_broker() -> None:
+    session = Session("c", options=SessionOptions(frame_bytes_max=1_000))
+    session.connected(0.0)
+    names = [f"a rather long name of a subscription {number:03}" for number in range(60)]
+    for request, name in enumerate(names, 1):
+        session.subscribe(0.0, name, FILTER, quality="durable", manual_ack=True)
+        session.frame(0.0, Subscribed(request, name, 1, {}))
+        session.frame(0.0, StartsAt(name, "o", 1))
+        session.frame(0.0, Deliver("o", [Matches(name, 1, [Datum(1, 10, b"1")])]))
+    sent = frames(session.ack(0.0, dict.fromkeys(names)))
+    acks = [frame for frame in sent if isinstance(frame, Ack)]
+    assert [name for frame in acks for name in frame.ticks["o"]] == names
+    assert max(len(encode_client(frame)) for frame in acks) <= 1_000
+    assert len(acks) < 10
+
+
+def test_an_acknowledgement_that_cannot_be_moves_nothing() -> None:
+    session = subscriber(manual=True)
+    session.frame(0.0, deliver(1, 2))
+    session.subscribe(0.0, "other", FILTER, manual_ack=True)
+    with pytest.raises(LocalError, match="tick 9 of 'o' was never delivered to 'other'"):
+        session.ack(0.0, {"s": {"o": 2}, "other": {"o": 9}})
+    assert frames(session.ack(0.0, {"s": {"o": 2}})) == [Ack({"o": {"s": 2}})]
