@@ -2,16 +2,48 @@
 
 An entry in doubt has a check here. The engine reports it when everything it can decide holds;
 the check then evaluates what is left, exactly, on the event itself.
+
+What is left can be written down, for a snapshot. Of a snapshot a check is made when the engine
+first reports its entry: most are never needed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from anabranch.matching.spelling import Spelling
-from anabranch.model.filter import Filter
-from anabranch.model.language.evaluate import compile_condition
+from anabranch.matching.text_table import TextTable
+from anabranch.model.language.compiled import compile_condition
+from anabranch.model.language.expression import Expression
+from anabranch.model.language.parser import parse_expression
+from anabranch.model.language.text import expression_text
+from anabranch.model.limits import Limits
+from anabranch.model.normal.valueset import ValueSet
 from anabranch.model.values import Attributes
 
 Check = Callable[[Attributes], bool]
+
+#: What was accepted once is accepted again: a snapshot does not say by which limits it was.
+_ANY_SIZE = Limits(
+    filter_bytes_max=1 << 30,
+    filter_depth_max=1 << 30,
+    filter_nodes_max=1 << 30,
+    name_bytes_max=1 << 30,
+    value_bytes_max=1 << 30,
+)
+
+
+class Left(NamedTuple):
+    """What an engine leaves open of a conjunction."""
+
+    residue: tuple[Expression, ...]
+    undecided: tuple[tuple[str, ValueSet], ...]
+
+
+_decoder = msgspec.msgpack.Decoder(tuple[list[str], tuple[tuple[str, ValueSet], ...]])
 
 
 class Doubts:
@@ -19,34 +51,61 @@ class Doubts:
 
     def __init__(self) -> None:
         self._checks: dict[int, Check] = {}
-        #: Entry → the filter it is part of, for writing it down.
-        self.filters: dict[int, Filter] = {}
+        self._left: dict[int, Left] = {}
+        #: Entries of a snapshot, ascending, and what is left of each.
+        self._stored: tuple[NDArray[np.int32], TextTable] | None = None
 
-    def put(self, entry: int, check: Check, filter: Filter) -> None:
-        """Remember an entry's check."""
-        self._checks[entry] = check
-        self.filters[entry] = filter
+    def put(self, entry: int, left: Left) -> None:
+        """Remember what is left of an entry."""
+        self._checks[entry] = check_of(left)
+        self._left[entry] = left
 
     def drop(self, entry: int) -> None:
         """Forget an entry; one without a check is fine."""
         if entry in self._checks:
             del self._checks[entry]
-            del self.filters[entry]
+            del self._left[entry]
 
     def decide(self, entry: int, attributes: Attributes) -> bool:
         """Whether the event satisfies what the engine left open of an entry."""
-        return self._checks[entry](attributes)
+        check = self._checks.get(entry)
+        return (self._stored_check(entry) if check is None else check)(attributes)
 
-    def __len__(self) -> int:
-        return len(self._checks)
+    # -- for a snapshot -------------------------------------------------------------------------
+
+    def written(self) -> Iterator[tuple[int, bytes]]:
+        """Each entry with what is left of it, as bytes; ascending."""
+        if self._stored is not None:
+            entries, table = self._stored
+            yield from ((int(entry), table.raw(n)) for n, entry in enumerate(entries))
+        for entry, left in sorted(self._left.items()):
+            texts = [expression_text(condition) for condition in left.residue]
+            yield entry, msgspec.msgpack.encode((texts, left.undecided))
+
+    def restore(self, entries: NDArray[np.int32], table: TextTable) -> None:
+        """Take over what was written."""
+        self._stored = entries, table
+
+    def _stored_check(self, entry: int) -> Check:
+        assert self._stored is not None
+        entries, table = self._stored
+        texts, undecided = _decoder.decode(table.raw(int(np.searchsorted(entries, entry))))
+        residue = tuple(parse_expression(text, _ANY_SIZE) for text in texts)
+        check = self._checks[entry] = check_of(Left(residue, undecided))
+        return check
 
 
-def check_of(spelling: Spelling) -> Check | None:
-    """The check of what a spelling leaves undecided; None if nothing is."""
+def left_of(spelling: Spelling) -> Left | None:
+    """What a spelling leaves open; None if nothing is."""
     if not spelling.residue and not spelling.undecided:
         return None
-    conditions = tuple(map(compile_condition, spelling.residue))
-    undecided = tuple(spelling.undecided)
+    return Left(spelling.residue, tuple(spelling.undecided))
+
+
+def check_of(left: Left) -> Check:
+    """The check of what is left."""
+    conditions = tuple(map(compile_condition, left.residue))
+    undecided = left.undecided
 
     def check(attributes: Attributes) -> bool:
         for name, values in undecided:

@@ -25,18 +25,25 @@ class Identities:
         self._moved = moved
         self._by_entry: Ids
         self._move(np.zeros(1_024, np.int64))
-        #: Id → first entry, or -1 for a filter that nothing satisfies.
-        self.entries: dict[Hashable, int] = {}
+        self._entries: dict[Hashable, int] = {}
+
+    @property
+    def entries(self) -> dict[Hashable, int]:
+        """Id → first entry, or -1 for a filter that nothing satisfies."""
+        return self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def put(self, identity: Hashable, entry: int) -> None:
         """Remember the id of a subscription by its first entry (-1: it has none)."""
-        self.entries[identity] = entry
+        self._entries[identity] = entry
         if entry < 0:
             return
         if self._by_entry.dtype != object and not _is_integer(identity):
             self._move(self._by_entry.astype(object))
         if entry >= len(self._by_entry):
-            # An entry may lie far beyond: behind a filter of many conjunctions, or in a snapshot.
+            # An entry may lie far beyond: behind a filter of many conjunctions.
             more = np.zeros(entry + entry // 3 + 16 - len(self._by_entry), self._by_entry.dtype)
             self._move(np.concatenate((self._by_entry, more)))
         self._by_entry[entry] = identity  # type: ignore[call-overload]
@@ -48,7 +55,7 @@ class Identities:
 
     def drop(self, identity: Hashable) -> int:
         """Forget an id; returns its first entry. KeyError if it is unknown."""
-        entry = self.entries.pop(identity)
+        entry = self._entries.pop(identity)
         if entry >= 0:
             self._by_entry[entry] = 0
         return entry
@@ -62,7 +69,7 @@ class Identities:
     @property
     def nbytes(self) -> int:
         """Bytes of the two maps, without the ids themselves."""
-        return self._by_entry.nbytes + self.entries.__sizeof__()
+        return self._by_entry.nbytes + self._entries.__sizeof__()
 
 
 def _is_integer(identity: Hashable) -> bool:

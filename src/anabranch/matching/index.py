@@ -31,7 +31,7 @@ import numpy as np
 
 from anabranch.matching import snapshot
 from anabranch.matching.bodies import bodies_of, cut
-from anabranch.matching.doubts import Doubts, check_of
+from anabranch.matching.doubts import Doubts, left_of
 from anabranch.matching.engine import (
     Engine,
     EngineName,
@@ -54,7 +54,10 @@ from anabranch.matching.identities import Identities
 from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
 from anabranch.matching.matches import Matches
 from anabranch.matching.schema import Schema
+from anabranch.matching.snapshot import Snapshot, SnapshotError, check_id
 from anabranch.matching.spelling import Spelling
+from anabranch.matching.stored_identities import StoredIdentities, stored_ids
+from anabranch.matching.text_table import table_of_raw
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import (
     DuplicateIdError,
@@ -92,7 +95,7 @@ class MatchIndex:
             engine.learn_pattern,
             engine.learn_name,
         )
-        self._identities = Identities(engine.name_by)
+        self._identities: Identities = Identities(engine.name_by)
         self._doubts = Doubts()
         self._groups = Groups()
         self._entry_count = 0
@@ -121,7 +124,7 @@ class MatchIndex:
                 conjunctions = source.conjunctions
                 if place is not None:
                     conjunctions = (_at(conjunctions, place),)
-                first = self._insert(source, conjunctions, destination)
+                first = self._insert(conjunctions, destination)
             else:
                 first = self._insert_plain(source, destination)
             self._identities.put(id, first)
@@ -142,7 +145,7 @@ class MatchIndex:
                 self._remove(first)
 
     def __len__(self) -> int:
-        return len(self._identities.entries)
+        return len(self._identities)
 
     def __contains__(self, id: object) -> bool:
         return id in self._identities.entries
@@ -168,9 +171,7 @@ class MatchIndex:
         if self._is_snapshot:
             raise LocalError("this index is a snapshot of another one and cannot be changed")
 
-    def _insert(
-        self, filter: Filter, conjunctions: tuple[Conjunction, ...], destination: Hashable
-    ) -> int:
+    def _insert(self, conjunctions: tuple[Conjunction, ...], destination: Hashable) -> int:
         """Add the entries of a new subscription; returns the first, or -1 if it has none."""
         self._check_room(len(conjunctions))
         spelled = self._spell(self._schema.spell, conjunctions)
@@ -178,10 +179,10 @@ class MatchIndex:
         many = MANY if len(spelled) > 1 else 0
         first = -1
         for spelling in spelled:
-            check = check_of(spelling)
-            entry = self._engine.insert(spelling, many | (DOUBT if check else 0), first, group)
-            if check is not None:
-                self._doubts.put(entry, check, filter)
+            left = left_of(spelling)
+            entry = self._engine.insert(spelling, many | (DOUBT if left else 0), first, group)
+            if left is not None:
+                self._doubts.put(entry, left)
             first = entry if first < 0 else first
         self._entry_count += len(spelled)
         return first
@@ -344,50 +345,46 @@ class MatchIndex:
         """Bytes the index holds: arrays in use, and the maps of ids (not the ids themselves)."""
         return self._engine.nbytes + self._identities.nbytes
 
-    def save(self, directory: str | PathLike[str]) -> None:
-        """Write a snapshot that `load` can match with; needs the numba engine."""
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a snapshot, a file that `load` can match with; needs the numba engine."""
         with self._lock:
             memory = memory_of(self._engine)
             if memory is None:
-                raise snapshot.SnapshotError("only an index with the numba engine can be saved")
-            snapshot.write(Path(directory), memory, self._contents())
+                raise SnapshotError("only an index with the numba engine can be saved")
+            snapshot.write(Path(path), memory, self._snapshot(len(memory.used()[ENTRY_OWNER])))
 
-    def _contents(self) -> snapshot.Contents:
-        storable = snapshot.check_id
-        return {
-            "format": snapshot.FORMAT,
-            "names": self._schema.names,
-            "axes": [list(axes.items()) for axes in self._schema.axes],
-            "texts": [
-                None if known is None or not isinstance(known[1], str) else (known[0], known[1])
-                for known in self._schema.texts
-            ],
-            "ids": [(storable(i), entry) for i, entry in self._identities.entries.items()],
-            "doubts": [(entry, str(filter)) for entry, filter in self._doubts.filters.items()],
-            "groups": [(storable(name), n, members) for name, n, members in self._groups.members()],
-            "checksums": {},
-        }
+    def _snapshot(self, entries: int) -> Snapshot:
+        ids = ((check_id(i), entry) for i, entry in self._identities.entries.items())
+        groups = self._groups.members()
+        numbers = [(check_id(name), number) for name, number, _ in groups]
+        left = list(self._doubts.written())
+        return Snapshot(
+            self._schema.names,
+            stored_ids(ids, entries),
+            np.array([entry for entry, _ in left], np.int32),
+            table_of_raw(raw for _, raw in left),
+            stored_ids(numbers, max((number for _, number in numbers), default=-1) + 1),
+            np.array([members for _, _, members in groups], np.int64),
+        )
 
     @classmethod
-    def load(cls, directory: str | PathLike[str], *, verify: bool = True) -> Self:
+    def load(cls, path: str | PathLike[str], *, verify: bool = True) -> Self:
         """The index that was saved there, for matching only; its arrays are memory-mapped.
 
-        `verify` compares every file with its checksum first; leave it out where start-up counts
-        and the files are known to be whole.
+        `verify` compares every part with its checksum first; leave it out where start-up counts
+        and the file is known to be whole.
         """
-        memory, contents = snapshot.read(Path(directory), verify)
+        memory, stored = snapshot.read(Path(path), verify)
         index = cls.__new__(cls)
         index._assemble(engine_over(memory), DEFAULT_LIMITS)
-        index._schema.restore(contents["names"], contents["axes"], contents["texts"])
-        index._engine.rewrite_names(contents["names"])
-        for identity, entry in contents["ids"]:
-            index._identities.put(identity, entry)
-        for entry, text in contents["doubts"]:
-            filter = Filter.parse(text, snapshot.ANY_SIZE)
-            index._doubts.put(entry, filter.matches, filter)
-        for name, number, members in contents["groups"]:
-            index._groups.restore(name, number, members)
-        index._entry_count = len(memory.arrays[ENTRY_OWNER])
+        index._schema.restore(stored.names)
+        index._engine.rewrite_names(stored.names)
+        index._identities = StoredIdentities(index._engine.name_by, stored.ids)
+        index._doubts.restore(stored.doubtful, stored.left)
+        for place, members in enumerate(stored.members.tolist()):
+            name, number = stored.destinations.of_number(place), stored.destinations.firsts[place]
+            index._groups.restore(name, int(number), members)
+        index._entry_count = len(stored.ids.by_entry)
         index._is_snapshot = True
         return index
 

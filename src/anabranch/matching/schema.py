@@ -11,7 +11,7 @@ that names them goes; attribute numbers are swept up when they run out. All of i
 from the filters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from anabranch.matching import keys
 from anabranch.matching.kernels import layout as at
@@ -194,20 +194,10 @@ class Schema:
                 self._free_attributes.append(attribute)
         return closed
 
-    def restore(
-        self,
-        names: list[str | None],
-        axes: Sequence[Sequence[tuple[int, int]]],
-        texts: Sequence[tuple[int, str | tuple[int, bytes]] | None],
-    ) -> None:
-        """Take over what another schema knew, for reading."""
+    def restore(self, names: list[str | None]) -> None:
+        """Take over the names that another schema knew, for reading."""
         self.names = names
         self.attributes = {name: i for i, name in enumerate(names) if name is not None}
-        self.axes = tuple(dict(pairs) for pairs in axes)
-        self.texts = list(texts)
-        for code, known in enumerate(self.texts):
-            if known is not None and isinstance(known[1], str):
-                self.codes.setdefault(known[0], {})[known[1]] = code
 
     # -- conjunctions -------------------------------------------------------------------------
 

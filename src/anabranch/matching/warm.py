@@ -93,7 +93,10 @@ def _use_batches() -> None:
     index.destinations(event)
     with tempfile.TemporaryDirectory() as directory:
         index.save(Path(directory) / "snapshot")
-        MatchIndex.load(Path(directory) / "snapshot").match(event)
+        # What is mapped cannot be written, which to the compiler is another type.
+        loaded = MatchIndex.load(Path(directory) / "snapshot")
+        loaded.match(event)
+        loaded.match_batch([event])
     for number in range(1_200):
         index.remove(number)
 

@@ -208,14 +208,13 @@ def test_path_may_be_a_text(tmp_path: Path) -> None:
     assert len(MatchIndex.load(str(tmp_path / "snapshot"))) == 4
 
 
-@pytest.mark.parametrize("name", ["precious.txt", "index.json"])
-def test_directory_that_is_no_snapshot_is_left_alone(tmp_path: Path, name: str) -> None:
+def test_directory_in_the_place_of_a_snapshot_is_left_alone(tmp_path: Path) -> None:
     place = tmp_path / "documents"
     place.mkdir()
-    (place / name).write_text('{"title": "precious"}')
+    (place / "precious.txt").write_text("precious")
     with pytest.raises(SnapshotError, match="documents exists and is no snapshot"):
         small_index().save(place)
-    assert (place / name).read_text() == '{"title": "precious"}'
+    assert (place / "precious.txt").read_text() == "precious"
     assert [path.name for path in tmp_path.iterdir()] == ["documents"]
 
 
@@ -224,3 +223,34 @@ def test_file_in_the_place_of_a_snapshot_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match="file exists and is no snapshot"):
         small_index().save(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_snapshot_can_be_saved_again(tmp_path: Path) -> None:
+    index = small_index()
+    index.add("text", "volume = 10")
+    once = saved(index, tmp_path / "once")
+    once.save(tmp_path / "twice")
+    assert set(MatchIndex.load(tmp_path / "twice").match(EVENT)) == {1, 2, 3, "text"}
+
+
+def test_arrays_of_a_snapshot_are_mapped_and_not_copied(tmp_path: Path) -> None:
+    index = MatchIndex(engine="numba")
+    index.add_many((number, f"x = {number} AND y > 1") for number in range(2_000))
+    loaded = saved(index, tmp_path / "snapshot")
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    assert str(tmp_path / "snapshot") in maps
+    assert loaded.match({"x": 7, "y": 2}) == [7]
+
+
+def test_one_conjunction_of_a_filter_in_doubt_is_decided_alone(tmp_path: Path) -> None:
+    index = MatchIndex(engine="numba")
+    index.add(1, "a + b > 3 AND c = 1 OR d = 1", place=0)
+    events: list[dict[str, Value]] = [
+        {"a": 1, "b": 1, "c": 1, "d": 1},
+        {"a": 2, "b": 2, "c": 1, "d": 0},
+    ]
+    loaded = saved(index, tmp_path / "snapshot")
+    for event in events:
+        assert loaded.match(event) == index.match(event)
+    places = {index.match(event) == [1] for event in events}
+    assert places == {True, False}
