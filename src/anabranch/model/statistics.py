@@ -1,0 +1,237 @@
+"""What is known of the events of a stream: rates, and how the values of attributes are distributed.
+
+Whoever decides where to look for what (which broker joins the parts of a pattern, which filter is
+evaluated first) needs to know how many events a filter lets through. That can be estimated from a
+summary of past events: `selectivity` does so. This module is the form in which such a summary is
+kept and travels with an advertisement: a JSON document that `anabranch pipeline stats --export`
+writes. Rules:
+
+1. All counts are of one stretch of time and of one advertisement: events of `stream` that match
+   `filter` ("" stands for all of them).
+2. Values are counted by kind: numbers (NaN apart), texts, TRUE, FALSE. An attribute that an event
+   lacks is counted nowhere, so what is absent is the difference to `events`.
+3. A histogram has buckets of equal depth: `bounds` are the smallest value, those at 1/n, 2/n, …,
+   and the largest. The rank of a bound is off by `rank_error` at most, as a share of the values,
+   with a probability of 99 % for each.
+4. Numbers are ordered as such. Texts are ordered by the number that their first six bytes in UTF-8
+   make, zeros behind a shorter text; a bound is such a number (`text_key`).
+5. `top` are the most frequent values with their counts, most frequent first. A count is never too
+   small, and too large by `top_error` at most. A value that is not among them occurs `rest_max`
+   times at most.
+6. JSON knows no infinity: infinite values stand as the largest float of their sign.
+7. What is read is checked, since it comes from a file or a neighbour: sizes by `StatisticsLimits`,
+   and that counts, ranks and orders can be. An error says where.
+
+Prior art: histograms and rates of advertisements, spec PADRES section 4.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import isfinite
+from typing import Final, Literal
+
+import msgspec
+
+from anabranch.model.errors import FilterError, LocalError
+from anabranch.model.filter import Filter
+
+FORMAT: Final = "anabranch-statistics-1"
+#: Bytes of a text that its key is made of.
+KEY_BYTES: Final = 6
+KEY_MAX: Final = 2 ** (8 * KEY_BYTES) - 1
+
+
+class StatisticsError(LocalError):
+    """Statistics that cannot be used, and where in them that shows."""
+
+
+class StatisticsLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Upper bounds of what is read, all inclusive."""
+
+    document_bytes_max: int = 64 * 1024 * 1024
+    streams_max: int = 10_000
+    attributes_max: int = 1_024
+    bounds_max: int = 1_025
+    top_max: int = 1_000
+    pairs_max: int = 65_536
+    periods_max: int = 100_000
+
+
+DEFAULT_STATISTICS_LIMITS = StatisticsLimits()
+
+
+class _Values(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What numbers and texts have in common."""
+
+    count: int
+    #: How many different ones there are, estimated.
+    distinct: int
+    rank_error: float
+    top_error: int = 0
+    rest_max: int = 0
+
+
+class NumberStatistics(_Values, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The numbers of an attribute. See rules 3, 5 and 6."""
+
+    bounds: tuple[float, ...] = ()
+    top: tuple[tuple[float, int], ...] = ()
+
+
+class TextStatistics(_Values, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The texts of an attribute. See rules 3 to 5."""
+
+    bounds: tuple[int, ...] = ()
+    top: tuple[tuple[str, int], ...] = ()
+
+
+class AttributeStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The values of one attribute, by kind. See rule 2."""
+
+    numbers: NumberStatistics | None = None
+    texts: TextStatistics | None = None
+    true: int = 0
+    false: int = 0
+    nan: int = 0
+
+    @property
+    def present(self) -> int:
+        """How many events have the attribute."""
+        counts = [kind.count for kind in (self.numbers, self.texts) if kind is not None]
+        return sum(counts) + self.true + self.false + self.nan
+
+
+class Pair(msgspec.Struct, frozen=True, array_like=True):
+    """How many events have both of two attributes."""
+
+    one: str
+    other: str
+    events: int
+
+
+class Period(msgspec.Struct, frozen=True, array_like=True):
+    """How many events there were in one hour, which begins at so many seconds since 1970."""
+
+    start_s: int
+    events: int
+
+
+class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The events of one advertisement. See rule 1."""
+
+    stream: str
+    filter: str = ""
+    events: int
+    #: Of the first and the last event, in nanoseconds since 1970; None where nobody knows.
+    first_ns: int | None = None
+    last_ns: int | None = None
+    #: Events per second between those two; None where they say nothing.
+    rate_per_s: float | None = None
+    periods: tuple[Period, ...] = ()
+    attributes: dict[str, AttributeStatistics] = {}
+    #: Pairs of attributes for which it was counted; a pair that is not listed never occurred
+    #: together, if both attributes are in `paired`.
+    pairs: tuple[Pair, ...] = ()
+    paired: tuple[str, ...] = ()
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A document."""
+
+    format: Literal["anabranch-statistics-1"] = FORMAT
+    made_ns: int
+    streams: tuple[StreamStatistics, ...]
+
+
+def text_key(text: str) -> int:
+    """The number by which texts are ordered in histograms."""
+    return int.from_bytes(text.encode()[:KEY_BYTES].ljust(KEY_BYTES, b"\0"), "big")
+
+
+def write_statistics(statistics: Statistics) -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(statistics)
+
+
+def read_statistics(
+    data: bytes, limits: StatisticsLimits = DEFAULT_STATISTICS_LIMITS
+) -> Statistics:
+    """A document that makes sense; `StatisticsError` otherwise."""
+    if len(data) > limits.document_bytes_max:
+        raise StatisticsError(f"{len(data)} bytes; at most {limits.document_bytes_max} are read")
+    try:
+        found = msgspec.json.decode(data, type=Statistics)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StatisticsError(f"this is no {FORMAT}: {error}") from error
+    _check_size(len(found.streams), limits.streams_max, "streams")
+    for stream in found.streams:
+        for problem in _problems(stream, limits):
+            raise StatisticsError(f"stream {stream.stream!r}: {problem}")
+    return found
+
+
+def _check_size(size: int, size_max: int, what: str) -> None:
+    if size > size_max:
+        raise StatisticsError(f"there are {size} {what}; at most {size_max} are read")
+
+
+def _problems(stream: StreamStatistics, limits: StatisticsLimits) -> Iterator[str]:
+    """What cannot be, in words."""
+    _check_size(len(stream.attributes), limits.attributes_max, "attributes")
+    _check_size(len(stream.pairs), limits.pairs_max, "pairs of attributes")
+    _check_size(len(stream.periods), limits.periods_max, "hours")
+    if stream.events < 0:
+        yield f"there are {stream.events} events"
+    if stream.rate_per_s is not None and not stream.rate_per_s >= 0:
+        yield f"the rate is {stream.rate_per_s}"
+    if any(period.events < 0 for period in stream.periods):
+        yield "an hour has less than no events"
+    if stream.filter:
+        yield from _filter_problems(stream.filter)
+    for name, attribute in stream.attributes.items():
+        if not 0 <= attribute.present <= stream.events:
+            yield f"{name!r} is in {attribute.present} of {stream.events} events"
+        if min(attribute.true, attribute.false, attribute.nan) < 0:
+            yield f"{name!r}: a count is negative"
+        for values in (attribute.numbers, attribute.texts):
+            if values is not None:
+                yield from (f"{name!r}: {each}" for each in _value_problems(values, limits))
+    for pair in stream.pairs:
+        yield from _pair_problems(pair, stream)
+
+
+def _filter_problems(text: str) -> Iterator[str]:
+    try:
+        Filter.parse(text)
+    except FilterError as error:
+        yield f"its filter is none: {str(error).splitlines()[0]}"
+
+
+def _value_problems(
+    values: NumberStatistics | TextStatistics, limits: StatisticsLimits
+) -> Iterator[str]:
+    _check_size(len(values.bounds), limits.bounds_max, "bounds of a histogram")
+    _check_size(len(values.top), limits.top_max, "most frequent values")
+    if min(values.count, values.distinct, values.top_error, values.rest_max) < 0:
+        yield "a count is negative"
+    if not 0 <= values.rank_error <= 1:
+        yield f"the error of ranks is {values.rank_error}"
+    if values.count and len(values.bounds) < 2:
+        yield "the histogram has less than two bounds"
+    if any(one > other for one, other in pairwise(values.bounds)):
+        yield "the bounds of the histogram do not ascend"
+    if isinstance(values, TextStatistics):
+        if any(not 0 <= bound <= KEY_MAX for bound in values.bounds):
+            yield "a bound of texts is no key"
+    elif not all(map(isfinite, values.bounds)):
+        yield "a bound is not finite"
+    if any(not 0 <= count <= values.count + values.top_error for _, count in values.top):
+        yield "a value is more frequent than all of them"
+
+
+def _pair_problems(pair: Pair, stream: StreamStatistics) -> Iterator[str]:
+    for name in (pair.one, pair.other):
+        known = stream.attributes.get(name)
+        if known is None or not 0 <= pair.events <= known.present:
+            yield f"{pair.events} events have {pair.one!r} and {pair.other!r}, which cannot be"
+            return
