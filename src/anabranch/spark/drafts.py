@@ -1,0 +1,259 @@
+"""Arrow batches as drafts: rows become events that have no id yet, encoded by a kernel.
+
+    drafting = Drafting(parts)
+    for chunk in drafting.chunks(batches):
+        stager.stage(...)
+
+Rules:
+
+1. What comes out is what `model.drafts.encode_draft` makes of the same events, byte by byte; the
+   broker checks it again.
+2. A row that cannot be an event is a `RowError` that names row and column; rows are counted from 0
+   over all batches of a task. Nothing of its chunk is given out.
+3. A timestamp that is null is the time of writing. NaN, −0.0 and the infinities are floats like any
+   other, as in events everywhere.
+
+State: a buffer, for one thread.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anabranch.model.drafts import encode_draft
+from anabranch.model.event import Event
+from anabranch.model.header import DEFAULT_CONTROL
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.spark.kernels import described as at
+from anabranch.spark.kernels.packing import pack
+from anabranch.spark.wanted import Kind
+from anabranch.spark.writing_parts import Part, Role, RowError
+from anabranch.spark.writing_variants import Listed, list_variants
+
+#: What one chunk holds at most; it has to fit into the frames of any broker.
+CHUNK_EVENTS: Final = 256
+CHUNK_BYTES: Final = 262_144
+_SPARE_BYTES: Final = 65_536
+#: What an id takes beside a name; see `model.drafts`.
+_ID_FRAMING_BYTES_MAX: Final = 24
+
+_ARROW: Final[dict[Kind, tuple[int, pa.DataType]]] = {
+    "text": (at.TEXT, pa.string()),
+    "integer": (at.INTEGER, pa.int64()),
+    "float": (at.FLOAT, pa.float64()),
+    "truth": (at.TRUTH, pa.bool_()),
+}
+_SLOTS: Final[dict[Role, int]] = {
+    "timestamp": at.STAMP,
+    "correlationId": at.CORRELATION,
+    "contentType": at.CONTENT_TYPE,
+    "payload": at.PAYLOAD,
+    "attributes": at.ENTRIES,
+}
+_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+
+_list_decoder = msgspec.msgpack.Decoder(list[bytes])
+
+
+class Drafting:
+    """Makes drafts of rows. See the rules at the top of this module."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        chunk_events: int = CHUNK_EVENTS,
+        chunk_bytes: int = CHUNK_BYTES,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._parts = tuple(parts)
+        self._limits = limits
+        self._clock = clock
+        self._attributes = [part for part in self._parts if part.role == "attribute"]
+        names = [msgspec.msgpack.encode(part.attribute) for part in self._attributes]
+        self._names = np.frombuffer(b"".join(names) or b"\0", np.uint8)
+        starts = np.cumsum([0, *map(len, names)], dtype=np.int64)
+        #: The description of no columns, with the names of attributes.
+        self._table = np.zeros(((at.FIRST_ATTRIBUTE + len(names)), at.WIDTH), np.int64)
+        described = self._table[at.FIRST_ATTRIBUTE :]
+        described[:, at.NAME_FIRST] = starts[:-1]
+        described[:, at.NAME_LENGTH] = np.diff(starts)
+        described[:, at.NAME_SIZE] = [len(part.attribute.encode()) for part in self._attributes]
+        self._heads, self._split = _heads()
+        self._bounds = _bounds(limits, chunk_events, chunk_bytes)
+        self._out = np.empty(chunk_bytes + _SPARE_BYTES, np.uint8)
+        self._told = np.zeros(at.TOLD, np.int64)
+        #: Kept while the kernel has their addresses.
+        self._listed: Listed | None = None
+
+    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[bytes]]:
+        """The rows of all batches, in order, as drafts; no chunk is empty."""
+        before = 0
+        for batch in batches:
+            yield from self._chunks(batch, before)
+            before += batch.num_rows
+
+    def _chunks(self, batch: pa.RecordBatch, before: int) -> Iterator[list[bytes]]:
+        # The arrays have a name here because the kernel has only their addresses.
+        table, arrays = self._described(batch, before)
+        row = 0
+        while row < batch.num_rows:
+            size = pack(
+                table, self._names, self._heads, self._split, self._bounds,
+                row, batch.num_rows, self._clock(), self._out, self._told,
+            )  # fmt: skip
+            row = int(self._told[at.NEXT])
+            if self._told[at.PROBLEM] == at.FULL:
+                self._out = np.empty(int(self._told[at.SIZE]) + _SPARE_BYTES, np.uint8)
+            elif self._told[at.PROBLEM] != at.FINE:
+                raise self._problem(before + row, arrays)
+            else:
+                yield _list_decoder.decode(self._out[:size].data)
+
+    # -- columns --------------------------------------------------------------------------------
+
+    def _described(
+        self, batch: pa.RecordBatch, before: int
+    ) -> tuple[NDArray[np.int64], dict[int, pa.Array]]:
+        """What the kernel has to know of a batch, and the arrays that it knows so."""
+        table = self._table.copy()
+        arrays: dict[int, pa.Array] = {}
+        slot = at.FIRST_ATTRIBUTE
+        for part in self._parts:
+            array = batch.column(part.place)
+            if part.role == "attribute":
+                kind, form = _ARROW[part.kind]
+                arrays[slot] = _describe(table, slot, kind, _as(array, form))
+                slot += 1
+            elif part.role == "attributes" and part.is_variant:
+                self._listed = list_variants(array, before)
+                arrays[at.KEYS] = _describe_listed(table, self._listed)
+            elif part.role == "attributes":
+                arrays |= _describe_map(table, array, part.kind)
+            elif part.role == "timestamp":
+                moments = _as(_as(array, _MICROSECONDS), pa.int64())
+                arrays[at.STAMP] = _describe(table, at.STAMP, at.INTEGER, moments)
+            else:
+                form = pa.binary() if part.role == "payload" else pa.string()
+                place = _SLOTS[part.role]
+                arrays[place] = _describe(table, place, at.TEXT, _as(array, form))
+        for place, array in arrays.items():
+            if array.type == pa.string():
+                self._check_text(place, array, before)
+        return table.reshape(-1), arrays
+
+    def _check_text(self, place: int, array: pa.Array, before: int) -> None:
+        """`RowError` if a text is none; a frame may have any bytes for one."""
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            row = next((i for i, each in enumerate(array.cast(pa.binary())) if _is_bad(each)), 0)
+            where = "" if place in {at.KEYS, at.VALUES} else f"row {before + row}: "
+            raise RowError(f"{where}column {self._column(place)!r} is no UTF-8: {error}") from error
+
+    def _column(self, place: int) -> str:
+        """The name of the column that is described there."""
+        if place >= at.FIRST_ATTRIBUTE:
+            return self._attributes[place - at.FIRST_ATTRIBUTE].column
+        slot = at.ENTRIES if place in {at.KEYS, at.VALUES} else place
+        return next(p.column for p in self._parts if _SLOTS.get(p.role) == slot)
+
+    def _problem(self, row: int, arrays: dict[int, pa.Array]) -> RowError:
+        """What the kernel has found, in words."""
+        limits, told = self._limits, self._told
+        problem, place, size = (int(told[each]) for each in (at.PROBLEM, at.COLUMN, at.SIZE))
+        if problem == at.MANY:
+            return RowError(f"row {row}: it has more attributes than {limits.attributes_max}")
+        if problem == at.LARGE:
+            most = self._bounds[at.EVENT_BYTES]
+            return RowError(f"row {row}: it takes {size} bytes as an event; at most {most} may be")
+        what = f"row {row}: column {self._column(place)!r}"
+        if place in {at.KEYS, at.VALUES}:
+            what += f", key {arrays[at.KEYS][int(told[at.ENTRY])].as_py()!r}"
+        texts = {
+            at.LONG_VALUE: f"has {size} bytes; at most {limits.value_bytes_max} may be, put large"
+            " content into the payload",
+            at.LONG_PAYLOAD: f"has {size} bytes; at most {limits.payload_bytes_max} may be",
+            at.BAD_NAME: f"is no name: it has {size} bytes, of 1 to {limits.name_bytes_max}, or a"
+            " control character",
+            at.TWICE: "is an attribute that the row has twice",
+            at.BAD_STAMP: "is a time that nanoseconds in 64 bits do not reach (1677 to 2262)",
+        }
+        return RowError(f"{what} {texts[problem]}")
+
+
+def _heads() -> tuple[NDArray[np.uint8], int]:
+    """What stands in a draft before the timestamp and behind it, and where the one ends."""
+    control = msgspec.msgpack.encode(DEFAULT_CONTROL)
+    # Without the correlation and the destinations, which are empty.
+    control = control[:-2]
+    draft = encode_draft(Event({}), 1)
+    split = draft.index(b"\x01" + control)
+    return np.frombuffer(draft[:split] + control, np.uint8), split
+
+
+def _bounds(limits: Limits, chunk_events: int, chunk_bytes: int) -> NDArray[np.int64]:
+    bounds = np.zeros(at.BOUNDS, np.int64)
+    bounds[at.CHUNK_EVENTS] = chunk_events
+    bounds[at.CHUNK_BYTES] = chunk_bytes
+    bounds[at.EVENT_BYTES] = limits.event_bytes_max - limits.name_bytes_max - _ID_FRAMING_BYTES_MAX
+    bounds[at.PAYLOAD_BYTES] = limits.payload_bytes_max
+    bounds[at.VALUE_BYTES] = limits.value_bytes_max
+    bounds[at.NAME_BYTES] = limits.name_bytes_max
+    bounds[at.ATTRIBUTES] = limits.attributes_max
+    return bounds
+
+
+def _as(array: pa.Array, form: pa.DataType) -> pa.Array:
+    return array if array.type == form else array.cast(form)
+
+
+def _describe(table: NDArray[np.int64], place: int, kind: int, array: pa.Array) -> pa.Array:
+    """Say where an array is."""
+    buffers = array.buffers()
+    table[place, at.KIND] = kind
+    table[place, at.SHIFT] = array.offset
+    table[place, at.VALIDITY] = _address(buffers[0]) if array.null_count else 0
+    if kind in {at.TEXT, at.MAP}:
+        table[place, at.OFFSETS] = _address(buffers[1])
+    if kind != at.MAP:
+        table[place, at.DATA] = _address(buffers[2 if kind == at.TEXT else 1])
+    return array
+
+
+def _describe_map(table: NDArray[np.int64], array: pa.Array, kind: Kind) -> dict[int, pa.Array]:
+    number, form = _ARROW[kind]
+    return {
+        at.ENTRIES: _describe(table, at.ENTRIES, at.MAP, array),
+        at.KEYS: _describe(table, at.KEYS, at.TEXT, _as(array.keys, pa.string())),
+        at.VALUES: _describe(table, at.VALUES, number, _as(array.items, form)),
+    }
+
+
+def _describe_listed(table: NDArray[np.int64], found: Listed) -> pa.Array:
+    """The same for attributes of all kinds; the array of their names."""
+    table[at.ENTRIES, at.KIND] = at.MAP
+    table[at.ENTRIES, at.OFFSETS] = found.offsets.ctypes.data
+    table[at.VALUES, at.KIND] = at.MIXED
+    table[at.VALUES, at.OFFSETS] = found.kinds.ctypes.data
+    table[at.VALUES, at.DATA] = found.bits.ctypes.data
+    table[at.VALUES, at.TEXTS] = _address(found.texts)
+    return _describe(table, at.KEYS, at.TEXT, found.keys)
+
+
+def _address(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else int(buffer.address)
+
+
+def _is_bad(value: pa.Scalar) -> bool:
+    try:
+        (value.as_py() or b"").decode()
+    except UnicodeDecodeError:
+        return True
+    return False
