@@ -1,0 +1,63 @@
+"""What an archive has for a subscriber that begins in the past, without Spark.
+
+    backlog = Backlog(Path("archive"), "price > 10", options)
+    past = backlog.look("beginning")
+    for time_ns, stream, tick, body in backlog.rows(past):
+        ...
+    # a live subscription goes on with since=past.handover
+
+Events come in the order of time, and within a stream in the order of ticks. Of a large archive a
+question that matches little is better asked with Spark (`history`): here every event of the range
+is read, by one thread.
+
+State: the manifest that `look` has read.
+"""
+
+from collections.abc import Iterator, Mapping
+from heapq import merge
+from pathlib import Path
+
+from anabranch.client.wishes import Since
+from anabranch.model.rows import rows_in
+from anabranch.spark.archive.past import OnMissing, Past, look_back
+from anabranch.spark.archive.serving import ArchiveReader
+from anabranch.spark.options import Options
+from anabranch.spark.survey import Survey
+
+#: Time, stream, tick, encoded event.
+Row = tuple[int, str, int, bytes]
+
+
+class Backlog:
+    """The past of a subscription. See the top of this module."""
+
+    def __init__(
+        self, archive: Path, filter: str, options: Options, on_missing: OnMissing = "fail"
+    ) -> None:
+        self._filter = filter
+        self._options = options
+        self._on_missing: OnMissing = on_missing
+        self._reader = ArchiveReader(archive)
+
+    def look(self, since: Since) -> Past:
+        """What is wanted, and who has it now."""
+        self._reader.renew()
+        with Survey(self._options) as survey:
+            return look_back(self._reader, survey, since=since, on_missing=self._on_missing)
+
+    def rows(self, past: Past) -> Iterator[Row]:
+        """What the archive has of it."""
+        return merge(*(self._rows(past, stream) for stream in past.parts))
+
+    def _rows(self, past: Past, stream: str) -> Iterator[Row]:
+        span = past.parts[stream].archived
+        if span is not None:
+            for fetched in self._reader.pieces(stream, span.first, span.last, self._filter):
+                for tick, time_ns, body in rows_in(fetched.data):
+                    yield time_ns, stream, tick, body
+
+    def has_moved(self, positions: Mapping[str, int]) -> bool:
+        """Whether a log begins behind these ticks by now, so that it is worth looking again."""
+        with Survey(self._options) as survey:
+            there = survey.look().extents
+        return any(there[s].oldest > tick + 1 for s, tick in positions.items() if s in there)

@@ -1,0 +1,249 @@
+"""A look back: which ticks of which streams a question about the past is about, and who has them.
+
+    past = look_back(reader, survey, since="beginning")
+    past.parts        # stream → what the archive has of it, and what the log has
+    past.missing      # what nobody has any more
+    past.positions    # where a live subscription goes on
+
+Rules:
+
+1. Ticks that were archived are read from the archive, and those after them from the log; together
+   they are one sequence without a gap and without a tick that comes twice.
+2. `since` is what `subscribe` takes: the beginning (of the archive, or of the log if that begins
+   earlier), a time by the origins' clocks, or ticks after which to begin; of streams that are not
+   named nothing is wanted then. `until` is a time before which, or ticks up to which, it is.
+3. What neither has is missing. Whoever asks for the beginning wants what there is; so only what is
+   missing between counts then. If a time is asked for, and the first tick there is was made then or
+   later, everything before that tick is missing: when it was made nobody knows.
+
+This module keeps no state.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from anabranch.client.wishes import Since, read_since
+from anabranch.model.errors import LocalError
+from anabranch.spark.archive.manifest import Span
+from anabranch.spark.archive.planning import check_end
+from anabranch.spark.archive.serving import ArchiveReader
+from anabranch.spark.sampling import first_since
+from anabranch.spark.survey import Extent, Seen, Survey
+
+Until = Mapping[str, int] | datetime | int | None
+#: What becomes of a question about ticks that nobody has.
+OnMissing = Literal["fail", "report"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MissingTicksError(LocalError):
+    """Ticks that are asked for are neither in the archive nor in the log."""
+
+    def __init__(self, missing: list[Span]) -> None:
+        listed = "; ".join(map(str, missing[:4])) + ("; …" if len(missing) > 4 else "")
+        super().__init__(
+            f"{listed}: neither the archive nor the log has them any more; ask for later ones, or"
+            " for what there is, with --missing report"
+        )
+        self.missing = missing
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What is wanted of one stream."""
+
+    archived: Span | None
+    logged: Span | None
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What is wanted of all streams."""
+
+    network: str
+    parts: dict[str, Part]
+    missing: list[Span]
+    #: Stream → everything up to this tick is in `parts`, or is not wanted. Streams that have left
+    #: the network, of which nothing can come, are not among them.
+    positions: dict[str, int]
+    #: Stream → where its origin is, as far as it is known.
+    addresses: dict[str, tuple[str, ...]]
+
+    @property
+    def handover(self) -> dict[str, int]:
+        """Where a live subscription goes on if only the archive is read."""
+        logged = {span.stream: span.first - 1 for span in self.logged}
+        return {stream: logged.get(stream, tick) for stream, tick in self.positions.items()}
+
+    @property
+    def archived(self) -> list[Span]:
+        """The ranges that are read from the archive."""
+        return [part.archived for part in self.parts.values() if part.archived is not None]
+
+    @property
+    def logged(self) -> list[Span]:
+        """The ranges that are read from logs."""
+        return [part.logged for part in self.parts.values() if part.logged is not None]
+
+
+def look_back(
+    reader: ArchiveReader | None,
+    survey: Survey | None,
+    *,
+    since: Since = "beginning",
+    until: Until = None,
+    on_missing: OnMissing = "fail",
+) -> Past:
+    """What there is of what is asked for. See the rules at the top of this module."""
+    look = _Look(reader, survey, since, until)
+    past = look.past()
+    if past.missing and on_missing == "fail":
+        raise MissingTicksError(past.missing)
+    return past
+
+
+class _Look:
+    def __init__(
+        self, reader: ArchiveReader | None, survey: Survey | None, since: Since, until: Until
+    ) -> None:
+        self._reader = reader
+        self._survey = survey
+        self._seen = None if survey is None else survey.look()
+        self._network = _network(reader, self._seen)
+        self._start, self._start_ns, self._start_ticks = read_since(since)
+        self._until_ticks = until if isinstance(until, Mapping) else None
+        self._until_ns = _nanoseconds(until)
+        self._extents = {} if self._seen is None else self._seen.extents
+        self._spans = _spans(reader, survey)
+        for stream in (*self._start_ticks, *(self._until_ticks or {})):
+            if stream not in self._extents and stream not in self._spans:
+                known = ", ".join(sorted({*self._extents, *self._spans})) or "none"
+                raise LocalError(f"there is no stream {stream!r}; there is {known}")
+        for stream, span in self._spans.items():
+            check_end(span, self._extents.get(stream))
+        for stream, tick in self._start_ticks.items():
+            if tick > self._end(stream):
+                raise LocalError(
+                    f"tick {tick} of {stream!r} does not exist; the newest is {self._end(stream)}"
+                )
+
+    def past(self) -> Past:
+        parts: dict[str, Part] = {}
+        missing: list[Span] = []
+        positions: dict[str, int] = {}
+        for stream in sorted({*self._extents, *self._spans}):
+            first, last = self._range(stream)
+            parts[stream], lost = self._split(stream, first, last)
+            missing += lost
+            if self._seen is None or stream in self._seen.origins:
+                positions[stream] = self._end(stream) if first > last else last
+        addresses = {} if self._seen is None else {s: self._seen.addresses(s) for s in parts}
+        return Past(self._network, parts, missing, positions, addresses)
+
+    # -- one stream -----------------------------------------------------------------------------
+
+    def _begin(self, stream: str) -> int:
+        """The oldest tick that somebody has; an archive begins with what the log had then."""
+        span = self._spans.get(stream)
+        return self._extents[stream].oldest if span is None else span.first
+
+    def _end(self, stream: str) -> int:
+        """The newest."""
+        span, extent = self._spans.get(stream), self._extents.get(stream)
+        return max(0 if span is None else span.last, 0 if extent is None else extent.end - 1)
+
+    def _range(self, stream: str) -> tuple[int, int]:
+        """The first and the last tick that are wanted; the last is lower if none is."""
+        begin, end = self._begin(stream), self._end(stream)
+        if self._start == "now":
+            first = end + 1
+        elif self._start == "tick":
+            first = self._start_ticks.get(stream, end) + 1
+        elif self._start == "time":
+            first = self._since(stream, self._start_ns)
+            if first == begin > 1:
+                # Rule 3.
+                first = 1
+        else:
+            first = begin
+        last = end
+        if self._until_ticks is not None:
+            last = min(end, self._until_ticks.get(stream, end))
+        elif self._until_ns is not None:
+            last = min(end, self._since(stream, self._until_ns) - 1)
+        return first, last
+
+    def _since(self, stream: str, time_ns: int) -> int:
+        """The first tick of that time or later; the one behind the newest if there is none."""
+        span, extent = self._spans.get(stream), self._extents.get(stream)
+        if span is not None and self._reader is not None:
+            found = self._reader.first_since(stream, time_ns)
+            if found <= span.last:
+                return found
+        if extent is None or self._survey is None:
+            return self._end(stream) + 1
+        oldest = extent.oldest if span is None else max(extent.oldest, span.last + 1)
+        if oldest >= extent.end:
+            return self._end(stream) + 1
+        rest = Extent(oldest, extent.end, extent.newest_ns)
+        return first_since(self._survey.stream(stream), rest, time_ns)
+
+    def _split(self, stream: str, first: int, last: int) -> tuple[Part, list[Span]]:
+        """What the archive has of a range, what the log has, and what nobody has."""
+        if first > last:
+            return Part(None, None), []
+        missing = []
+        begin = self._begin(stream)
+        if first < begin:
+            missing.append(Span(stream, first, min(begin - 1, last)))
+            first = begin
+        archived = self._archived(stream, first, last)
+        if archived is not None:
+            assert self._reader is not None
+            missing += self._reader.missing(archived)
+            first = archived.last + 1
+        extent = self._extents.get(stream)
+        if first > last or extent is None:
+            return Part(archived, None), missing
+        if first < extent.oldest:
+            missing.append(Span(stream, first, min(extent.oldest - 1, last)))
+            first = extent.oldest
+        return Part(archived, Span(stream, first, last) if first <= last else None), missing
+
+    def _archived(self, stream: str, first: int, last: int) -> Span | None:
+        span = self._spans.get(stream)
+        if span is None or last < span.first or span.last < first:
+            return None
+        return Span(stream, max(first, span.first), min(last, span.last))
+
+
+def _spans(reader: ArchiveReader | None, survey: Survey | None) -> dict[str, Span]:
+    """What was archived of the streams that are wanted."""
+    wanted = () if survey is None else survey.streams
+    ranges = {} if reader is None else reader.state.ranges
+    return {s: Span(s, *ends) for s, ends in ranges.items() if not wanted or s in wanted}
+
+
+def _network(reader: ArchiveReader | None, seen: Seen | None) -> str:
+    if reader is None:
+        if seen is None:
+            raise LocalError("give an archive, brokers, or both")
+        return seen.network
+    if seen is not None and seen.network != reader.network:
+        raise LocalError(
+            f"{reader.directory} is an archive of the network {reader.network!r}, and the brokers"
+            f" are of {seen.network!r}"
+        )
+    return reader.network
+
+
+def _nanoseconds(until: Until) -> int | None:
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise LocalError(
+                f"until={until.isoformat()} has no time zone; give it one, such as UTC"
+            )
+        return (until - _EPOCH) // timedelta(microseconds=1) * 1_000
+    return until if isinstance(until, int) else None
