@@ -1,0 +1,203 @@
+"""What was counted before: parts in a directory, to which new ones are added.
+
+    state.json                  which generations there are, and how far each stream was read
+    00000001/sketches/          parts of one run, as Parquet; likewise rates and pairs
+
+A run reads only ticks behind those that were counted, writes what it found as a new *generation*,
+and puts all generations together when it reports. Rules:
+
+1. A generation exists from the moment on when `state.json` names it, and that file is replaced as a
+   whole. A run that was killed leaves a directory that nobody names; the next one removes it.
+2. An event is counted once: generations and how far they go change together.
+3. Ticks of a stream come in order. An event that comes into an archive behind later ones of its
+   stream, which no archive of this project does, would not be counted.
+4. Of `GENERATIONS_MAX` generations one is made.
+5. One run at a time: a lock on the directory, which the operating system gives back.
+6. The streams are those of one network. Another one's are refused: its ticks mean other events.
+
+State: all of it is in the directory; losing it costs reading everything again.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from anabranch.model.errors import LocalError
+from anabranch.spark.statistics.counting import DATE, STREAM
+from anabranch.spark.statistics.sketches import merged
+from anabranch.spark.statistics.summary import Parts
+
+FORMAT: Final = 1
+GENERATIONS_MAX: Final = 16
+_FILE: Final = "state.json"
+_LOCK: Final = "lock"
+_FRAMES: Final = ("sketches", "rates", "pairs")
+
+
+class StateError(LocalError):
+    """A directory that cannot be used."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What `state.json` says."""
+
+    format: int = FORMAT
+    generations: tuple[str, ...] = ()
+    #: The greatest tick of each stream that is counted.
+    through: dict[str, int] = {}
+    paired: tuple[str, ...] = ()
+    #: Whose streams these are, if whoever counted them knew.
+    network: str = ""
+    #: The number of the newest generation there ever was.
+    newest: int = 0
+
+
+class State:
+    """Parts in a directory. See the rules at the top of this module."""
+
+    def __init__(self, directory: Path) -> None:
+        # Java has a working directory of its own.
+        self.directory = directory.absolute()
+        self.known = _read(directory)
+
+    @contextlib.contextmanager
+    def locked(self, network: str = "") -> Iterator[None]:
+        """While the block runs nobody else adds anything; leftovers are removed before."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StateError(f"another run is at work in {self.directory}") from None
+            self.known = _read(self.directory)
+            self._belong(network)
+            self._sweep()
+            yield
+        finally:
+            os.close(handle)
+
+    def _belong(self, network: str) -> None:
+        known = self.known.network
+        if network and known and network != known:
+            raise StateError(
+                f"{self.directory} has counted events of the network {known!r}, and these are of"
+                f" {network!r}; give each network a directory of its own"
+            )
+        self.known = msgspec.structs.replace(self.known, network=network or known)
+
+    def _sweep(self) -> None:
+        for path in self.directory.iterdir():
+            if path.is_dir() and path.name.isdecimal() and path.name not in self.known.generations:
+                shutil.rmtree(path)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def fresh(self, events: DataFrame) -> DataFrame:
+        """The events that are not counted yet."""
+        missing = {"stream", "tick"} - set(events.columns)
+        if missing:
+            raise StateError(
+                f"these events have no {' and no '.join(sorted(missing))}, so nobody can tell which"
+                " of them were counted before; leave out the state"
+            )
+        through = self.known.through
+        if not through:
+            return events
+        # One condition for each stream, so that files and directories can be left out.
+        streams = [
+            (sf.col("stream") == stream) & (sf.col("tick") > tick)
+            for stream, tick in through.items()
+        ]
+        unknown = ~sf.col("stream").isin(*through) | sf.col("stream").isNull()
+        return events.where(reduce(lambda one, other: one | other, streams, unknown))
+
+    def parts(self, spark: SparkSession) -> Parts | None:
+        """All that was counted; None if nothing was."""
+        if not self.known.generations:
+            return None
+        frames = [
+            spark.read.parquet(
+                *(str(self.directory / each / name) for each in self.known.generations)
+            )
+            for name in _FRAMES
+        ]
+        sketches, rates, pairs = frames
+        return Parts(sketches, rates, pairs, self.known.paired)
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def add(self, parts: Parts) -> None:
+        """Add what was counted; made one of all, if there are many."""
+        name = self._write(parts)
+        found = parts.rates.sparkSession.read.parquet(str(self.directory / name / "rates"))
+        rows = found.groupBy(STREAM).agg(sf.max("through").alias("through")).collect()
+        through = {row[STREAM]: row.through for row in rows if row.through is not None}
+        if not through:
+            shutil.rmtree(self.directory / name)
+            return
+        self._replace(
+            generations=(*self.known.generations, name),
+            through={**self.known.through, **through},
+            paired=parts.paired,
+        )
+        if len(self.known.generations) >= GENERATIONS_MAX:
+            self._compact(parts.rates.sparkSession)
+
+    def _compact(self, spark: SparkSession) -> None:
+        whole = self.parts(spark)
+        assert whole is not None
+        days = merged(whole.sketches, [DATE, STREAM])
+        old = self.known.generations
+        name = self._write(whole._replace(sketches=days))
+        self._replace(generations=(name,), through=self.known.through, paired=self.known.paired)
+        for each in old:
+            shutil.rmtree(self.directory / each)
+
+    def _write(self, parts: Parts) -> str:
+        name = f"{self.known.newest + 1:08d}"
+        for frame, of in zip(parts[:3], _FRAMES, strict=True):
+            frame.coalesce(1).write.parquet(str(self.directory / name / of))
+        return name
+
+    def _replace(
+        self, *, generations: Sequence[str], through: Mapping[str, int], paired: Sequence[str]
+    ) -> None:
+        self.known = Known(
+            generations=tuple(generations),
+            through=dict(through),
+            paired=tuple(paired),
+            network=self.known.network,
+            newest=int(generations[-1]),
+        )
+        fresh = self.directory / f"{_FILE}.new"
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.encode(self.known))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.directory / _FILE)
+
+
+def _read(directory: Path) -> Known:
+    path = directory / _FILE
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=Known)
+    except FileNotFoundError:
+        names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+        if not all(name.isdecimal() or name == _LOCK for name in names):
+            raise StateError(f"{directory} holds something else than statistics") from None
+        return Known()
+    except (OSError, msgspec.DecodeError) as error:
+        raise StateError(f"{path} cannot be read: {error}") from error
+    if known.format != FORMAT:
+        raise StateError(f"{path} is of format {known.format}; this version reads {FORMAT}")
+    return known
