@@ -1,0 +1,127 @@
+"""Blocks, put together from their chunks.
+
+Chunks come sorted by stream and block, so there is one block in memory at a time. Of two published
+rows with one tick the first counts; if they are different events, the tick is *doubled*, which no
+log should have.
+
+State: the block that is being read.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike
+
+from anabranch.spark.audit import chunks
+from anabranch.spark.audit.chunks import Array, Integers
+from anabranch.spark.kernels import judging as at
+
+
+class Events(msgspec.Struct):
+    """What was published in a block, by place."""
+
+    places: Array
+    times: Array
+    names: Array
+    lines: Array
+    sequences: Array
+    known: Array
+    counts: Array
+    wanted: Array
+
+
+class Deliveries(msgspec.Struct):
+    """What was delivered in a block."""
+
+    subscriptions: Array
+    places: Array
+    orders: Array
+    times: Array
+    names: Array
+
+
+class Block(msgspec.Struct):
+    """The chunks of a block."""
+
+    stream: str
+    number: int
+    events: list[list[Array]]
+    deliveries: list[list[Array]]
+    strangers: list[tuple[str, list[Array]]]
+
+    def put(self, kind: int, subscription: str | None, data: pa.Buffer) -> None:
+        """One more chunk."""
+        if kind == chunks.EVENTS:
+            self.events.append(chunks.unpacked(data, chunks.EVENT_ARRAYS))
+        elif kind == chunks.DELIVERIES:
+            self.deliveries.append(chunks.unpacked(data, chunks.DELIVERY_ARRAYS))
+        else:
+            arrays = chunks.unpacked(data, chunks.STRANGER_ARRAYS)
+            self.strangers.append((subscription or "", arrays))
+
+
+def blocks_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
+    """The blocks whose chunks these are."""
+    block: Block | None = None
+    for batch in batches:
+        streams, numbers = batch["stream"].to_pylist(), batch["block"].to_pylist()
+        kinds, whose = batch["kind"].to_pylist(), batch["subscription"].to_pylist()
+        for row, place in enumerate(zip(streams, numbers, strict=True)):
+            if block is None or (block.stream, block.number) != place:
+                if block is not None:
+                    yield block
+                block = Block(*place, [], [], [])
+            block.put(kinds[row], whose[row], batch["data"][row].as_buffer())
+    if block is not None:
+        yield block
+
+
+def events_of(block: Block) -> tuple[Events, Integers]:
+    """The events of a block, one for each tick; and the ticks that have two different ones."""
+    every = Events(*_joined(block.events, chunks.EVENT_ARRAYS))
+    places, first = np.unique(every.places, return_index=True)
+    if len(places) == len(every.places):
+        return every, places[:0].astype(np.int64)
+    holder = np.zeros(at.BLOCK_TICKS, np.int64)
+    holder[places] = first
+    is_other = every.names != every.names[holder[every.places]]
+    doubled = (block.number << at.BITS) + np.unique(every.places[is_other]).astype(np.int64)
+    return _chosen(every, np.sort(first)), doubled
+
+
+def _chosen(events: Events, rows: Integers) -> Events:
+    offsets = np.concatenate([[0], np.cumsum(events.counts, dtype=np.int64)])
+    counts = np.empty(len(rows), np.int32)
+    wanted = np.empty(int(events.counts[rows].sum()), np.int32)
+    at.spread(offsets, rows, counts, events.wanted, wanted)
+    return Events(
+        events.places[rows],
+        events.times[rows],
+        events.names[rows],
+        events.lines[rows],
+        events.sequences[rows],
+        events.known[rows],
+        counts,
+        wanted,
+    )
+
+
+def deliveries_of(block: Block) -> Deliveries:
+    """The deliveries of a block by subscription, tick and order."""
+    every = Deliveries(*_joined(block.deliveries, chunks.DELIVERY_ARRAYS))
+    order = np.lexsort((every.orders, every.places, every.subscriptions))
+    return Deliveries(
+        every.subscriptions[order],
+        every.places[order],
+        every.orders[order],
+        every.times[order],
+        every.names[order],
+    )
+
+
+def _joined(parts: Sequence[list[Array]], kinds: Sequence[DTypeLike]) -> list[Array]:
+    if not parts:
+        return [np.empty(0, kind) for kind in kinds]
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]

@@ -1,0 +1,188 @@
+"""Events and deliveries in chunks, on their way to where they are compared.
+
+What is compared stands together: all that is about one *block*, which is so many consecutive ticks
+of one stream. Rows would be moved there one by one; so a task puts what it has of a block into one
+row, a *chunk*, as packed arrays, and what is moved are chunks. An event takes with it the numbers
+of the filters it matches (`matching`), and not the subscriptions, of which there may be many.
+
+    stream, block     where it belongs
+    kind              EVENTS, DELIVERIES, or STRANGERS: deliveries to somebody who is not known
+    subscription      of strangers: who that is
+    data              the arrays, one after the other, with their lengths in bytes in front
+
+State: what a task has read and not yet passed on, at most `GATHERED_ROWS` rows and one batch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
+
+from anabranch.model.errors import LocalError
+from anabranch.spark.kernels import judging as at
+
+SCHEMA = "stream string, block bigint, kind tinyint, subscription string, data binary"
+EVENTS, DELIVERIES, STRANGERS = 0, 1, 2
+#: The more rows are looked at together, the larger are chunks.
+GATHERED_ROWS = 131_072
+#: Stands for a time that is not known.
+NO_TIME = np.iinfo(np.int64).min
+
+_ARROW = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("block", pa.int64()),
+        ("kind", pa.int8()),
+        ("subscription", pa.string()),
+        ("data", pa.binary()),
+    ]
+)
+#: What the arrays hold: place, time, name, line, sequence, what is known, how many filters, which.
+EVENT_ARRAYS: tuple[DTypeLike, ...] = (
+    np.int32, np.int64, np.int64, np.int64, np.int64, np.uint8, np.int32, np.int32,
+)  # fmt: skip
+#: Subscription, place, order, time, name.
+DELIVERY_ARRAYS: tuple[DTypeLike, ...] = (np.int32, np.int32, np.int64, np.int64, np.int64)
+STRANGER_ARRAYS: tuple[DTypeLike, ...] = (np.int32, np.int64, np.int64, np.int64)
+
+#: Of any width.
+Array = NDArray[np.integer]
+Integers = NDArray[np.int64]
+#: Of each row how many filters it matches from where on, and which.
+Matched = tuple[Integers, NDArray[np.int32]]
+Match = Callable[[pa.RecordBatch], Matched]
+
+
+def gathered(batches: Iterator[pa.RecordBatch], needed: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches; `LocalError` if one lacks what is needed."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        for name in needed:
+            if batch[name].null_count:
+                raise LocalError(f"a row has no {name}; every event and delivery needs one")
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= GATHERED_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield pa.concat_batches(waiting)
+
+
+def event_chunks(batches: Iterator[pa.RecordBatch], match: Match) -> Iterator[pa.RecordBatch]:
+    """Published events (`tables.Published`) as chunks."""
+    for batch in gathered(batches, ("stream", "tick", "name", "line", "seq")):
+        offsets, wanted = match(batch)
+        ticks, names, lines, sequences = (
+            batch[column].to_numpy() for column in ("tick", "name", "line", "seq")
+        )
+        times, known = _times(batch), _known(batch)
+        chunks = _Chunks()
+        for stream, block, rows in blocks(batch["stream"], ticks):
+            counts = np.empty(len(rows), np.int32)
+            chosen = np.empty(int((offsets[rows + 1] - offsets[rows]).sum()), np.int32)
+            at.spread(offsets, rows, counts, wanted, chosen)
+            places = (ticks[rows] - (block << at.BITS)).astype(np.int32)
+            every = (times, names, lines, sequences, known)
+            arrays = (places, *(array[rows] for array in every), counts, chosen)
+            chunks.put(stream, block, EVENTS, None, packed(*arrays))
+        yield chunks.batch()
+
+
+def delivery_chunks(
+    batches: Iterator[pa.RecordBatch], subscriptions: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Deliveries (`tables.delivered_of`) as chunks."""
+    numbers = {name: number for number, name in enumerate(subscriptions)}
+    for batch in gathered(batches, ("subscription", "stream", "tick", "order", "name")):
+        names = batch["subscription"].dictionary_encode()
+        found = [numbers.get(name, -1) for name in names.dictionary.to_pylist()]
+        whose = np.array(found, np.int32)[names.indices.to_numpy()]
+        ticks, orders, ids = (batch[column].to_numpy() for column in ("tick", "order", "name"))
+        times = _times(batch)
+        chunks = _Chunks()
+        for stream, block, rows in blocks(batch["stream"], ticks):
+            places = (ticks[rows] - (block << at.BITS)).astype(np.int32)
+            arrays = (places, orders[rows], times[rows], ids[rows])
+            is_known = whose[rows] >= 0
+            if is_known.all():
+                chunks.put(stream, block, DELIVERIES, None, packed(whose[rows], *arrays))
+                continue
+            known = [array[is_known] for array in (whose[rows], *arrays)]
+            chunks.put(stream, block, DELIVERIES, None, packed(*known))
+            strange = rows[~is_known]
+            for code in np.unique(names.indices.to_numpy()[strange]):
+                its = ~is_known & (names.indices.to_numpy()[rows] == code)
+                data = packed(*(array[its] for array in arrays))
+                chunks.put(stream, block, STRANGERS, names.dictionary[int(code)].as_py(), data)
+        yield chunks.batch()
+
+
+class _Chunks:
+    """Chunks that go out together."""
+
+    def __init__(self) -> None:
+        self._columns: tuple[list[object], ...] = tuple([] for _ in _ARROW)
+
+    def put(
+        self, stream: str, block: int, kind: int, subscription: str | None, data: bytes
+    ) -> None:
+        values = (stream, block, kind, subscription, data)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+
+    def batch(self) -> pa.RecordBatch:
+        pairs = zip(self._columns, _ARROW, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in pairs]
+        return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+
+
+def blocks(streams: pa.Array, ticks: Integers) -> Iterator[tuple[str, int, Integers]]:
+    """The rows of each block: stream, block, and where they stand."""
+    encoded = streams.dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    numbers = ticks >> at.BITS
+    order = np.lexsort((numbers, codes))
+    is_next = (np.diff(codes[order]) != 0) | (np.diff(numbers[order]) != 0)
+    for rows in np.split(order, np.flatnonzero(is_next) + 1):
+        if len(rows):
+            stream = encoded.dictionary[int(codes[rows[0]])].as_py()
+            yield stream, int(numbers[rows[0]]), rows
+
+
+def _times(batch: pa.RecordBatch) -> Integers:
+    times: Integers = batch["time"].fill_null(int(NO_TIME)).to_numpy()
+    return times
+
+
+def _known(batch: pa.RecordBatch) -> NDArray[np.uint8]:
+    """What is known of events, as the kernel wants it."""
+    is_optional, is_unknown = (
+        batch[column].to_numpy(zero_copy_only=False) for column in ("optional", "unknown")
+    )
+    known = np.where(is_optional, at.OPTIONAL, 0).astype(np.uint8)
+    known[is_unknown] |= at.UNKNOWN
+    if "json" in batch.schema.names:
+        known[batch["json"].is_null().to_numpy(zero_copy_only=False)] |= at.UNKNOWN
+    return known
+
+
+# -- arrays in a row ----------------------------------------------------------------------------
+
+
+def packed(*arrays: Array) -> bytes:
+    """Arrays as bytes."""
+    sizes = np.array([array.nbytes for array in arrays], np.int64)
+    return b"".join([sizes.tobytes(), *(array.tobytes() for array in arrays)])
+
+
+def unpacked(data: pa.Buffer, kinds: tuple[DTypeLike, ...]) -> list[Array]:
+    """The arrays again; they are read where they are."""
+    sizes = np.frombuffer(data, np.int64, len(kinds))
+    stops = np.cumsum(sizes) + sizes.nbytes
+    return [
+        np.frombuffer(data, kind, int(size) // np.dtype(kind).itemsize, int(stop - size))
+        for kind, size, stop in zip(kinds, sizes, stops, strict=True)
+    ]

@@ -1,0 +1,266 @@
+"""What an audit came to, as one value: numbers, examples, and curves for plots.
+
+Everything here is small, however large the audit was: by subscriber the worst and largest ones, by
+time at most `BINS` steps, a few examples of each kind. The findings themselves stay in Spark.
+
+This module keeps no state.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql.functions import col, count, floor, lit, row_number, substring_index, when
+from pyspark.sql.functions import max as greatest
+from pyspark.sql.functions import min as least
+from pyspark.sql.functions import sum as total
+
+from anabranch.spark.audit import telling
+from anabranch.spark.audit.promises import Promises
+
+#: Steps of time in curves.
+BINS = 120
+#: Subscribers and streams that are told one by one.
+LINES_MAX = 50
+#: What is brought from Spark at most: groups of anomalies, and subscribers or streams.
+GROUPS_MAX = 100_000
+_TOO_MANY = f"by subscriber, stream and hour, only the {GROUPS_MAX:,} largest groups are counted"
+#: Hours of which anomalies are told.
+HOURS_MAX = 24 * 14
+
+Key = Literal["subscriber", "stream"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One anomaly."""
+
+    kind: str
+    subscription: str
+    stream: str
+    tick: int
+    order: int | None
+    time: datetime | None
+    reason: str
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscriber, or one stream."""
+
+    name: str
+    expected: int
+    delivered: int
+    anomalies: dict[str, int]
+
+
+class Hour(msgspec.Struct, frozen=True, kw_only=True):
+    """The anomalies of an hour; of None those of no known time."""
+
+    begins: datetime | None
+    anomalies: dict[str, int]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened from a time on, per second."""
+
+    begins: datetime
+    published_per_s: float
+    delivered_per_s: float
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliveries that took at least so long, and not as long as the next ones."""
+
+    from_s: float
+    count: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that people want to know about an audit."""
+
+    published: int
+    delivered: int
+    expected: int
+    subscriptions: int
+    filters: int
+    #: Kind → how many; each kind is there.
+    counts: dict[str, int]
+    subscribers: list[Line]
+    #: How many there are in all.
+    subscribers_in_all: int
+    streams: list[Line]
+    hours: list[Hour]
+    examples: list[Finding]
+    steps: list[Step]
+    latencies: list[Latency]
+    notes: list[str] = []
+
+    @property
+    def clean(self) -> bool:
+        """Whether every promise was kept."""
+        return not any(self.counts.values())
+
+
+def read_report(
+    told: DataFrame, findings: DataFrame, promises: Promises, examples_max: int
+) -> Report:
+    """Collect it, with few questions to Spark."""
+    sums = {row["kind"]: row for row in _sums(told).collect()}
+    groups = _groups(findings)
+    counts = dict.fromkeys(telling.KINDS, 0)
+    for group in groups:
+        counts[group.kind] += group.count
+    if len(groups) == GROUPS_MAX:
+        counts |= {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
+    steps, latencies = _curves(told, sums.get(telling.RATE))
+    return Report(
+        published=_sum(sums, telling.SIZE, "count"),
+        delivered=_sum(sums, telling.SPAN, "count"),
+        expected=_sum(sums, telling.SPAN, "other"),
+        subscriptions=len(promises.names),
+        filters=len(promises.filters),
+        counts=counts,
+        subscribers=_lines(_sizes(told, "subscriber"), groups, "subscriber")[:LINES_MAX],
+        subscribers_in_all=len({name.partition("#")[0] for name in promises.names}),
+        streams=_lines(_sizes(told, "stream"), groups, "stream")[:LINES_MAX],
+        hours=_hours(groups),
+        examples=_examples(findings, examples_max) if groups and examples_max else [],
+        steps=steps,
+        latencies=latencies,
+        notes=_notes(groups),
+    )
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """Anomalies of one kind, subscriber, stream and hour."""
+
+    kind: str
+    subscriber: str
+    stream: str
+    hour: int | None
+    count: int
+
+
+class _Size(msgspec.Struct, frozen=True):
+    """What came to a subscriber, or on a stream."""
+
+    name: str
+    delivered: int
+    expected: int
+
+
+def _sums(told: DataFrame) -> DataFrame:
+    return told.groupBy("kind").agg(
+        total("count").alias("count"),
+        total("other").alias("other"),
+        least("tick").alias("first"),
+        greatest("tick").alias("last"),
+    )
+
+
+def _sum(sums: Mapping[str, Row], kind: str, column: str) -> int:
+    return int(sums[kind][column] or 0) if kind in sums else 0
+
+
+def _groups(findings: DataFrame) -> list[_Group]:
+    hour = col("hour").cast("bigint").alias("hour")
+    grouped = findings.groupBy("kind", "subscriber", "stream", hour).agg(count(lit(1)).alias("n"))
+    rows = grouped.orderBy(col("n").desc()).limit(GROUPS_MAX).collect()
+    return [_Group(kind, who or "", stream or "", hour, n) for kind, who, stream, hour, n in rows]
+
+
+def _sizes(told: DataFrame, key: Key) -> list[_Size]:
+    whose = substring_index("subscription", "#", 1) if key == "subscriber" else col(key)
+    spans = told.where(col("kind") == telling.SPAN).groupBy(whose.alias("name"))
+    summed = spans.agg(total("count").alias("count"), total("other").alias("other"))
+    rows = summed.orderBy(col("count").desc()).limit(GROUPS_MAX).collect()
+    return [_Size(*row) for row in rows]
+
+
+def _lines(sizes: Sequence[_Size], groups: Sequence[_Group], key: Key) -> list[Line]:
+    """By subscriber or by stream: those with most anomalies first, then the largest ones."""
+    size_of = {size.name: size for size in sizes}
+    # What a log lacks belongs to nobody, and strangers have no size.
+    anomalies: dict[str, Counter[str]] = {name: Counter() for name in size_of}
+    for group in groups:
+        anomalies.setdefault(getattr(group, key), Counter())[group.kind] += group.count
+    lines = [
+        Line(
+            name=name,
+            expected=size_of[name].expected if name in size_of else 0,
+            delivered=size_of[name].delivered if name in size_of else 0,
+            anomalies=dict(sorted(kinds.items())),
+        )
+        for name, kinds in anomalies.items()
+    ]
+    return sorted(
+        lines, key=lambda line: (-sum(line.anomalies.values()), -line.delivered, line.name)
+    )
+
+
+def _notes(groups: Sequence[_Group]) -> list[str]:
+    """What the report leaves out."""
+    found = [_TOO_MANY] if len(groups) == GROUPS_MAX else []
+    hours = {group.hour for group in groups if group.hour is not None}
+    if len(hours) > HOURS_MAX:
+        found.append(f"of {len(hours):,} hours with anomalies the first {HOURS_MAX} are told")
+    return found
+
+
+def _hours(groups: Sequence[_Group]) -> list[Hour]:
+    by_hour: dict[int | None, Counter[str]] = {}
+    for group in groups:
+        by_hour.setdefault(group.hour, Counter())[group.kind] += group.count
+    known = sorted(hour for hour in by_hour if hour is not None)[:HOURS_MAX]
+    found = [Hour(begins=_moment(hour), anomalies=dict(by_hour[hour])) for hour in known]
+    if None in by_hour:
+        found.append(Hour(begins=None, anomalies=dict(by_hour[None])))
+    return found
+
+
+def _examples(findings: DataFrame, examples_max: int) -> list[Finding]:
+    first = Window.partitionBy("kind").orderBy("subscription", "stream", "tick", "order")
+    chosen = findings.withColumn("place", row_number().over(first))
+    # Spark would turn times into those of this machine.
+    micros = (col("time").cast("double") * 1_000_000).cast("bigint").alias("micros")
+    columns = ("kind", "subscription", "stream", "tick", "order", "reason", "place", micros)
+    rows = chosen.where(col("place") <= examples_max).select(*columns).collect()
+    rows.sort(key=lambda row: (telling.KINDS.index(row["kind"]), row["place"]))
+    return [
+        Finding(
+            kind=row["kind"],
+            subscription=row["subscription"] or "",
+            stream=row["stream"] or "",
+            tick=row["tick"],
+            order=row["order"],
+            time=None if row["micros"] is None else _moment(row["micros"] / 1e6),
+            reason=row["reason"] or "",
+        )
+        for row in rows
+    ]
+
+
+def _curves(told: DataFrame, rates: Row | None) -> tuple[list[Step], list[Latency]]:
+    """Rates over time, and how long deliveries took."""
+    first = 0 if rates is None else rates["first"]
+    width = 1 if rates is None else -(-(rates["last"] - first + 1) // BINS)
+    is_rate = col("kind") == telling.RATE
+    place = when(is_rate, floor((col("tick") - first) / width)).otherwise(col("tick"))
+    parts = told.where(is_rate | (col("kind") == telling.LATENCY)).groupBy("kind", place)
+    rows = parts.agg(total("count").alias("count"), total("other").alias("other")).collect()
+    steps = {place: (n, other) for kind, place, n, other in rows if kind == telling.RATE}
+    buckets = sorted((place, n) for kind, place, n, _ in rows if kind == telling.LATENCY)
+    return [
+        Step(
+            begins=_moment(first + number * width),
+            published_per_s=steps.get(number, (0, 0))[1] / width,
+            delivered_per_s=steps.get(number, (0, 0))[0] / width,
+        )
+        for number in range(max(steps, default=-1) + 1)
+    ], [Latency(from_s=telling.latency_of(place), count=n) for place, n in buckets]
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)

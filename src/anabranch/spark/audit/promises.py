@@ -1,0 +1,193 @@
+"""What was promised to whom, as tasks of an audit need it: filters, bounds, and holes.
+
+The table of subscriptions comes to the driver, is checked there, and goes to every task as arrays.
+Subscriptions are numbered, and so are filters; those who have the same filter share its number, so
+an event is matched once with each distinct filter. Rules:
+
+1. A subscription has one filter and one quality, and at most one row for a stream.
+2. A filter that is none is an error that names the subscription.
+3. A stream on which a subscription has no row is one where it has not started: nothing is expected
+   there, and what comes is out of bounds.
+
+State: none that changes. A million subscriptions on ten streams are about half a gigabyte.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anabranch.check.history import Quality
+from anabranch.model.errors import FilterError, LocalError
+from anabranch.model.filter import Filter
+from anabranch.spark.kernels import judging as at
+
+Integers = NDArray[np.int64]
+_NEVER = int(at.NEVER)
+#: Column of the table → place in the bounds → what stands there if nothing is said.
+_BOUNDS = {
+    "start": (at.START, _NEVER),
+    "due": (at.DUE, _NEVER),
+    "end": (at.END, _NEVER),
+    "startOrder": (at.START_ORDER, -_NEVER),
+    "endOrder": (at.END_ORDER, _NEVER),
+}
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The rows of one stream: numbers of subscriptions, and their bounds beside them."""
+
+    numbers: Integers
+    bounds: Integers
+
+
+class Holes(msgspec.Struct, frozen=True):
+    """Withheld ranges of one stream, by subscription and first tick."""
+
+    numbers: Integers
+    firsts: Integers
+    lasts: Integers
+
+
+class Promises(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was promised. See the rules at the top of this module."""
+
+    #: By number.
+    names: tuple[str, ...]
+    #: Texts of distinct filters, by number.
+    filters: tuple[str, ...]
+    #: Who has a filter: `members` between two of `members_first`.
+    members_first: Integers
+    members: NDArray[np.int32]
+    is_best_effort: NDArray[np.bool_]
+    rows: Mapping[str, Rows]
+    holes: Mapping[str, Holes]
+    #: Stream → its first tick that is judged, where that is not the very first.
+    beginnings: Mapping[str, int]
+
+    def bounds_on(self, stream: str) -> Integers:
+        """The bounds of every subscription on a stream, as the kernel takes them."""
+        bounds = np.empty((len(self.names), at.BOUNDS), np.int64)
+        for place, default in _BOUNDS.values():
+            bounds[:, place] = default
+        bounds[:, at.BEST_EFFORT] = self.is_best_effort
+        rows = self.rows.get(stream)
+        if rows is not None:
+            bounds[rows.numbers, : rows.bounds.shape[1]] = rows.bounds
+        return bounds
+
+    def is_withheld(self, stream: str, numbers: Integers, ticks: Integers) -> NDArray[np.bool_]:
+        """Of each of some matches, whether its subscriber was told not to get it."""
+        found = np.zeros(len(ticks), np.bool_)
+        holes = self.holes.get(stream)
+        if holes is None or not len(ticks):
+            return found
+        near = np.flatnonzero((holes.lasts >= ticks.min()) & (holes.firsts <= ticks.max()))
+        for hole in near:
+            is_here = (ticks >= holes.firsts[hole]) & (ticks <= holes.lasts[hole])
+            found |= is_here & (numbers == holes.numbers[hole])
+        return found
+
+
+def read_promises(
+    subscriptions: pa.Table, withheld: pa.Table | None, beginnings: Mapping[str, int]
+) -> Promises:
+    """The promises in the tables (`tables.subscriptions_of`, `withheld_of`)."""
+    names, filters, qualities = _read_subscriptions(subscriptions)
+    numbers = {name: number for number, name in enumerate(names)}
+    distinct = {text: number for number, text in enumerate(dict.fromkeys(filters))}
+    _check_filters(names, filters)
+    of_filter = np.array([distinct[text] for text in filters], np.int64)
+    order = np.argsort(of_filter, kind="stable").astype(np.int32)
+    counts = np.bincount(of_filter, minlength=len(distinct))
+    return Promises(
+        names=names,
+        filters=tuple(distinct),
+        members_first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        members=order,
+        is_best_effort=np.array([quality == "best-effort" for quality in qualities], np.bool_),
+        rows=_read_rows(subscriptions, numbers),
+        holes={} if withheld is None else _read_holes(withheld, numbers),
+        beginnings=dict(beginnings),
+    )
+
+
+def _read_subscriptions(
+    table: pa.Table,
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    found: dict[str, tuple[str, str]] = {}
+    columns = [table[name].to_pylist() for name in ("subscription", "filter", "quality")]
+    for name, text, quality in zip(*columns, strict=True):
+        if name is None or text is None:
+            raise LocalError("a row of the table 'subscriptions' has no subscription or no filter")
+        if quality not in get_args(Quality):
+            raise LocalError(
+                f"subscription {name!r} has the quality {quality!r}; there is"
+                f" {', '.join(get_args(Quality))}"
+            )
+        if found.setdefault(name, (text, quality)) != (text, quality):
+            raise LocalError(
+                f"subscription {name!r} has two filters or qualities; one that was changed is"
+                " another subscription, with another name"
+            )
+    texts = tuple(text for text, _ in found.values())
+    return tuple(found), texts, tuple(quality for _, quality in found.values())
+
+
+def _check_filters(names: Sequence[str], filters: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name, text in zip(names, filters, strict=True):
+        if text not in seen:
+            seen.add(text)
+            try:
+                Filter.parse(text)
+            except FilterError as error:
+                raise LocalError(f"the filter of subscription {name!r}: {error}") from error
+
+
+def _read_rows(table: pa.Table, numbers: Mapping[str, int]) -> dict[str, Rows]:
+    table = table.filter(pc.is_valid(table["stream"]))
+    _check_once(table)
+    found: dict[str, Rows] = {}
+    for stream, part in _by_stream(table):
+        bounds = np.empty((len(part), len(_BOUNDS)), np.int64)
+        for name, (place, default) in _BOUNDS.items():
+            bounds[:, place] = pc.fill_null(part[name], default).to_numpy()
+        is_due_to_end = pc.is_null(part["due"]).to_numpy(zero_copy_only=False)
+        bounds[is_due_to_end, at.DUE] = bounds[is_due_to_end, at.END]
+        found[stream] = Rows(_numbers(part, numbers), bounds)
+    return found
+
+
+def _check_once(table: pa.Table) -> None:
+    if pc.any(pc.is_null(table["start"])).as_py():
+        raise LocalError("a row of the table 'subscriptions' names a stream and has no start")
+    keys = ["subscription", "stream"]
+    counted = table.group_by(keys).aggregate([("start", "count")])
+    twice = counted.filter(pc.greater(counted["start_count"], 1)).slice(0, 1).to_pylist()
+    if twice:
+        name, stream = (twice[0][key] for key in keys)
+        raise LocalError(f"subscription {name!r} is there twice for stream {stream!r}")
+
+
+def _read_holes(table: pa.Table, numbers: Mapping[str, int]) -> dict[str, Holes]:
+    known = pc.is_in(table["subscription"], pa.array(list(numbers), pa.string()))
+    table = table.filter(known)
+    return {
+        stream: Holes(_numbers(part, numbers), part["first"].to_numpy(), part["last"].to_numpy())
+        for stream, part in _by_stream(table)
+    }
+
+
+def _by_stream(table: pa.Table) -> list[tuple[str, pa.Table]]:
+    streams: list[str] = pc.unique(table["stream"]).to_pylist()
+    return [(stream, table.filter(pc.equal(table["stream"], stream))) for stream in streams]
+
+
+def _numbers(table: pa.Table, numbers: Mapping[str, int]) -> Integers:
+    names = table["subscription"].to_pylist()
+    return np.fromiter((numbers[name] for name in names), np.int64, len(names))
