@@ -1,8 +1,8 @@
 """Runs every large count of the project in chunks, and can be stopped at any time.
 
-A *job* is a command and the number of chunks wanted of it; a chunk is one run of the command with
-its own seed. Chunks run on all cores at once, except those of jobs that measure time, which run
-alone. Rules:
+A *job* is a command and the number of chunks wanted of it (`soak_jobs`); a chunk is one run of the
+command with its own seed. Chunks run on all cores at once, except those of jobs that measure time,
+which run alone. Rules:
 
 1. A chunk that passed is written to the state file at once and never run again for this commit.
 2. A chunk that failed, or was interrupted, runs again next time. The output of a failed chunk is
@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,26 +34,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from scripts.soak_jobs import Job, jobs
+
 ROOT = Path(__file__).resolve().parent.parent
-#: Hypothesis reports, per phase of each test, how many generated examples passed.
-EXAMPLES_PASSED = r"(\d+) passing\b"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A command, and how often it is to be run with another seed."""
-
-    name: str
-    #: Arguments of the interpreter; `{seed}` becomes the number of the chunk.
-    arguments: tuple[str, ...]
-    chunks: int
-    #: What is counted, and the expression whose first groups, summed, are that count.
-    unit: str
-    counted: str
-    #: Whether it measures time: nothing else runs meanwhile, and the JSON it prints is kept.
-    measures: bool = False
-    #: Whether it prints one JSON object per chunk whose numbers are to be put together.
-    adds_up: bool = False
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -97,58 +80,6 @@ class State:
         """The seeds of `job` that have yet to pass, ascending."""
         chunks = self._done.get(job.name, {})
         return [s for s in range(job.chunks) if s not in chunks or not chunks[s].passed]
-
-
-def jobs(root: Path = ROOT) -> list[Job]:
-    """The table of jobs."""
-    properties = sorted(root.glob("tests/property/**/test_*.py"))
-    property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    return [*property_jobs, *_sim_jobs(), _kill_job(), *_bench_jobs()]
-
-
-def _property_job(path: Path) -> Job:
-    run_file = ("-m", "pytest", "-q", "-p", "no:cacheprovider", path.as_posix())
-    options = ("--hypothesis-seed={seed}", "--hypothesis-show-statistics")
-    name = f"property/{path.stem.removeprefix('test_')}"
-    return Job(name, (*run_file, *options), 40, "examples", EXAMPLES_PASSED)
-
-
-def _sim_jobs() -> Iterator[Job]:
-    """A hundred seeds per chunk: chunk 17 has the seeds 1700 to 1799."""
-    for routing, chunks in ("tree", 200), ("flood", 10):
-        command = ("-m", "anabranch", "sim", "--routing", routing, "--processes", "1", "--json")
-        seeds = ("--seeds", "{seed}00..{seed}99")
-        count = r'"seeds":(\d+)'
-        yield Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", count, adds_up=True)
-
-
-def _kill_job() -> Job:
-    """Ten kills and 40,000 events per chunk, in real processes."""
-    command = ("-m", "tests.process.kill_loop", "--seed", "{seed}", "--json")
-    amount = ("--kills", "10", "--events", "40000", "--rate", "800")
-    return Job("process/kills", (*command, *amount), 6, "kills", r'"kills":(\d+)', adds_up=True)
-
-
-def _bench_jobs() -> Iterator[Job]:
-    for workload in "stock", "mixed", "ranges":
-        yield _bench_job("match", workload, 200_000)
-        yield _bench_job("match", workload, 1_000_000)
-    for workload in "text", "dnf", "wide":
-        yield _bench_job("match", workload, 200_000)
-    for workload in "ranges", "nested":
-        yield _bench_job("cover", workload, 100_000)
-
-
-def _bench_job(command: str, workload: str, subscriptions: int) -> Job:
-    options = ("--workload", workload, "--subscriptions", str(subscriptions), "--json")
-    return Job(
-        name=f"bench/{command}-{workload}-{subscriptions}",
-        arguments=("-m", "anabranch", "bench", command, *options),
-        chunks=1,
-        unit="subscriptions",
-        counted=r'"subscriptions":\s*(\d+)',
-        measures=True,
-    )
 
 
 def run_chunk(job: Job, seed: int, logs: Path) -> Chunk:
@@ -347,7 +278,7 @@ def arguments() -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> list[Job]:
     """The jobs the options ask for."""
-    table = [job for job in jobs() if options.only in job.name]
+    table = [job for job in jobs(ROOT) if options.only in job.name]
     if options.chunks is not None:
         table = [replace(job, chunks=options.chunks) for job in table]
     return table

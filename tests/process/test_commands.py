@@ -105,7 +105,7 @@ def test_a_second_up_is_refused_its_directory_and_its_ports(tmp_path: Path) -> N
 def test_the_demo_ends_with_a_clean_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "CALM_S", 0.5)
     monkeypatch.setattr(demo, "AWAY_S", 0.5)
-    done = CliRunner().invoke(app, ["demo", "--rate", "150", "--json"])
+    done = CliRunner().invoke(app, ["demo", "--rate", "150", "--no-pipeline", "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert report["brokers"] >= 7

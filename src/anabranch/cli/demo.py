@@ -2,25 +2,31 @@
 
 Eleven brokers carry stock quotes from two publishers to five subscribers. A relay is killed, then a
 whole site but one broker, then an edge, whose clients roam. Everything comes back, and the checker
-says from traces and logs whether a promise was broken. On a terminal it moves; elsewhere it is
+says from traces and logs whether a promise was broken. Then the data pipeline (`demo_pipeline`)
+archives what was carried and audits it once more, on Spark. On a terminal it moves; elsewhere it is
 lines.
 """
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.live import Live
 
+from anabranch.cli.demo_pipeline import PipelineReport, conclude, obstacle, print_pipeline
 from anabranch.cli.demo_view import DemoReport, Event, Moment, line, moment_of, tables
 from anabranch.cli.output import console, print_json
 from anabranch.cli.trace import print_verdict
 from anabranch.client.options import ClientOptions
+from anabranch.config.network_file import NetworkFile
 from anabranch.local.drill import Drill
 from anabranch.local.network import LocalNetwork
 from anabranch.local.source import network_from
@@ -29,6 +35,7 @@ SHAPE = "redundant"
 CALM_S = 4.0
 AWAY_S = 5.0
 SETTLE_BOUND_S = 20.0
+KEEP_S = 3_600.0
 REDRAW_AFTER_S = 0.25
 LINE_AFTER_S = 2.0
 _BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.5)
@@ -52,6 +59,7 @@ Try next:
   anabranch up redundant                       the same network, for you; it says what to type
   anabranch trace verify TRACE --state DIR     judge a run of your own
   anabranch sim --seeds 0..99                  the same protocols under far worse, simulated
+  anabranch pipeline --help                    archive, history, statistics, audits on Spark
   anabranch bench match                        how fast filters are matched"""
 
 
@@ -61,23 +69,51 @@ def demo(
     keep: Annotated[
         Path | None, typer.Option(help="Keep state, logs and traces in this directory.")
     ] = None,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline/--no-pipeline", help="End with an archive and an audit.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run eleven brokers, kill them piece by piece, and show that nothing is lost.
 
     Exit code 1 if a promise was broken."""
+    if pipeline and (problem := obstacle()):
+        typer.echo(f"without the pipeline: {problem}", err=True)
+        pipeline = False
+    page = _page(keep) if pipeline else None
     with _directory(keep) as directory:
-        report = asyncio.run(Demonstration(directory, rate, quiet=as_json).run())
+        report = asyncio.run(Demonstration(directory, rate, page, quiet=as_json).run())
     if as_json:
         print_json(report)
     else:
-        print_verdict(report.verdict)
-        if report.missing:
-            typer.echo(f"not arrived in time: {report.missing}")
-        typer.echo(f"{report.brokers} brokers, {report.seconds:.0f} s in all.")
-        typer.echo(NEXT)
-    if not report.verdict.clean or report.missing:
+        _print(report)
+    is_clean = report.pipeline is None or report.pipeline.clean
+    if not report.verdict.clean or report.missing or not is_clean:
         raise typer.Exit(1)
+
+
+def _print(report: DemoReport) -> None:
+    print_verdict(report.verdict)
+    if report.missing:
+        typer.echo(f"not arrived in time: {report.missing}")
+    if report.pipeline is not None:
+        print_pipeline(report.pipeline)
+    typer.echo(f"{report.brokers} brokers, {report.seconds:.0f} s in all.")
+    typer.echo(NEXT)
+
+
+def _page(keep: Path | None) -> Path:
+    """Where the page goes: to what is kept, or to a file of its own that stays."""
+    if keep is not None:
+        return keep / "audit.html"
+    file, name = tempfile.mkstemp(prefix="anabranch-demo-", suffix=".html")
+    os.close(file)
+    return Path(name)
+
+
+def _keeping(file: NetworkFile) -> NetworkFile:
+    """The same network, with logs that keep everything for the archive."""
+    return replace(file, options=msgspec.structs.replace(file.options, keep_s=KEEP_S))
 
 
 @contextmanager
@@ -92,9 +128,11 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 class Demonstration:
     """A network, its traffic, and what is done to them."""
 
-    def __init__(self, directory: Path, rate: float, *, quiet: bool) -> None:
+    def __init__(self, directory: Path, rate: float, page: Path | None, *, quiet: bool) -> None:
+        """`page`: where the pipeline writes its page; None: it is left out."""
         self._directory = directory
         self._rate = rate
+        self._page = page
         self._quiet = quiet
         self._screen = console()
         self._live: Live | None = None
@@ -109,7 +147,7 @@ class Demonstration:
 
     async def run(self) -> DemoReport:
         """From the first broker to the verdict."""
-        network = LocalNetwork(network_from(SHAPE), self._directory)
+        network = LocalNetwork(_keeping(network_from(SHAPE)), self._directory)
         self._say(f"starting {len(network.brokers)} broker processes")
         async with network:
             drill = Drill(network, self._directory / "traces", seed=1)
@@ -119,6 +157,7 @@ class Demonstration:
                     missing = await self._perform(drill)
                 verdict = await drill.verdict()
                 last = moment_of(drill, self._seconds, "the end", None)
+                pipeline = await self._conclude(drill)
             finally:
                 await drill.close()
         return DemoReport(
@@ -128,6 +167,24 @@ class Demonstration:
             last=last,
             missing=missing,
             verdict=verdict,
+            pipeline=pipeline,
+        )
+
+    async def _conclude(self, drill: Drill) -> PipelineReport | None:
+        """What is done on Spark, while the brokers still run."""
+        if self._page is None:
+            return None
+        traces = [*map(drill.trace_path, (*drill.listeners, *drill.speakers))]
+        addresses = [drill.network.address(edge) for edge in drill.network.edges]
+        filters = {name: text for name, text, *_ in READERS}
+        return await asyncio.to_thread(
+            conclude,
+            addresses,
+            traces,
+            filters,
+            archive=self._directory / "archive",
+            page=self._page,
+            say=self._say,
         )
 
     async def _populate(self, drill: Drill) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from anabranch.cli.demo_pipeline import PipelineReport
 from anabranch.local.drill import Drill
 from anabranch.local.verdict import Verdict
 
@@ -69,6 +70,8 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     #: What did not arrive in time, for people.
     missing: str
     verdict: Verdict
+    #: None: it was left out.
+    pipeline: PipelineReport | None = None
 
 
 def moment_of(drill: Drill, seconds: float, phase: str, before: Moment | None) -> Moment:

@@ -25,6 +25,7 @@ from anabranch.cli import (
 )
 from anabranch.cli.bench import app as bench_app
 from anabranch.cli.errors import PROGRAM, CommandGroup
+from anabranch.cli.pipeline import app as pipeline_app
 
 HELP = """
 Content-based publish/subscribe: every event that matches, once, in order, whatever crashes.
@@ -73,6 +74,7 @@ app.add_typer(log.app)
 app.add_typer(trace.app)
 app.add_typer(filters.app)
 app.add_typer(bench_app)
+app.add_typer(pipeline_app)
 
 
 def _print_version(wanted: bool) -> None:

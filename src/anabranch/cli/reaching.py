@@ -49,6 +49,16 @@ WithinOption = Annotated[
 ]
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where a network is, and how it is spoken to."""
+
+    addresses: Sequence[str]
+    #: Its name, or "".
+    network: str
+    ca: Path | None
+    plaintext: bool
+
+
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """Where a network is, and who comes."""
 
@@ -61,19 +71,25 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     trace: Path | None = None
     within_s: float = 10.0
 
-    async def connect(self) -> Client:
-        """A client at one of the brokers."""
+    def place(self) -> Place:
+        """Where the network is, as far as it was said."""
         file = self._network()
         addresses = list(self.addresses) or _edges(file)
         ca = self.ca or (None if file is None or file.tls is None else file.tls.ca)
         plaintext = self.plaintext or (file is not None and file.plaintext)
         if ca is None and not plaintext:
             _check_here(addresses)
+        return Place(addresses, "" if file is None else file.name, ca, plaintext)
+
+    async def connect(self) -> Client:
+        """A client at one of the brokers."""
+        place = self.place()
+        ca = place.ca
         return await connect(
-            *addresses,
+            *place.addresses,
             name=self.name,
-            network="" if file is None else file.name,
-            tls=client_context(ca) if ca is not None else (False if plaintext else None),
+            network=place.network,
+            tls=client_context(ca) if ca is not None else (False if place.plaintext else None),
             state=self.state,
             trace=self.trace,
             options=ClientOptions(connect_within_s=self.within_s),

@@ -5,15 +5,15 @@ where the last run stopped: what was printed is acknowledged, also when Ctrl-C e
 `--since` is for one that does not exist yet; if it does, a note on stderr says that it goes on
 where it stands. To end the subscription itself, add `--unsubscribe`: one that does not exist is an
 error then, and none is made.
+
+With `--archive` what the logs have forgotten since then comes from an archive (`looking_back`).
 """
 
 import asyncio
-import base64
 import signal
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -21,22 +21,24 @@ import typer
 
 from anabranch.cli import reaching
 from anabranch.cli.errors import CommandError
+from anabranch.cli.event_lines import Format, Printer
+from anabranch.cli.looking_back import (
+    ArchiveOption,
+    Missing,
+    MissingOption,
+    OnMissing,
+    backlog_of,
+    on_missing,
+    subscribed_behind,
+)
 from anabranch.cli.moments import moment_ns
-from anabranch.cli.output import counted, print_json
+from anabranch.cli.output import counted
 from anabranch.client.client import Client
-from anabranch.client.received import Received, Withheld
+from anabranch.client.errors import SubscriptionRefusedError
+from anabranch.client.received import Withheld
 from anabranch.client.subscription import Subscription
 from anabranch.client.wishes import Since
 from anabranch.model.filter import Filter
-
-_NS_PER_S = 1e9
-
-
-class Format(StrEnum):
-    """How an event is printed."""
-
-    json = "json"
-    table = "table"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     best_effort: bool = False
     unsubscribe: bool = False
+    archive: Path | None = None
+    missing: OnMissing = "fail"
 
 
 def sub(
@@ -74,6 +78,8 @@ def sub(
     unsubscribe: Annotated[
         bool, typer.Option("--unsubscribe", help="End a durable subscription for good.")
     ] = False,
+    archive: ArchiveOption = None,
+    missing: MissingOption = Missing.fail,
     network: reaching.NetworkOption = None,
     ca: reaching.CaOption = None,
     plaintext: reaching.PlaintextOption = False,
@@ -94,15 +100,16 @@ def sub(
     wanted = Wanted(
         filter=str(Filter.parse(text)),
         durable=durable,
-        since=_since(since),
+        since=read_since(since),
         count=count,
         form=form,
         window=window,
         best_effort=best_effort,
         unsubscribe=unsubscribe,
+        archive=archive,
+        missing=on_missing(missing),
     )
-    if unsubscribe and durable is None:
-        raise CommandError("--unsubscribe ends a durable subscription; say which with --durable")
+    _check(wanted)
     way = reaching.Way(
         addresses=reaching.checked_addresses(addresses),
         file=network,
@@ -119,7 +126,17 @@ def sub(
     typer.echo(ended if unsubscribe else counted(shown, "event"), err=True)
 
 
-def _since(text: str) -> Since:
+def _check(wanted: Wanted) -> None:
+    if wanted.unsubscribe and wanted.durable is None:
+        raise CommandError("--unsubscribe ends a durable subscription; say which with --durable")
+    if wanted.archive is not None and (wanted.since == "now" or wanted.unsubscribe):
+        raise CommandError("--archive is for what was before; say from when with --since")
+    if wanted.archive is not None and wanted.best_effort:
+        raise CommandError("--best-effort starts now; --archive is for what was before")
+
+
+def read_since(text: str) -> Since:
+    """What `--since` says."""
     if text == "now":
         return "now"
     if text == "beginning":
@@ -140,7 +157,7 @@ class _Reading:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._given = self._shown = 0
+        self._printer = Printer(wanted.form, wanted.count)
 
     async def run(self, way: reaching.Way) -> int:
         """Print until it is told to stop; how many events that were."""
@@ -151,44 +168,67 @@ class _Reading:
             loop.add_signal_handler(number, task.cancel)
         with suppress(asyncio.CancelledError):
             async with await way.connect() as client:
-                await self._read(client)
-        return self._shown
+                await self._read(client, way)
+        return self._printer.shown
 
-    async def _read(self, client: Client) -> None:
+    async def _read(self, client: Client, way: reaching.Way) -> None:
         wanted = self._wanted
-        subscription = await client.subscribe(
-            wanted.filter,
-            durable=wanted.durable,
-            quality="best-effort" if wanted.best_effort else "reliable",
-            since=wanted.since,
-            window=wanted.window,
-            on_withheld=_say_withheld,
-            must_exist=wanted.unsubscribe,
-        )
+        self._printer.head()
+        if wanted.archive is None:
+            subscription: Subscription | None = await self._subscribe(client, wanted.since)
+        else:
+            subscription = await self._subscribe_behind(client, way, wanted.archive)
+        if subscription is None:
+            return
         if wanted.unsubscribe:
             await subscription.unsubscribe()
             return
         if subscription.was_resumed and wanted.since != "now":
             _say_resumed(subscription.name)
-        if wanted.form is Format.table:
-            typer.echo(f"{'time (UTC)':23}  {'stream':12}  {'tick':>8}  event")
-        try:
-            async for received in subscription:
-                self._show(received)
-                if self._shown == wanted.count:
-                    return
-        finally:
-            # What could not be printed, because nobody reads any more, comes again.
-            if self._shown == self._given:
-                await _put_down(subscription)
+        await print_all(subscription, self._printer)
 
-    def _show(self, received: Received) -> None:
-        self._given += 1
-        if self._wanted.form is Format.json:
-            print_json(_document(received))
-        else:
-            typer.echo(_line(received))
-        self._shown += 1
+    async def _subscribe(
+        self, client: Client, since: Since, *, must_exist: bool = False
+    ) -> Subscription:
+        wanted = self._wanted
+        return await client.subscribe(
+            wanted.filter,
+            durable=wanted.durable,
+            quality="best-effort" if wanted.best_effort else "reliable",
+            since=since,
+            window=wanted.window,
+            on_withheld=say_withheld,
+            must_exist=must_exist or wanted.unsubscribe,
+        )
+
+    async def _subscribe_behind(
+        self, client: Client, way: reaching.Way, archive: Path
+    ) -> Subscription | None:
+        """A subscription behind what the archive has; None if that was enough."""
+        wanted = self._wanted
+        backlog = backlog_of(archive, wanted.filter, way, wanted.missing)
+        with suppress(SubscriptionRefusedError):
+            if wanted.durable is not None:
+                # One that exists goes on where it stands, and nothing is printed before.
+                return await self._subscribe(client, "now", must_exist=True)
+            if wanted.since != "beginning":
+                return await self._subscribe(client, wanted.since)
+        return await subscribed_behind(
+            backlog, self._printer, wanted.since, lambda since: self._subscribe(client, since)
+        )
+
+
+async def print_all(subscription: Subscription, printer: Printer) -> None:
+    """Print what comes, until it is enough or the program is told to stop."""
+    try:
+        async for received in subscription:
+            printer.show(received.event, received.stream, received.tick, received.time_ns)
+            if printer.is_enough:
+                return
+    finally:
+        # What could not be printed, because nobody reads any more, comes again.
+        if printer.shown == printer.given:
+            await _put_down(subscription)
 
 
 async def _put_down(subscription: Subscription) -> None:
@@ -205,47 +245,8 @@ def _say_resumed(name: str) -> None:
     )
 
 
-def _say_withheld(hole: Withheld) -> None:
+def say_withheld(hole: Withheld) -> None:
+    """Tell which ticks will not come."""
     typer.echo(
         f"withheld: ticks {hole.first} to {hole.last} of {hole.stream} ({hole.reason})", err=True
     )
-
-
-def _time(received: Received) -> str:
-    moment = datetime.fromtimestamp(received.time_ns / _NS_PER_S, UTC)
-    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
-
-
-def _document(received: Received) -> Mapping[str, object]:
-    event, document = received.event, {}
-    control = event.control
-    if event.payload:
-        document["payload"] = base64.b64encode(event.payload).decode()
-    if event.content_type:
-        document["content_type"] = event.content_type
-    if control.correlation_id:
-        document["correlation_id"] = control.correlation_id
-    return {
-        "attributes": dict(event.attributes),
-        "id": str(received.id),
-        "stream": received.stream,
-        "tick": received.tick,
-        "time_ns": received.time_ns,
-        "timestamp_ns": event.timestamp_ns,
-        "priority": control.priority,
-        **document,
-    }
-
-
-def _line(received: Received) -> str:
-    shown = " ".join(f"{name}={_cell(value)}" for name, value in received.event.attributes.items())
-    extra = f" (+{len(received.payload)} bytes)" if received.payload else ""
-    return f"{_time(received)}  {received.stream:12}  {received.tick:>8}  {shown}{extra}"
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str) and (not value or not value.isprintable() or " " in value):
-        return msgspec.json.encode(value).decode()
-    return str(value)

@@ -1,7 +1,11 @@
 """What the demonstration shows of a moment; the whole of it is in tests/process."""
 
+from pathlib import Path
+
+import pytest
 from rich.console import Console
 
+from anabranch.cli.demo_pipeline import obstacle
 from anabranch.cli.demo_view import Moment, Reader, line, tables
 
 
@@ -44,3 +48,11 @@ def test_the_tables_name_each_subscriber_with_its_broker_and_lag() -> None:
     assert "w1[down]" in text
     row = next(each for each in text.splitlines() if "acme" in each)
     assert all(part in row for part in ("price > 10", "durable", "e3", "1,200", "7", "12"))
+
+
+def test_a_machine_without_java_is_told_so_before_anything_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert f"JAVA_HOME is {tmp_path}, which has no Java" in obstacle()

@@ -42,7 +42,9 @@ def at(network: anabranch.Embedded, text: str) -> str:
 def test_there_are_examples() -> None:
     assert len(BLOCKS) == 6
     assert len(BLOCKING_BLOCKS) == 2
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == OUTPUT.keys()
+    # The one on Spark is tried where there is a session.
+    programs = {path.stem for path in (ROOT / "examples").glob("*.py")} - {"quotes_pipeline"}
+    assert programs == OUTPUT.keys()
 
 
 @pytest.mark.parametrize("place", range(len(BLOCKS)))

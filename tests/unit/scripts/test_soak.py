@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts import soak
+from scripts import soak, soak_jobs
 
 QUIET = Console(quiet=True)
 FOREVER = float("inf")
 
 
-def job(name: str = "counting", program: str = "print('7 done')", chunks: int = 3) -> soak.Job:
-    return soak.Job(name, ("-c", program, "{seed}"), chunks, "things", r"(\d+) done")
+def job(name: str = "counting", program: str = "print('7 done')", chunks: int = 3) -> soak_jobs.Job:
+    return soak_jobs.Job(name, ("-c", program, "{seed}"), chunks, "things", r"(\d+) done")
 
 
 def state_in(folder: Path, commit: str = "abc") -> soak.State:
@@ -67,15 +67,17 @@ def test_nothing_is_started_after_the_time_is_over(tmp_path: Path) -> None:
 def test_jobs_that_measure_run_alone_and_last(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     program = "import sys; open(sys.argv[2], 'a').write(sys.argv[3])"
-    timed = soak.Job("b", ("-c", program, "-", str(trace), "b"), 1, "", "x", measures=True)
-    other = soak.Job("a", ("-c", program, "-", str(trace), "a"), 2, "", "x")
+    timed = soak_jobs.Job("b", ("-c", program, "-", str(trace), "b"), 1, "", "x", measures=True)
+    other = soak_jobs.Job("a", ("-c", program, "-", str(trace), "a"), 2, "", "x")
     soak.run([timed, other], state_in(tmp_path), 2, FOREVER, QUIET)
     assert trace.read_text() == "aab"
 
 
 def test_measurements_are_kept_in_the_results(tmp_path: Path) -> None:
     program = "import sys; print('{\"subscriptions\": 5}'); print('noise', file=sys.stderr)"
-    timed = soak.Job("t", ("-c", program), 1, "filters", r'"subscriptions": (\d+)', measures=True)
+    timed = soak_jobs.Job(
+        "t", ("-c", program), 1, "filters", r'"subscriptions": (\d+)', measures=True
+    )
     state = state_in(tmp_path)
     soak.run([timed], state, 1, FOREVER, QUIET)
     page = soak.write_results([timed], state_in(tmp_path), tmp_path)
@@ -90,7 +92,7 @@ def test_what_chunks_print_is_put_together_by_what_it_is(tmp_path: Path) -> None
         {"seed": 2, "crashes": 6, "brokers_max": 32, "seeds_per_cpu_s": 3.0, "named": {}},
         {"seed": 3, "crashes": 7, "brokers_max": 30, "seeds_per_cpu_s": 9.5, "named": {}},
     ]
-    summing = soak.Job("s", (), 3, "seeds", "x", adds_up=True)
+    summing = soak_jobs.Job("s", (), 3, "seeds", "x", adds_up=True)
     state = state_in(tmp_path)
     for seed, document in enumerate(printed):
         chunk = soak.Chunk(passed=True, count=1, seconds=1.0, measured=json.dumps(document))
@@ -100,7 +102,7 @@ def test_what_chunks_print_is_put_together_by_what_it_is(tmp_path: Path) -> None
 
 
 def test_the_kills_of_a_soak_run_are_fifty_and_its_events_two_hundred_thousand() -> None:
-    (kills,) = (each for each in soak.jobs() if each.name == "process/kills")
+    (kills,) = (each for each in soak_jobs.jobs(soak.ROOT) if each.name == "process/kills")
     words = kills.arguments
     per_chunk = [int(words[words.index(option) + 1]) for option in ("--kills", "--events")]
     assert kills.chunks * per_chunk[0] >= 50
@@ -128,10 +130,10 @@ def test_machine_facts_do_not_name_the_host(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_counts_are_summed_over_the_whole_output() -> None:
     statistics = "- 10 passing, 0 failing, 3 invalid test cases\nand\n- 32 passing, 1 failing"
-    assert soak.count_in(statistics, soak.EXAMPLES_PASSED) == 42
+    assert soak.count_in(statistics, soak_jobs.EXAMPLES_PASSED) == 42
 
 
 def test_every_file_of_properties_is_a_job() -> None:
-    names = {one.arguments[5] for one in soak.jobs()}
+    names = {one.arguments[5] for one in soak_jobs.jobs(soak.ROOT)}
     found = {p.relative_to(soak.ROOT).as_posix() for p in soak.ROOT.glob("tests/property/test_*")}
     assert found <= names

@@ -1,0 +1,104 @@
+"""The large counts of the project: which commands are run, how often, and what of them is counted.
+
+This module keeps no state.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+#: Hypothesis reports, per phase of each test, how many generated examples passed.
+EXAMPLES_PASSED = r"(\d+) passing\b"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command, and how often it is to be run with another seed."""
+
+    name: str
+    #: Arguments of the interpreter; `{seed}` becomes the number of the chunk.
+    arguments: tuple[str, ...]
+    chunks: int
+    #: What is counted, and the expression whose first groups, summed, are that count.
+    unit: str
+    counted: str
+    #: Whether it measures time: nothing else runs meanwhile, and the JSON it prints is kept.
+    measures: bool = False
+    #: Whether it prints one JSON object per chunk whose numbers are to be put together.
+    adds_up: bool = False
+
+
+def jobs(root: Path) -> list[Job]:
+    """The table of jobs."""
+    properties = sorted(root.glob("tests/property/**/test_*.py"))
+    property_jobs = (_property_job(path.relative_to(root)) for path in properties)
+    return [*property_jobs, *_sim_jobs(), _kill_job(), *_spark_jobs(), *_bench_jobs()]
+
+
+def _property_job(path: Path) -> Job:
+    run_file = ("-m", "pytest", "-q", "-p", "no:cacheprovider", path.as_posix())
+    options = ("--hypothesis-seed={seed}", "--hypothesis-show-statistics")
+    name = f"property/{path.stem.removeprefix('test_')}"
+    return Job(name, (*run_file, *options), 40, "examples", EXAMPLES_PASSED)
+
+
+def _sim_jobs() -> Iterator[Job]:
+    """A hundred seeds per chunk: chunk 17 has the seeds 1700 to 1799."""
+    for routing, chunks in ("tree", 200), ("flood", 10):
+        command = ("-m", "anabranch", "sim", "--routing", routing, "--processes", "1", "--json")
+        seeds = ("--seeds", "{seed}00..{seed}99")
+        count = r'"seeds":(\d+)'
+        yield Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", count, adds_up=True)
+
+
+def _kill_job() -> Job:
+    """Ten kills and 40,000 events per chunk, in real processes."""
+    command = ("-m", "tests.process.kill_loop", "--seed", "{seed}", "--json")
+    amount = ("--kills", "10", "--events", "40000", "--rate", "800")
+    return Job("process/kills", (*command, *amount), 6, "kills", r'"kills":(\d+)', adds_up=True)
+
+
+def _spark_jobs() -> Iterator[Job]:
+    """Kills of drivers, workers and brokers; clusters; an audit; sweeps of 200 simulations."""
+    kills = ("-m", "tests.spark.kill_series", "--seed", "{seed}", "--rows", "150000", "--json")
+    yield Job("spark/kills", kills, 2, "rows", r'"rows":(\d+)', adds_up=True)
+    for name in "clusters", "archive_crashes":
+        tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/spark/test_{name}.py")
+        yield Job(f"spark/{name}", tests, 1, "tests", r"(\d+) passed")
+    audit = ("-m", "anabranch", "bench", "spark-audit", "--rows", "10000000", "--json")
+    yield Job("spark/audit", audit, 1, "rows", r'"rows":(\d+)', measures=True)
+    for workload, events in ("mixed", "1000000"), ("stock", "10000000"):
+        match = ("-m", "anabranch", "bench", "spark-match", "--workload", workload, "--json")
+        size = ("--events", events, "--checked", "20000")
+        name = f"spark/match-{workload}"
+        yield Job(name, (*match, *size), 1, "events", r'"events":(\d+)', measures=True)
+    for name in "conditions", "archive_tables":
+        agreeing = _property_job(Path(f"tests/spark/test_{name}.py"))
+        yield replace(agreeing, name=f"spark/{name}", chunks=10)
+    sweep = ("-m", "anabranch", "pipeline", "sweep", ".soak/sweep-{seed}", "--again", "--json")
+    grid = ("--routing", "tree", "--routing", "flood", "--seeds", "{seed}00..{seed}99")
+    yield Job("spark/sweep", (*sweep, *grid), 10, "runs", r'"simulations":(\d+)', adds_up=True)
+
+
+def _bench_jobs() -> Iterator[Job]:
+    for workload in "stock", "mixed", "ranges":
+        yield _bench_job("match", workload, 200_000)
+        yield _bench_job("match", workload, 1_000_000)
+    for workload in "text", "dnf", "wide":
+        yield _bench_job("match", workload, 200_000)
+    for workload in "ranges", "nested":
+        yield _bench_job("cover", workload, 100_000)
+    spark = ("-m", "anabranch", "bench", "spark", "--master", "local[2]", "--json")
+    yield Job("bench/spark", spark, 1, "events", r'"events":\s*(\d+)', measures=True)
+
+
+def _bench_job(command: str, workload: str, subscriptions: int) -> Job:
+    options = ("--workload", workload, "--subscriptions", str(subscriptions), "--json")
+    return Job(
+        name=f"bench/{command}-{workload}-{subscriptions}",
+        arguments=("-m", "anabranch", "bench", command, *options),
+        chunks=1,
+        unit="subscriptions",
+        counted=r'"subscriptions":\s*(\d+)',
+        measures=True,
+    )

@@ -1,0 +1,28 @@
+"""`anabranch pipeline`: what is about many events at once, on Spark.
+
+Each command is a module here and a plain function on data frames in `anabranch.spark`; the command
+adds a session, progress and a report. Spark is imported when a command runs, and not before.
+"""
+
+import typer
+
+from anabranch.cli.pipeline.archive import app as archive_app
+from anabranch.cli.pipeline.audit import audit
+from anabranch.cli.pipeline.history import history
+from anabranch.cli.pipeline.interleave import interleave
+from anabranch.cli.pipeline.match import match
+from anabranch.cli.pipeline.stats import stats
+from anabranch.cli.pipeline.sweep import sweep
+
+app = typer.Typer(
+    name="pipeline",
+    help="Archive, replay, match, count, audit and merge many events at once, on Spark.",
+    no_args_is_help=True,
+)
+app.add_typer(archive_app)
+app.command("audit")(audit)
+app.command("history")(history)
+app.command("interleave")(interleave)
+app.command("match")(match)
+app.command("stats")(stats)
+app.command("sweep")(sweep)

@@ -1,0 +1,180 @@
+"""`anabranch pipeline audit`: were all promises about deliveries kept? For traces of any size.
+
+What `trace verify` does on one machine and in memory, for what does not fit there: traces of
+clients, or tables in Parquet files, are held against what was published. Both agree; see
+docs/AUDIT.md for what each looks at.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from anabranch.cli import reaching
+from anabranch.cli.errors import CommandError
+from anabranch.cli.looking_back import options_of
+from anabranch.cli.output import console, counted, print_json
+from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
+from anabranch.local.logs import state_directories
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from anabranch.spark.audit import Audit, Report
+    from anabranch.spark.audit.logged import Logs
+
+#: Subscribers that a terminal shows.
+_LINES_MAX = 20
+
+
+def audit(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(help="Traces of clients; or one directory with tables (docs/AUDIT.md)."),
+    ],
+    *,
+    published: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where what was published is: states of brokers, an archive, Parquet files, or"
+            " HOST:PORT of a broker."
+        ),
+    ] = None,
+    complete: Annotated[
+        bool,
+        typer.Option(
+            "--complete", help="The run is over: what has not come by the end never comes."
+        ),
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page with plots to this file.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Anomalies of each kind to show.")] = 5,
+    network: reaching.NetworkOption = None,
+    ca: reaching.CaOption = None,
+    plaintext: reaching.PlaintextOption = False,
+    master: MasterOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check that nothing was lost, repeated, reordered, unmatched or made up.
+
+    anabranch pipeline audit traces/*.jsonl --published state --complete --report audit.html
+
+    Exit code 1 if a promise was broken."""
+    places = list(published or [])
+    addresses = [text for text in places if reaching.is_address(text)]
+    way = None
+    if addresses or network is not None:
+        way = reaching.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
+    paths = [Path(text) for text in places if not reaching.is_address(text)]
+    _check_there([*traces, *paths])
+    with spark_session(master, "audit") as spark:
+        read_logs = _reading(spark, paths, way)
+        found, notes = _audited(spark, traces, read_logs, complete=complete)
+        with found:
+            told = found.report(examples)
+            result = msgspec.structs.replace(told, notes=[*told.notes, *notes])
+    _tell(result, report, as_json=as_json)
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+def _check_there(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if not path.exists():
+            raise CommandError(f"there is no {path}; name traces, or a directory with tables")
+
+
+def _reading(
+    spark: "SparkSession", paths: list[Path], way: reaching.Way | None
+) -> "Callable[[], Logs] | None":
+    """How to read what was published, where that was said."""
+    from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit import logged  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit.archived import read_history  # noqa: PLC0415 - needs Spark
+
+    archives = [path for path in paths if commits_directory(path).is_dir()]
+    states = [path for path in paths if path not in archives and state_directories(path)]
+    tables = [path for path in paths if path not in archives and path not in states]
+    kinds = [bool(states), bool(tables), bool(archives) or way is not None]
+    if sum(kinds) > 1 or len(archives) > 1:
+        raise CommandError(
+            "--published names several things; give states of brokers, or Parquet files, or an"
+            " archive and the network behind it"
+        )
+    if states:
+        return lambda: logged.read_states(spark, states)
+    if tables:
+        return lambda: logged.Logs(spark.read.parquet(*map(str, tables)))
+    if archives or way is not None:
+        options = None if way is None else options_of(way)
+        return lambda: read_history(spark, archives[0] if archives else None, options)
+    return None
+
+
+def _audited(
+    spark: "SparkSession",
+    traces: list[Path],
+    read_logs: "Callable[[], Logs] | None",
+    *,
+    complete: bool,
+) -> "tuple[Audit, list[str]]":
+    from anabranch.spark.audit import inputs  # noqa: PLC0415 - needs Spark
+
+    if len(traces) == 1 and inputs.is_prepared(traces[0]):
+        return inputs.audit_prepared(spark, traces[0], None if read_logs is None else read_logs())
+    for path in traces:
+        if path.is_dir():
+            raise CommandError(
+                f"{path} is a directory without the tables published, subscriptions and deliveries;"
+                " name the traces in it"
+            )
+    if read_logs is None:
+        raise CommandError(
+            "say where what was published is: --published with states of brokers, an archive,"
+            " Parquet files, or the address of a broker"
+        )
+    return inputs.audit_traces(spark, traces, read_logs, complete=complete)
+
+
+def _tell(result: "Report", report: Path | None, *, as_json: bool) -> None:
+    if report is not None:
+        from anabranch.spark.report.audit_page import audit_page  # noqa: PLC0415 - matplotlib
+
+        report.write_text(audit_page(result), encoding="utf-8")
+        typer.echo(f"wrote {report}", err=True)
+    if as_json:
+        print_json(msgspec.to_builtins(result) | {"clean": result.clean})
+        return
+    _print(result)
+
+
+def _print(result: "Report") -> None:
+    out = console()
+    out.print(
+        f"published {result.published:,}, expected {result.expected:,}, delivered"
+        f" {result.delivered:,}; {counted(result.subscriptions, 'subscription')} with"
+        f" {counted(result.filters, 'distinct filter')}",
+        soft_wrap=True,
+    )
+    table = Table("subscriber", "expected", "delivered", "anomalies")
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    for line in result.subscribers[:_LINES_MAX]:
+        anomalies = ", ".join(f"{kind} {count}" for kind, count in line.anomalies.items())
+        name = line.name or "(logs)"
+        table.add_row(name, f"{line.expected:,}", f"{line.delivered:,}", anomalies or "none")
+    out.print(table)
+    if result.subscribers_in_all > _LINES_MAX:
+        out.print(f"… and {result.subscribers_in_all - _LINES_MAX:,} more subscribers")
+    for each in result.examples:
+        where = ", ".join(filter(None, (each.subscription, each.stream)))
+        out.print(f"{each.kind}: {where}, tick {each.tick}: {each.reason}", soft_wrap=True)
+    for note in result.notes:
+        out.print(f"note: {note}", soft_wrap=True)
+    named = ", ".join(f"{kind} {count:,}" for kind, count in result.counts.items())
+    kept = "every promise kept" if result.clean else "PROMISES BROKEN"
+    out.print(f"{kept}: {named}", soft_wrap=True)

@@ -1,0 +1,184 @@
+"""`anabranch pipeline history`: a subscription to the past, from the archive and from the log.
+
+Events that match are printed as `sub` prints them, in the order of time, and within a stream in
+that of ticks: those that were archived, found by Spark, and behind them those that the log has.
+With `--follow` a live subscription goes on from there, without a gap and without an event twice,
+until Ctrl-C.
+"""
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anabranch.cli import reaching
+from anabranch.cli.errors import CommandError
+from anabranch.cli.event_lines import Format, Printer
+from anabranch.cli.looking_back import (
+    Missing,
+    MissingOption,
+    OnMissing,
+    Subscribe,
+    backlog_of,
+    on_missing,
+    options_of,
+    say_missing,
+    subscribed_behind,
+)
+from anabranch.cli.moments import moment_ns
+from anabranch.cli.output import counted
+from anabranch.cli.pipeline.events import told_plainly
+from anabranch.cli.pipeline.running import MasterOption, spark_session
+from anabranch.cli.subscribe import print_all, read_since, say_withheld
+from anabranch.client.errors import SubscriptionRefusedError
+from anabranch.client.subscription import Subscription
+from anabranch.client.wishes import Since
+from anabranch.core.tail import STORED_LIMITS
+from anabranch.model.encoding import decode_event
+from anabranch.model.filter import Filter
+
+if TYPE_CHECKING:
+    from anabranch.spark.archive.past import Past, Until
+    from anabranch.spark.history import History
+
+
+def history(
+    what: Annotated[list[str], typer.Argument(metavar="[ADDRESS]... FILTER", show_default=False)],
+    *,
+    archive: Annotated[Path | None, typer.Option(help="Directory of the archive.")] = None,
+    since: Annotated[
+        str, typer.Option(help="beginning, a time, 10m (ago), or ticks: edge-1=42,edge-2=7.")
+    ] = "beginning",
+    until: Annotated[
+        str | None, typer.Option(help="A time before which, or ticks up to which; now if absent.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on live, until Ctrl-C.")] = False,
+    count: Annotated[int, typer.Option(min=0, help="End after so many events; 0: never.")] = 0,
+    form: Annotated[Format, typer.Option("--format", help="How events are printed.")] = Format.json,
+    missing: MissingOption = Missing.fail,
+    network: reaching.NetworkOption = None,
+    ca: reaching.CaOption = None,
+    plaintext: reaching.PlaintextOption = False,
+    name: reaching.NameOption = None,
+    within: reaching.WithinOption = 10.0,
+    master: MasterOption = "",
+) -> None:
+    """Print the events of the past that match a filter, as a subscriber would have got them.
+
+    anabranch pipeline history 127.0.0.1:4100 "price > 10" --archive DIR --since 3d --follow
+
+    Without an address, and without --network, only the archive is read.
+    """
+    *addresses, text = what
+    if not text.strip() or (reaching.is_address(text) and not addresses):
+        raise CommandError("give a filter after the addresses; TRUE matches everything")
+    way = None
+    if addresses or network is not None:
+        way = reaching.Way(
+            addresses=reaching.checked_addresses(addresses),
+            file=network,
+            ca=ca,
+            plaintext=plaintext,
+            name=name,
+            within_s=within,
+        )
+    if way is None and (archive is None or follow):
+        raise CommandError("give --archive, the address of a broker, or both; --follow needs one")
+    if follow and until is not None:
+        raise CommandError("--until and --follow do not go together")
+    start = read_since(since)
+    if start == "now":
+        raise CommandError("--since now is no past; `anabranch sub` begins now")
+    looking = _Looking(str(Filter.parse(text)), archive, way, on_missing(missing))
+    printer = Printer(form, count)
+    printer.head()
+    past = looking.print_past(printer, start, _until(until), master)
+    if follow and not printer.is_enough:
+        asyncio.run(looking.follow(printer, past))
+    typer.echo(counted(printer.shown, "event"), err=True)
+
+
+def _until(text: str | None) -> "Until":
+    if text is None:
+        return None
+    found = read_since(text) if "=" in text else moment_ns(text, datetime.now(UTC))
+    return found if isinstance(found, Mapping | int) else None
+
+
+class _Looking:
+    """One run of the command."""
+
+    def __init__(
+        self, filter: str, archive: Path | None, way: reaching.Way | None, missing: OnMissing
+    ) -> None:
+        self._filter = filter
+        self._archive = archive
+        self._way = way
+        self._missing = missing
+
+    def print_past(self, printer: Printer, since: Since, until: "Until", master: str) -> "Past":
+        """What archive and log have."""
+        options = None if self._way is None else options_of(self._way)
+        with spark_session(master, "history") as spark:
+            from anabranch.spark.history import look_into  # noqa: PLC0415 - needs Spark
+
+            found = look_into(
+                spark,
+                self._archive,
+                self._filter,
+                brokers=options,
+                since=since,
+                until=until,
+                on_missing=self._missing,
+            )
+            say_missing(found.past)
+            with told_plainly():
+                self._print(printer, found)
+            return found.past
+
+    @staticmethod
+    def _print(printer: Printer, found: "History") -> None:
+        for row in found.events().toLocalIterator():
+            event = decode_event(bytes(row[3]), STORED_LIMITS)
+            printer.show(event, row[0], row[1], row[2])
+            if printer.is_enough:
+                return
+
+    async def follow(self, printer: Printer, past: "Past") -> None:
+        """What comes after that."""
+        task = asyncio.current_task()
+        assert task is not None
+        assert self._way is not None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        with suppress(asyncio.CancelledError):
+            async with await self._way.connect() as client:
+
+                async def subscribe(since: Since) -> Subscription:
+                    return await client.subscribe(
+                        self._filter, since=since, on_withheld=say_withheld
+                    )
+
+                subscription = await self._subscribed(printer, past, subscribe)
+                if subscription is not None:
+                    await print_all(subscription, printer)
+
+    async def _subscribed(
+        self, printer: Printer, past: "Past", subscribe: Subscribe
+    ) -> Subscription | None:
+        """Behind what was printed; if the log has forgotten that meanwhile, behind what the
+        archive has got since."""
+        assert self._way is not None
+        try:
+            return await subscribe(past.positions)
+        except SubscriptionRefusedError:
+            if self._archive is None:
+                raise
+        backlog = backlog_of(self._archive, self._filter, self._way, self._missing)
+        return await subscribed_behind(backlog, printer, past.positions, subscribe)

@@ -1,0 +1,231 @@
+"""`anabranch pipeline interleave`: several streams as one, ordered by event time.
+
+What there is, is sorted; with `--follow` events are put in order as they come, each kept back for
+as long as an older one may still be on its way. Where the result goes: Parquet files, a file of
+JSON lines, or stdout.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from anabranch.cli import reaching
+from anabranch.cli.errors import CommandError
+from anabranch.cli.output import counted
+from anabranch.cli.pipeline.running import MasterOption, spark_session
+from anabranch.model.filter import Filter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_CHECKPOINT = "_checkpoint"
+#: While following, one task has all of a batch in memory: ticks, or files, of one batch.
+_TICKS_MAX = 200_000
+_FILES_MAX = 8
+#: How often to look whether nothing has come for long enough.
+_IDLE_LOOK_S = 0.5
+
+
+class Clock(StrEnum):
+    """Which time of an event counts."""
+
+    timestamp = "timestamp"
+    logged_at = "loggedAt"
+
+
+class Start(StrEnum):
+    """Where a network is read from."""
+
+    earliest = "earliest"
+    latest = "latest"
+
+
+def interleave(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="HOST:PORT of a broker, or directories of Parquet files (archives)."),
+    ] = None,
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Directory for Parquet files, or FILE.jsonl; stdout if absent."),
+    ] = None,
+    streams: Annotated[str, typer.Option(help="Only these streams, with commas.")] = "",
+    text: Annotated[str, typer.Option("--filter", help="Only events that match.")] = "",
+    time: Annotated[Clock, typer.Option(help="Which time counts.")] = Clock.timestamp,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on live, until Ctrl-C.")] = False,
+    start: Annotated[
+        Start, typer.Option(help="Of a network: everything that logs have, or what is new.")
+    ] = Start.earliest,
+    lateness: Annotated[
+        float, typer.Option(min=0.0, help="Seconds that an event may come after a younger one.")
+    ] = 10.0,
+    idle: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds of silence after which all that waits goes; 0: never."),
+    ] = 0.0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Where --follow remembers how far it is; beside --to.")
+    ] = None,
+    network: reaching.NetworkOption = None,
+    ca: reaching.CaOption = None,
+    plaintext: reaching.PlaintextOption = False,
+    master: MasterOption = "",
+) -> None:
+    """Put the events of several streams into one order: by time, then stream, then tick.
+
+    anabranch pipeline interleave 127.0.0.1:4100 --streams edge-1,edge-2 --follow
+
+    An event that comes too late to be put in its place has "late": true and no position."""
+    words = list(sources or [])
+    addresses = [word for word in words if reaching.is_address(word)]
+    paths = [Path(word) for word in words if not reaching.is_address(word)]
+    way = None
+    if addresses or network is not None:
+        way = reaching.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
+    if (way is None) == (not paths):
+        raise CommandError("give the address of a broker (or --network), or Parquet directories")
+    wanted = _Wanted(streams, str(Filter.parse(text)) if text else "", start.value, follow)
+    with spark_session(master, "interleave", draws=not follow) as spark:
+        if way is not None:
+            frames = [_from_network(spark, way, wanted)]
+        else:
+            frames = [_from_files(spark, path, wanted) for path in paths]
+        from anabranch.spark.interleave import interleave as interleaved  # noqa: PLC0415 - Spark
+
+        whole = interleaved(frames, time=time.value, lateness_s=lateness, idle_s=idle or None)
+        if follow:
+            _follow(whole, to, checkpoint, is_idle_told=idle > 0)
+        else:
+            _write(whole, to)
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """Which events are wanted, and from where on."""
+
+    streams: str
+    filter: str
+    start: str
+    follow: bool
+
+    @property
+    def names(self) -> list[str]:
+        return [name.strip() for name in self.streams.split(",") if name.strip()]
+
+
+def _from_network(spark: "SparkSession", way: reaching.Way, wanted: _Wanted) -> "DataFrame":
+    place = way.place()
+    options = {"brokers": ",".join(place.addresses), "startingOffsets": wanted.start}
+    given = {"streams": wanted.streams, "subscription": wanted.filter, "ca": str(place.ca or "")}
+    options |= {name: text for name, text in given.items() if text}
+    if place.plaintext:
+        options["plaintext"] = "true"
+    if wanted.follow:
+        options["maxOffsetsPerTrigger"] = str(_TICKS_MAX)
+    reader = spark.readStream if wanted.follow else spark.read
+    return reader.format("anabranch").options(**options).load()
+
+
+def _from_files(spark: "SparkSession", path: Path, wanted: _Wanted) -> "DataFrame":
+    from pyspark.sql.functions import col  # noqa: PLC0415 - needs Spark
+
+    from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.conditions import columns_of, condition  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.history import history  # noqa: PLC0415 - needs Spark
+
+    if not path.is_dir():
+        raise CommandError(f"{path} is no directory of Parquet files")
+    if commits_directory(path).is_dir():
+        if wanted.follow:
+            raise CommandError(f"{path} is an archive; --follow the network that it is of")
+        frame = history(spark, path, wanted.filter or "TRUE")
+    else:
+        frame = spark.read.parquet(str(path))
+        if wanted.follow:
+            reading = spark.readStream.schema(frame.schema)
+            frame = reading.option("maxFilesPerTrigger", _FILES_MAX).parquet(str(path))
+        if wanted.filter:
+            frame = frame.where(condition(wanted.filter, columns_of(frame.schema)))
+    return frame.where(col("stream").isin(*wanted.names)) if wanted.names else frame
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def _is_lines(to: Path) -> bool:
+    return to.suffix in {".jsonl", ".ndjson", ".json"}
+
+
+def _lines(frame: "DataFrame") -> "DataFrame":
+    from pyspark.sql.functions import col, struct, to_json  # noqa: PLC0415 - needs Spark
+
+    columns = [col(f"`{name}`") for name in frame.columns]
+    return frame.select(to_json(struct(*columns)).alias("value"))
+
+
+def _write(frame: "DataFrame", to: Path | None) -> None:
+    if to is not None and not _is_lines(to):
+        if to.exists() and any(to.iterdir()):
+            raise CommandError(f"{to} is not empty; give a directory that is new")
+        frame.write.mode("append").parquet(str(to))
+        typer.echo(f"wrote {to}", err=True)
+        return
+    with _output(to, "w") as out:
+        count = 0
+        for row in _lines(frame).toLocalIterator(prefetchPartitions=True):
+            out.write(f"{row['value']}\n")
+            count += 1
+    typer.echo(counted(count, "event"), err=True)
+
+
+@contextmanager
+def _output(to: Path | None, mode: str) -> Iterator[IO[str]]:
+    if to is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    with to.open(mode, encoding="utf-8") as file:
+        yield file
+
+
+def _follow(
+    frame: "DataFrame", to: Path | None, checkpoint: Path | None, *, is_idle_told: bool
+) -> None:
+    """Until somebody ends it."""
+    writer = frame.writeStream.outputMode("append")
+    if is_idle_told:
+        # Otherwise Spark looks as often as it can.
+        writer = writer.trigger(processingTime=f"{_IDLE_LOOK_S} seconds")
+    query = _begin(writer, to, checkpoint)
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+
+
+def _begin(
+    writer: "DataStreamWriter", to: Path | None, checkpoint: Path | None
+) -> "StreamingQuery":
+    if to is not None and not _is_lines(to):
+        place = checkpoint or to / _CHECKPOINT
+        return writer.option("checkpointLocation", str(place)).format("parquet").start(str(to))
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", str(checkpoint))
+    return writer.foreachBatch(_printing(to)).start()
+
+
+def _printing(to: Path | None) -> "Callable[[DataFrame, int], None]":
+    def show(frame: "DataFrame", _batch: int) -> None:
+        ordered = frame.orderBy("late", "position")
+        with _output(to, "a") as out:
+            out.writelines(f"{row['value']}\n" for row in _lines(ordered).toLocalIterator())
+
+    return show

@@ -1,0 +1,265 @@
+"""`anabranch pipeline match`: which subscriptions would have received what, how often.
+
+The report says how selective subscriptions are; with `--output` the matches themselves, or with
+`--counts` how often each subscription matched, are written as Parquet.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from anabranch.cli import reaching
+from anabranch.cli.errors import CommandError
+from anabranch.cli.output import console, counted, print_json
+from anabranch.cli.pipeline.events import Places, opened, places_of, told_plainly
+from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from anabranch.spark.subscriptions import Subscriptions
+
+#: Problems and ids that a report lists; of the others it says how many they are.
+_LISTED = 10
+
+
+class Matched(msgspec.Struct, frozen=True):
+    """How often one subscription matched."""
+
+    subscription: str | int
+    matches: int
+    share: float
+
+
+class MatchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out."""
+
+    events: int
+    unmatched_events: int
+    subscriptions: int
+    matches: int
+    #: Subscriptions that matched nothing, and some of them.
+    never: int
+    never_matched: list[str | int]
+    #: The shares of events that subscriptions match, of those that match any.
+    median_share: float
+    largest_share: float
+    most_matched: list[Matched]
+    #: Attributes that filters name and no event could have.
+    missing_attributes: list[str] = []
+    #: Subscriptions that were left out, and why; the first ones.
+    invalid: int
+    problems: list[str]
+    #: What matching took in the tasks, and what was left to Python.
+    cpu_us_per_event: float
+    left_to_python: int
+    wall_s: float = 0.0
+    output: str = ""
+
+
+def match(
+    what: Annotated[
+        list[str], typer.Argument(metavar="[EVENTS]... SUBSCRIPTIONS", show_default=False)
+    ],
+    *,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="Write a row for each subscription, not each match.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="Directory for Parquet files.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="A column that tells events apart; may be repeated.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="How many subscriptions to list.")] = _LISTED,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out subscriptions that are no good.")
+    ] = False,
+    save_snapshot: Annotated[
+        Path | None, typer.Option(help="Keep the index in this file, for the next time.")
+    ] = None,
+    network: reaching.NetworkOption = None,
+    ca: reaching.CaOption = None,
+    plaintext: reaching.PlaintextOption = False,
+    master: MasterOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Match many events with many subscriptions: who would have received what, how often.
+
+    anabranch pipeline match archive/ subscriptions.jsonl --output matches/
+
+    EVENTS are an archive, Parquet files, or the address of a broker. SUBSCRIPTIONS is a file of
+    lines {"id": "a", "filter": "price > 5"}, a Parquet file with the columns id and filter, or a
+    snapshot of an index.
+    """
+    *words, subscriptions = what
+    if not words and network is None:
+        raise CommandError("give the events, and then the file of the subscriptions")
+    places = places_of(words, network, ca, plaintext)
+    if counts and output is None:
+        raise CommandError("--counts says what is written; give --output too")
+    if output is not None and output.exists():
+        raise CommandError(f"{output} is there already; give another --output, or remove it")
+    begin = time.perf_counter()
+    with _prepared(Path(subscriptions), skip_invalid) as ready:
+        if save_snapshot is not None:
+            ready.keep(save_snapshot)
+        run = _Run(places, ready, output, counts, tuple(key or ()))
+        with spark_session(master, "match") as spark, told_plainly():
+            report = run.report(spark, top)
+    report = msgspec.structs.replace(report, wall_s=time.perf_counter() - begin)
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, console())
+
+
+def _prepared(path: Path, skip_invalid: bool) -> "Subscriptions":
+    """The subscriptions; what is wrong with them is said before Spark is started."""
+    try:
+        from anabranch.spark.subscriptions import prepared  # noqa: PLC0415 - needs Arrow
+    except ImportError as error:
+        raise CommandError("Spark is not installed: `pip install 'anabranch[spark]'`") from error
+    return prepared(path, skip_invalid=skip_invalid)
+
+
+class _Run(NamedTuple):
+    """One run of the command."""
+
+    places: Places
+    ready: "Subscriptions"
+    output: Path | None
+    counts: bool
+    keys: tuple[str, ...]
+
+    def report(self, spark: "SparkSession", top: int) -> MatchReport:
+        """Match, write, and say what came out."""
+        from anabranch.spark import matching  # noqa: PLC0415 - needs Spark
+
+        events = opened(spark, self.places)
+        columns, ready = list(events.columns), self.ready
+        if self.output is not None and not self.counts:
+            found = matching.match(events.frame, ready, keys=self.keys, attributes=columns)
+            found.write.parquet(str(self.output.absolute()))
+        tallies = matching.tallied(events.frame, ready, attributes=columns)
+        tally = Tally.of(tallies.toArrow().to_pydict(), len(ready))
+        if self.output is not None and self.counts:
+            table = matching.counts_table(ready, tally.matches, tally.events)
+            spark.createDataFrame(table).write.parquet(str(self.output.absolute()))
+        return msgspec.structs.replace(
+            _report(tally, ready, top),
+            missing_attributes=matching.missing_attributes(events.frame, ready, columns),
+            output="" if self.output is None else str(self.output),
+        )
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What the tasks counted."""
+
+    matches: NDArray[np.int64]
+    events: int
+    unmatched: int
+    cpu_ns: int
+    decided: int
+
+    @classmethod
+    def of(cls, columns: dict[str, list[int]], subscriptions: int) -> "Tally":
+        """Of the columns of `matching.tallied`."""
+        from anabranch.spark import matching  # noqa: PLC0415 - needs Spark
+
+        numbers = np.array(columns["number"], np.int64)
+        matches = np.array(columns["matches"], np.int64)
+        special = dict(
+            zip(numbers[numbers < 0].tolist(), matches[numbers < 0].tolist(), strict=True)
+        )
+        found = np.zeros(subscriptions, np.int64)
+        found[numbers[numbers >= 0]] = matches[numbers >= 0]
+        order = (matching.EVENTS, matching.UNMATCHED, matching.CPU_NS, matching.DECIDED)
+        return cls(found, *(special.get(each, 0) for each in order))
+
+
+def _report(tally: Tally, ready: "Subscriptions", top: int) -> MatchReport:
+    matches, events = tally.matches, max(tally.events, 1)
+    matched = np.sort(matches[matches > 0])
+    never = np.nonzero(matches == 0)[0]
+    best = np.argsort(-matches, kind="stable")[:top]
+    return MatchReport(
+        events=tally.events,
+        unmatched_events=tally.unmatched,
+        subscriptions=len(ready),
+        matches=int(matches.sum()),
+        never=len(never),
+        never_matched=[ready.ids.of_number(number) for number in never[:top].tolist()],
+        median_share=float(np.median(matched)) / events if len(matched) else 0.0,
+        largest_share=int(matched[-1]) / events if len(matched) else 0.0,
+        most_matched=[
+            Matched(ready.ids.of_number(n), int(matches[n]), int(matches[n]) / events)
+            for n in best.tolist()
+            if matches[n]
+        ],
+        invalid=len(ready.problems),
+        problems=[f"{each.place}: {each.reason}" for each in ready.problems[:_LISTED]],
+        cpu_us_per_event=tally.cpu_ns / 1e3 / events,
+        left_to_python=tally.decided,
+    )
+
+
+# -- the report for people -------------------------------------------------------------------------
+
+
+def _print(report: MatchReport, to: Console) -> None:
+    for problem in report.problems:
+        to.print(f"left out: {problem}", soft_wrap=True)
+    if report.invalid > len(report.problems):
+        to.print(f"left out: {report.invalid - len(report.problems):,} more")
+    if report.missing_attributes:
+        to.print(f"absent everywhere: {_some(report.missing_attributes)}", soft_wrap=True)
+    to.print(
+        f"{counted(report.events, 'event')} × {counted(report.subscriptions, 'subscription')}:"
+        f" {counted(report.matches, 'match', 'matches')}, {_mean(report):,.1f} an event"
+    )
+    to.print(f"events that nobody wants: {report.unmatched_events:,}{_of(report)}")
+    to.print(
+        f"a subscription matches {report.median_share:.3%} of events in the median,"
+        f" {report.largest_share:.3%} at most"
+    )
+    if report.never:
+        listed = _some([str(each) for each in report.never_matched], report.never)
+        to.print(f"never matched: {report.never:,} ({listed})", soft_wrap=True)
+    if report.most_matched:
+        to.print(_table(report.most_matched))
+    to.print(
+        f"{report.wall_s:.1f} s; matching took {report.cpu_us_per_event:.1f} µs of CPU an event;"
+        f" {counted(report.left_to_python, 'decision')} left to Python"
+    )
+    if report.output:
+        to.print(f"written to {report.output}", soft_wrap=True)
+
+
+def _mean(report: MatchReport) -> float:
+    return report.matches / max(report.events, 1)
+
+
+def _of(report: MatchReport) -> str:
+    return f" ({report.unmatched_events / report.events:.1%})" if report.events else ""
+
+
+def _some(names: list[str], total: int | None = None) -> str:
+    left = (len(names) if total is None else total) - len(names[:_LISTED])
+    return ", ".join(names[:_LISTED]) + (f", and {left:,} more" if left else "")
+
+
+def _table(rows: list[Matched]) -> Table:
+    table = Table("subscription", "matches", "share", title="Most matched", title_justify="left")
+    table.columns[0].overflow = "ellipsis"
+    table.columns[0].max_width = 44
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(str(row.subscription), f"{row.matches:,}", f"{row.share:.3%}")
+    return table
