@@ -63,18 +63,24 @@ class StateDirectory:
         os.close(self._lock)
 
 
-def take_lock(path: Path, who: str) -> int:
-    """Hold the directory until the descriptor that is returned is closed."""
+def take_lock(
+    path: Path,
+    who: str,
+    *,
+    taken: str = "",
+    advice: str = "stop that first, or give another directory",
+) -> int:
+    """Hold the directory until the descriptor that is returned is closed.
+
+    `taken` and `advice` are for whoever comes second, with the holder in between."""
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
         os.close(descriptor)
-        raise LocalError(
-            f"the state directory {path} is in use by {holder or 'another process'};"
-            " stop that first, or give another directory"
-        ) from None
+        taken = taken or f"the state directory {path} is in use by"
+        raise LocalError(f"{taken} {holder or 'another process'}; {advice}") from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}, {who}\n".encode(), 0)
     return descriptor

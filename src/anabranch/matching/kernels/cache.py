@@ -13,20 +13,43 @@ change anywhere starts a new one.
 import hashlib
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import numba
+from numba import njit
 
 _HERE = Path(__file__).parent
 
 
 def digest() -> str:
     """A short name for the present state of all kernel sources."""
+    return _digest(_HERE.glob("*.py"))
+
+
+def _digest(sources: Iterable[Path]) -> str:
     state = hashlib.sha256()
-    for source in sorted(_HERE.glob("*.py")):
+    for source in sorted(sources):
         state.update(source.name.encode())
         state.update(source.read_bytes())
     return state.hexdigest()[:16]
+
+
+def kept(prefix: str, sources: Iterable[Path]):
+    """Compiles functions of another package that Python calls and that do without Python, and keeps
+    them: under a digest of these sources, within the directory of the kernels they are made of."""
+    own = _made(cache_directory() / f"{prefix}-{_digest(sources)}")
+
+    def entry_point(function):
+        # numba asks for its cache directory at this moment only.
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(own)
+        try:
+            return njit(cache=True, nogil=True)(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+    return entry_point
 
 
 def cache_directory() -> Path:

@@ -22,7 +22,6 @@ The date is that of the origin's clock, in UTC. It never goes back within a stre
 """
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -36,6 +35,7 @@ from typing import Final
 import msgspec
 
 from anabranch.model.errors import LocalError
+from anabranch.store.directory import take_lock
 from anabranch.store.files import sync_directory, write_whole
 
 FORMAT: Final = 1
@@ -96,7 +96,12 @@ def held(directory: Path, network: str = "") -> Iterator[Identity]:
         commits_directory(directory).mkdir(parents=True, exist_ok=True)
     elif not (directory / _HOME).is_dir():
         identity_of(directory)
-    lock = _locked(directory)
+    lock = take_lock(
+        directory / _HOME,
+        f"on {socket.gethostname()}",
+        taken=f"the archive {directory} is being written by",
+        advice="only one may write: wait for it, or stop it",
+    )
     try:
         if network and not (directory / _HOME / _IDENTITY).exists():
             _establish(directory, network)
@@ -116,23 +121,6 @@ def _establish(directory: Path, network: str) -> None:
         raise LocalError(f"{directory} has commits, but {_IDENTITY} is missing; restore it")
     write_whole(directory / _HOME / _IDENTITY, msgspec.json.encode(Identity(FORMAT, network)))
     sync_directory(directory)
-
-
-def _locked(directory: Path) -> int:
-    path = directory / _HOME / "lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise LocalError(
-            f"the archive {directory} is being written by {holder or 'another process'}; only one"
-            " may: wait for it, or stop it"
-        ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    return descriptor
 
 
 # -- files ---------------------------------------------------------------------------------------

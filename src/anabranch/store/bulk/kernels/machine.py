@@ -5,44 +5,18 @@ beside that of the matching kernels, from which they take some, under a digest o
 a change of any file of the two makes numba compile anew.
 """
 
-import hashlib
 from pathlib import Path
 
-import numba
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from anabranch.matching.kernels.cache import cache_directory
+from anabranch.matching.kernels.cache import kept
 
-_HERE = Path(__file__).parent
-
-
-def _own_directory():
-    """The directory for the machine code of these kernels; it exists when this returns."""
-    state = hashlib.sha256()
-    for source in sorted(_HERE.glob("*.py")):
-        state.update(source.name.encode())
-        state.update(source.read_bytes())
-    own = cache_directory() / f"bulk-{state.hexdigest()[:16]}"
-    own.mkdir(exist_ok=True)
-    return own
-
-
-_CACHE = str(_own_directory())
-
-
-def entry_point(function):
-    """Compile a function that Python calls and that does without Python, and keep it."""
-    # numba asks for its cache directory at this moment only.
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = _CACHE
-    try:
-        return njit(cache=True, nogil=True)(function)
-    finally:
-        numba.config.CACHE_DIR = before
+#: Compiles a function that Python calls, and keeps it.
+entry_point = kept("bulk", Path(__file__).parent.glob("*.py"))
 
 
 @intrinsic
