@@ -58,7 +58,7 @@ def test_seeds_with_sinks_keep_every_promise(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(45))
+@pytest.mark.parametrize("chunk", range(24))
 def test_fresh_seeds_keep_every_promise(chunk: int) -> None:
     first = first_fresh_seed() + chunk * _CHUNK
     for seed in range(first, first + _CHUNK):
