@@ -29,6 +29,8 @@ def spark() -> Iterator[SparkSession]:
             "local[2]",
             name="tests",
             **{"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+            # Tables are small here: planning them anew and compiling code for them does not pay.
+            **{"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false"},
         )
     started.sparkContext.setLogLevel("ERROR")
     yield started
