@@ -24,8 +24,8 @@ from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory
 from anabranch.matching.namebook import NameBook
-from anabranch.matching.patterns import PatternBook
 from anabranch.matching.spelling import Spelling
+from anabranch.matching.text_patterns import TextPatternBook
 from anabranch.model.encoding import Envelope
 from anabranch.model.limits import Limits
 
@@ -39,7 +39,7 @@ class CompiledEngine:
         self.memory = memory or Memory()
         if memory is None:
             make_cluster(self.memory.context, -1, 0, 0)
-        self._book = PatternBook(self.memory)
+        self._book = TextPatternBook(self.memory)
         self._words = np.zeros(256, np.int64)
         self._names = NameBook(self.memory)
         self._ids: Words | None = None

@@ -65,3 +65,11 @@ class UnknownIdError(LocalError, KeyError):
 
 class FilterLimitError(FilterError):
     """A filter that is well formed but larger than the limits allow."""
+
+
+class PatternError(FilterError):
+    """A pattern that is not valid, with the place where that shows."""
+
+
+class PatternLimitError(PatternError):
+    """A pattern that is well formed but larger than the limits allow."""

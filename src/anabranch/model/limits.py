@@ -38,6 +38,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Constraints and residues over all conjunctions of one normal form.
     predicates_max: int = 16_384
 
+    # -- patterns
+    #: Bytes of the text of one pattern, and parts it names.
+    pattern_bytes_max: int = 262_144
+    pattern_parts_max: int = 32
+    #: Levels of the tree of one pattern, and of parentheses open at any place of its text.
+    pattern_depth_max: int = 16
+    #: Events of one match; ways to match, where OR leaves a choice.
+    pattern_match_events_max: int = 128
+    pattern_alternatives_max: int = 64
+    #: Seconds of a window, and of the lateness.
+    pattern_window_s_max: int = 86_400
+    pattern_lateness_s_max: int = 3_600
+    #: Events that one detector keeps, and matches that wait in it to become final.
+    pattern_events_max: int = 100_000
+    pattern_pending_max: int = 100_000
+    #: Events that are tried as a part, for one event that comes.
+    pattern_tries_max: int = 100_000
+
     # -- links and sessions
     #: Bytes of one frame, without its length in front; room for one event at least.
     frame_bytes_max: int = 16 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""The book of patterns: literals that texts begin with, end with, contain or are, for the kernels.
+"""The book of text patterns: literals that texts begin with, end with, contain or are.
 
 `kernels.patterns` finds which of them a text satisfies. Here is kept what it reads: the
 literals one after the other, the table by hash, and for each attribute the (kind, length) pairs
@@ -13,8 +13,8 @@ from anabranch.matching.kernels.patterns import BASE, drop_pattern, put_pattern
 from anabranch.matching.memory import Memory
 
 
-class PatternBook:
-    """Patterns by code, in the arrays of one memory."""
+class TextPatternBook:
+    """Text patterns by code, in the arrays of one memory."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory

@@ -1,0 +1,224 @@
+"""What a pattern means, over a complete history.
+
+This is the definition: every combination of events is tried, and those that satisfy the pattern are
+kept. It is meant to be seen to be right, and is as slow as that implies. No scheme, no index and no
+detector takes part.
+
+1. A match of a part is one event of which its filter is TRUE.
+2. A match of `A AND B` is a match of each; no event stands for two parts, or for one part twice.
+   A match of `A OR B` is a match of one of them.
+3. A match of `A THEN B` is a match of each, where all events of the first are before all events of
+   the second in the order of events. `3 TIMES A` is `A THEN A THEN A`.
+4. A match within a window has its first and its last event at most that far apart.
+5. A join is TRUE of every event of the one part with every event of the other one, a part's joins
+   with itself included. With a part that has no event in the match it says nothing.
+6. `NOT B` between A and C: no event *witnesses* B, strictly between the last of A and the first of
+   C. At the end of a sequence: none after the last of A and at or before the end of the window,
+   which begins with the first event of what stands in the same window. An event witnesses B if B's
+   filter is TRUE of it, and so are B's joins with itself and with the events of the match.
+7. Of the matches that end with the same event, ALL keeps all. FIRST keeps the one with the earliest
+   first event, then the earliest second event, and so on. LAST keeps the one with the latest event
+   before the last, then the latest before that, and so on. Of two with the same events, that with
+   the smaller identity is kept. No event is used up.
+
+The history is complete: nothing comes after it, so every window has passed.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from anabranch.model.language.evaluate import evaluate
+from anabranch.model.language.operations import compare
+from anabranch.model.pattern.match import Contribution, Key, Match, PlacedEvent
+from anabranch.model.pattern.pattern import Pattern
+from anabranch.model.pattern.tree import (
+    Absent,
+    And,
+    Join,
+    Node,
+    Or,
+    Part,
+    Policy,
+    Term,
+    Then,
+    Times,
+    Within,
+)
+
+_ENDLESS = float("inf")
+
+
+class _Absence(NamedTuple):
+    """No event witnesses the part after one event and before another, or up to a time."""
+
+    part: Part
+    after: Key
+    before: Key | None
+    until_ns: float
+
+
+class _Candidate(NamedTuple):
+    """Some events for some parts, and what must not be besides."""
+
+    events: tuple[tuple[str, PlacedEvent], ...]
+    absences: tuple[_Absence, ...] = ()
+
+    @property
+    def keys(self) -> list[Key]:
+        """The places of all events, in order."""
+        return sorted(event.key for _, event in self.events)
+
+
+def reference_matches(
+    pattern: Pattern, history: Iterable[PlacedEvent], pattern_id: str = ""
+) -> list[Match]:
+    """All matches of `pattern` in a history that is complete, in no particular order."""
+    events = list({(event.stream, event.tick): event for event in history}.values())
+    whole = Within(pattern.root, pattern.window_ns)
+    found = {
+        match.identity: match
+        for candidate in _candidates(whole, events)
+        if _joined(candidate, pattern.joins) and _undisturbed(candidate, pattern.joins, events)
+        for match in [_match_of(candidate, pattern_id)]
+    }
+    return _kept(list(found.values()), pattern.policy)
+
+
+# -- structure
+
+
+def _candidates(node: Node, events: list[PlacedEvent]) -> Iterator[_Candidate]:
+    """Rules 1 to 4, and what rule 6 will have to be asked about."""
+    match node:
+        case Part(name, wanted):
+            for event in events:
+                if evaluate(wanted.expression, event.attributes) is True:
+                    yield _Candidate(((name, event),))
+        case Or(items):
+            for item in items:
+                yield from _candidates(item, events)
+        case And(items):
+            for some in product(*(list(_candidates(item, events)) for item in items)):
+                yield from _united(some)
+        case Then(items):
+            yield from _sequences(items, events)
+        case Times(count, item):
+            yield from _sequences((item,) * count, events)
+        case Within(item, window_ns):
+            for candidate in _candidates(item, events):
+                yield from _bounded(candidate, window_ns)
+
+
+def _united(some: tuple[_Candidate, ...]) -> Iterator[_Candidate]:
+    """All as one, if no event is in two of them."""
+    events = tuple(event for each in some for event in each.events)
+    if len({event.key for _, event in events}) == len(events):
+        yield _Candidate(events, tuple(absence for each in some for absence in each.absences))
+
+
+def _sequences(items: tuple[Node | Absent, ...], events: list[PlacedEvent]) -> Iterator[_Candidate]:
+    present = [list(_candidates(item, events)) for item in items if not isinstance(item, Absent)]
+    for some in product(*present):
+        if all(one.keys[-1] < next_one.keys[0] for one, next_one in pairwise(some)):
+            for candidate in _united(some):
+                yield candidate._replace(
+                    absences=candidate.absences + tuple(_absences(items, some))
+                )
+
+
+def _absences(items: tuple[Node | Absent, ...], some: tuple[_Candidate, ...]) -> Iterator[_Absence]:
+    """The absences of a sequence; `some` are the matches of its other items."""
+    place = 0
+    for item in items:
+        if isinstance(item, Absent):
+            before = some[place].keys[0] if place < len(some) else None
+            yield _Absence(item.part, some[place - 1].keys[-1], before, _ENDLESS)
+        else:
+            place += 1
+
+
+def _bounded(candidate: _Candidate, window_ns: int) -> Iterator[_Candidate]:
+    """The candidate, if it is within the window; absences that are open end with it."""
+    first_ns, last_ns = candidate.keys[0][0], candidate.keys[-1][0]
+    if last_ns - first_ns <= window_ns:
+        yield candidate._replace(
+            absences=tuple(
+                absence._replace(until_ns=first_ns + window_ns)
+                if absence.before is None and absence.until_ns == _ENDLESS
+                else absence
+                for absence in candidate.absences
+            )
+        )
+
+
+# -- joins and absences
+
+
+def _joined(candidate: _Candidate, joins: tuple[Join, ...]) -> bool:
+    """Rule 5."""
+    return all(
+        _equal(one, join.left, other, join.right)
+        for join in joins
+        for one_part, one in candidate.events
+        for other_part, other in candidate.events
+        if (one_part, other_part) == (join.left.part, join.right.part)
+    )
+
+
+def _equal(one: PlacedEvent, left: Term, other: PlacedEvent, right: Term) -> bool:
+    values = one.attributes.get(left.attribute), other.attributes.get(right.attribute)
+    return compare("=", *values) is True
+
+
+def _undisturbed(candidate: _Candidate, joins: tuple[Join, ...], events: list[PlacedEvent]) -> bool:
+    """Rule 6."""
+    return not any(
+        _lies_in(absence, event) and _witnesses(event, absence.part, candidate, joins)
+        for absence in candidate.absences
+        for event in events
+    )
+
+
+def _lies_in(absence: _Absence, event: PlacedEvent) -> bool:
+    is_before = absence.before is None or event.key < absence.before
+    return absence.after < event.key and is_before and event.time_ns <= absence.until_ns
+
+
+def _witnesses(
+    event: PlacedEvent, part: Part, candidate: _Candidate, joins: tuple[Join, ...]
+) -> bool:
+    if evaluate(part.filter.expression, event.attributes) is not True:
+        return False
+    own = [join for join in joins if part.name in (join.left.part, join.right.part)]
+    return _joined(_Candidate(((part.name, event), *candidate.events)), tuple(own))
+
+
+# -- policies
+
+
+def _match_of(candidate: _Candidate, pattern_id: str) -> Match:
+    ordered = sorted(candidate.events, key=lambda pair: pair[1].key)
+    return Match(pattern_id, tuple(Contribution(part, event) for part, event in ordered))
+
+
+def _kept(matches: list[Match], policy: Policy) -> list[Match]:
+    """Rule 7."""
+    if policy == "ALL":
+        return matches
+    groups: dict[Key, list[Match]] = {}
+    for match in matches:
+        groups.setdefault(match.last.key, []).append(match)
+    return [_chosen(group, policy) for group in groups.values()]
+
+
+def _chosen(group: list[Match], policy: Policy) -> Match:
+    if policy == "FIRST":
+        wanted = min(_keys(match) for match in group)
+    else:
+        wanted = max(_keys(match)[::-1] for match in group)[::-1]
+    return min((match for match in group if _keys(match) == wanted), key=lambda m: m.identity)
+
+
+def _keys(match: Match) -> list[Key]:
+    return [each.event.key for each in match.contributions]

@@ -1,0 +1,118 @@
+"""Equality joins as keys: which events can stand in one match, found by looking them up.
+
+`a.symbol = b.symbol AND b.symbol = c.name` makes one *class* of three terms, whose values are equal
+in every match that has all three parts. So an event is kept under its values (*keys*), and what
+belongs to it is looked up instead of searched. Rules:
+
+1. A key stands for exactly the values that compare as equal: integers and floats by value, a truth
+   never with a number. An absent attribute and NaN equal nothing, and have no key (None).
+2. Classes belong to an alternative: a join with a part that the alternative has no slot of says
+   nothing there, and does not tie others together.
+3. An absent part makes no class. Its joins (`Links`) are asked when an event might witness it.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from anabranch.core.patterns.alternatives import Absence, Alternative
+from anabranch.model.pattern.tree import Join, PatternTree
+from anabranch.model.values import Value
+
+#: What a value is looked up by. A truth is put in a tuple, since Python takes it for a number.
+KeyValue = str | int | float | tuple[bool]
+#: The keys of one event, one for each attribute that some join names.
+Keys = tuple[KeyValue | None, ...]
+#: A part and the number of an attribute.
+TermNumber = tuple[int, int]
+
+
+def key_of(value: Value | None) -> KeyValue | None:
+    """The key of a value; None if it equals nothing."""
+    if isinstance(value, bool):
+        return (value,)
+    return value if value == value else None
+
+
+#: Mistakes with keys, by the names that switch them on; "" is none.
+PLANTED_KEYS: Final[dict[str, Callable[[Value | None], KeyValue | None]]] = {
+    "": key_of,
+    "kinds-join": lambda value: value,
+    "absent-joins": lambda value: "" if value is None else key_of(value),
+}
+
+
+def join_attributes(pattern: PatternTree) -> tuple[str, ...]:
+    """The attributes that joins name, each once."""
+    return tuple(
+        dict.fromkeys(term.attribute for join in pattern.joins for term in (join.left, join.right))
+    )
+
+
+class JoinTerms(NamedTuple):
+    """The joins of a pattern, parts and attributes as numbers."""
+
+    pairs: tuple[tuple[TermNumber, TermNumber], ...]
+
+    @classmethod
+    def of(cls, pattern: PatternTree) -> "JoinTerms":
+        """The joins of `pattern`."""
+        parts = {part.name: number for number, part in enumerate(pattern.parts)}
+        attributes = {name: number for number, name in enumerate(join_attributes(pattern))}
+
+        def numbered(join: Join) -> tuple[TermNumber, TermNumber]:
+            left, right = join.left, join.right
+            return (
+                (parts[left.part], attributes[left.attribute]),
+                (parts[right.part], attributes[right.attribute]),
+            )
+
+        return cls(tuple(numbered(join) for join in pattern.joins))
+
+
+def classes_of(
+    terms: JoinTerms, alternative: Alternative
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Slot → (class, attribute) of each of its terms."""
+    present = set(alternative.parts)
+    leader: dict[TermNumber, TermNumber] = {}
+
+    def find(term: TermNumber) -> TermNumber:
+        while leader.setdefault(term, term) != term:
+            term = leader[term]
+        return term
+
+    for left, right in terms.pairs:
+        if left[0] in present and right[0] in present:
+            leader[find(left)] = find(right)
+    numbers = {top: number for number, top in enumerate(dict.fromkeys(map(find, leader)))}
+    return tuple(
+        tuple((numbers[find(term)], term[1]) for term in leader if term[0] == part)
+        for part in alternative.parts
+    )
+
+
+class Links(NamedTuple):
+    """How an event of an absent part is tied to a match."""
+
+    #: Its attribute, and the slot and attribute whose key it has to have.
+    outer: tuple[tuple[int, int, int], ...]
+    #: Attributes of its own that have to be equal.
+    inner: tuple[tuple[int, int], ...]
+
+
+def links_of(terms: JoinTerms, alternative: Alternative, absence: Absence) -> Links:
+    """The joins of an absent part with an alternative, and with itself."""
+    outer: list[tuple[int, int, int]] = []
+    inner: list[tuple[int, int]] = []
+    for left, right in terms.pairs:
+        if left[0] == right[0] == absence.part:
+            inner.append((left[1], right[1]))
+            continue
+        for (part, attribute), (other, other_attribute) in ((left, right), (right, left)):
+            if part == absence.part:
+                outer.extend(
+                    (attribute, slot, other_attribute)
+                    for slot, of_part in enumerate(alternative.parts)
+                    if of_part == other
+                )
+    return Links(tuple(outer), tuple(inner))

@@ -1,0 +1,128 @@
+"""Pattern text to tokens, one at a time.
+
+Like the scanner of filters this one keeps no state: a function reads the token at a position and
+says where it ends. The text between braces is a filter and is read by the scanner of filters, so a
+brace inside of its strings or bracketed names ends nothing.
+
+Rules:
+
+1. White space is that of filters, and separates only.
+2. Reserved words are case-insensitive in ASCII. Other words are names of parts, and case-sensitive.
+3. A number ends where its digits end: `5s` is `5 s`.
+4. An attribute in a join is spelled as in filters: `a.symbol`, `a.quote.price`, `a.[two words]`.
+"""
+
+import re
+from itertools import product
+from typing import Final, Literal
+
+import msgspec
+
+from anabranch.model.errors import FilterError, PatternError
+from anabranch.model.language.literals import excerpt_of, quoted_name_of
+from anabranch.model.language.scanner import SPACE, scan
+
+Kind = Literal["name", "keyword", "number", "symbol", "end"]
+
+_WORDS: Final = [
+    "AND", "OR", "THEN", "NOT", "TIMES", "WHERE", "WITHIN", "LATENESS", "ALL", "FIRST", "LAST",
+]  # fmt: skip
+#: Every spelling of every reserved word, and the word.
+RESERVED: Final[dict[str, str]] = {
+    "".join(letters): word
+    for word in _WORDS
+    for letters in product(*((letter, letter.lower()) for letter in word))
+}
+
+#: What a part may be called, if it is no reserved word.
+NAME: Final = re.compile(r"[^\W\d]\w*")
+
+_TOKEN: Final = re.compile(
+    r"""[ \t\n\r\f]*+(?:
+      (?P<name>[^\W\d]\w*+)
+    | (?P<number>[0-9]++(?:\.[0-9]++)?)
+    | (?P<symbol>[(){}:.=])
+    )""",
+    re.VERBOSE,
+)
+
+
+class Token(msgspec.Struct, frozen=True, gc=False):
+    """One token: its kind, its spelling (a keyword in capitals), and where it is."""
+
+    kind: Kind
+    spelling: str
+    start: int
+    end: int
+
+
+def scan_token(text: str, position: int) -> Token:
+    """The first token of `text` at or after `position`."""
+    match = _TOKEN.match(text, position)
+    if match is None:
+        return _scan_end(text, position)
+    kind: Kind = match.lastgroup  # type: ignore[assignment]  # the groups are named after the kinds
+    start, end = match.span(kind)
+    spelling = text[start:end]
+    if kind == "name" and spelling in RESERVED:
+        return Token("keyword", RESERVED[spelling], start, end)
+    return Token(kind, spelling, start, end)
+
+
+def filter_end(text: str, opening: int) -> int:
+    """Where the brace stands that closes the one at `opening`."""
+    position = opening + 1
+    while True:
+        start = _after_space(text, position)
+        if start >= len(text):
+            raise PatternError(
+                "a filter that is never closed", text=text, position=opening, expected="a closing }"
+            )
+        if text[start] == "}":
+            return start
+        try:
+            position = scan(text, start).end
+        except FilterError as error:
+            raise in_pattern(error, text, 0) from None
+
+
+def scan_attribute(text: str, position: int) -> tuple[str, int]:
+    """The attribute name at `position`, and where it ends."""
+    try:
+        token = scan(text, position)
+    except FilterError as error:
+        raise in_pattern(error, text, 0) from None
+    name = quoted_name_of(token.spelling) if token.kind == "quoted" else token.spelling
+    if token.kind not in ("name", "quoted") or not name:
+        raise PatternError(
+            f"unexpected {excerpt_of(token.spelling)}" if token.spelling else "unexpected end",
+            text=text,
+            position=token.start,
+            expected="the name of an attribute, in [ ] if it is a reserved word",
+        )
+    return name, token.end
+
+
+def in_pattern(error: FilterError, text: str, offset: int) -> PatternError:
+    """The error of a filter that stands at `offset` of the pattern `text`."""
+    position = error.position + offset if error.position >= 0 else offset
+    return PatternError(error.message, text=text, position=position, expected=error.expected)
+
+
+def _after_space(text: str, position: int) -> int:
+    space = SPACE.match(text, position)
+    return space.end() if space else position
+
+
+def _scan_end(text: str, position: int) -> Token:
+    start = _after_space(text, position)
+    if start == len(text):
+        return Token("end", "", start, start)
+    character = text[start]
+    expected = {"&": "AND", "|": "OR", "[": "a filter in braces, such as {price > 20}"}
+    raise PatternError(
+        f"unexpected character {character!r}",
+        text=text,
+        position=start,
+        expected=expected.get(character, ""),
+    )
