@@ -30,7 +30,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.encoding import decode_event
 from anabranch.model.event import Event
-from anabranch.model.frames import Datum
+from anabranch.model.frame_parts import Datum
 
 OPTIONS = SessionOptions(in_flight_max=3, frame_events_max=2, resend_after_s=5.0)
 TICKS = 12

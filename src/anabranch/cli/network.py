@@ -7,11 +7,12 @@ from typing import Annotated, Literal, get_args
 import typer
 from rich.table import Table
 
-from anabranch.cli import network_changes
+from anabranch.cli import mesh_view, network_changes
 from anabranch.cli.errors import CommandError
 from anabranch.cli.network_view import address, drawing, state_text, summary
 from anabranch.cli.output import console, print_json
 from anabranch.config.addresses import PORT_NAMES
+from anabranch.config.mesh_shape import MeshShape
 from anabranch.config.network_file import NetworkFile, load
 from anabranch.config.survey import Survey, survey
 
@@ -23,7 +24,7 @@ app = typer.Typer(
 )
 network_changes.register(app)
 
-ShapeName = Literal["single", "pair", "star", "chain", "redundant", "wide"]
+ShapeName = Literal["single", "pair", "star", "chain", "redundant", "wide", "mesh", "braided"]
 SHAPES: tuple[ShapeName, ...] = get_args(ShapeName)
 FilePath = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
@@ -36,7 +37,8 @@ def check(
 ) -> None:
     """Check a network file, explain the shape of its network and draw it.
 
-    Says where brokers listen, how far events travel, and whose death would cut off whom.
+    Says where brokers listen, how far events travel, and whose loss would cut off whom. Of a mesh,
+    which cannot be drawn, it lists who has links to whom.
     """
     loaded = load(file)
     seen = survey(loaded.network)
@@ -44,10 +46,11 @@ def check(
         print_json(document(loaded, seen))
         return
     out = console()
-    for line in summary(loaded, seen):
+    is_mesh = isinstance(loaded.shape, MeshShape)
+    for line in mesh_view.summary(loaded, seen) if is_mesh else summary(loaded, seen):
         out.print(line, soft_wrap=True)
     out.print()
-    for line in drawing(loaded.network):
+    for line in mesh_view.neighbours(loaded.network) if is_mesh else drawing(loaded.network):
         out.print(line, soft_wrap=True)
     out.print()
     out.print(_addresses(loaded))
@@ -63,7 +66,8 @@ def new(
 ) -> None:
     """Write a commented example of a network file.
 
-    SHAPE is single, pair, star, chain, redundant (sites of two and three relays) or wide.
+    SHAPE is single, pair, star, chain, redundant (sites of two and three relays), wide,
+    mesh or braided (a mesh of ten).
     """
     text = example(shape)
     if out is None:
@@ -126,6 +130,7 @@ def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
             name: {
                 "role": "edge" if name in seen.edges else "relay",
                 "sites": network.sites_of(name),
+                "links": network.links_of(name),
                 "host": broker.host,
                 "ports": {port: broker.port(port) for port in PORT_NAMES},
                 "state": str(broker.state),
@@ -141,6 +146,7 @@ def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
         "links": seen.links,
         "longest_path": {"hops": seen.hops, "brokers": seen.longest_path},
         "cuts": seen.cuts,
+        "link_cuts": [{"link": link, "parts": parts} for link, parts in seen.link_cuts.items()],
         "idle_sites": seen.idle_sites,
     }
 

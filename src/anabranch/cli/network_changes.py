@@ -21,6 +21,7 @@ from anabranch.local.home import home_of
 
 FilePath = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Broker = Annotated[str, typer.Argument(metavar="BROKER", show_default=False)]
 Host = Annotated[str, typer.Option("--host", help="What others dial.")]
 Port = typer.Option(min=0, max=65_535, help="A port; 0: chosen by `anabranch up`.")
 PortNumber = Annotated[int, Port]
@@ -34,6 +35,8 @@ def register(app: typer.Typer) -> None:
     app.command("add-site")(add_site)
     app.command("remove-broker")(remove_broker)
     app.command("remove-site")(remove_site)
+    app.command("add-link")(add_link)
+    app.command("remove-link")(remove_link)
     app.command("apply")(apply)
 
 
@@ -48,6 +51,11 @@ def add_broker(
         str | None,
         typer.Option("--below", help="An edge: below this site, or this broker of a tree."),
     ] = None,
+    link_to: Annotated[
+        list[str] | None,
+        typer.Option("--link-to", help="In a mesh: a broker that it has a link to; repeat it."),
+    ] = None,
+    relay: Annotated[bool, typer.Option("--relay", help="In a mesh: without clients.")] = False,
     host: Host = LOOPBACK,
     clients: PortNumber = 0,
     links: PortNumber = 0,
@@ -60,9 +68,16 @@ def add_broker(
     The file is written anew, without its comments; the one before stays beside it.
     """
     at = At(host=host, clients=clients, links=links, observe=observe, listen=listen, state=state)
-    if (site is None) == (below is None):
-        raise CommandError("say where it is: --site SITE for a relay, or --below SITE for an edge")
-    if site is not None:
+    if [site is None, below is None, not link_to].count(False) != 1:
+        raise CommandError(
+            "say where it is: --site SITE for a relay, --below SITE for an edge, or in a mesh"
+            " --link-to BROKER"
+        )
+    if relay and not link_to:
+        raise CommandError("--relay goes with --link-to; in a site, every broker is a relay")
+    if link_to:
+        _write(editing.add_linked(load(file), name, link_to, at, is_relay=relay))
+    elif site is not None:
         _write(editing.add_relay(load(file), name, site, at))
     elif below is not None:
         _write(editing.add_edge(load(file), name, below, at))
@@ -91,6 +106,19 @@ def remove_broker(file: FilePath, name: Name) -> None:
 def remove_site(file: FilePath, name: Name) -> None:
     """Write the next revision of a network file, without a site and its brokers."""
     _write(editing.remove_site(load(file), name))
+
+
+def add_link(file: FilePath, one: Broker, other: Broker) -> None:
+    """Write the next revision of a network file, with another link of its mesh."""
+    _write(editing.add_link(load(file), one, other))
+
+
+def remove_link(file: FilePath, one: Broker, other: Broker) -> None:
+    """Write the next revision of a network file, without a link of its mesh.
+
+    A link without which the network would be cut in two is not removed.
+    """
+    _write(editing.remove_link(load(file), one, other))
 
 
 def _write(file: NetworkFile) -> None:

@@ -1,7 +1,7 @@
 """A network as text: its tree of sites drawn with lines, and what its shape means in words.
 
 The tree hangs from its middle site. A client site whose broker is also in the site above it is no
-line of its own; the site above says that clients attach there.
+line of its own; the site above says that clients attach there. `mesh_view` is for what is no tree.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,17 +60,14 @@ def _label(network: Network, site: str) -> str:
 def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
     """What the network is, and what its shape means."""
     network = file.network
-    yield f"network {file.name}, revision {file.revision}, {file.routing} routing"
-    relays = f"; {_count(len(survey.relays), 'relay')}" if survey.relays else ""
-    edges = f"{_count(len(survey.edges), 'edge')} with clients"
-    yield f"{_count(len(network.brokers), 'broker')}: {edges}{relays}"
-    links = _count(len(survey.links), "link")
+    yield from heading(file, survey)
+    links = counted(len(survey.links), "link")
     # A tree of brokers has sites that nobody wrote.
     long_form = isinstance(file.shape, SitesShape)
-    yield f"{_count(len(network.sites), 'site')}, {links}" if long_form else links
+    yield f"{counted(len(network.sites), 'site')}, {links}" if long_form else links
     if survey.hops:
-        yield f"longest path: {_count(survey.hops, 'hop')}: {' – '.join(survey.longest_path)}"
-    yield _protection(file)
+        yield f"longest path: {counted(survey.hops, 'hop')}: {' – '.join(survey.longest_path)}"
+    yield protection(file)
     yield from _deaths(survey)
     for site in survey.idle_sites:
         yield (
@@ -79,7 +76,16 @@ def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
         )
 
 
-def _protection(file: NetworkFile) -> str:
+def heading(file: NetworkFile, survey: Survey) -> Iterator[str]:
+    """What the network is called, and how many brokers it has."""
+    yield f"network {file.name}, revision {file.revision}, {file.routing} routing"
+    relays = f"; {counted(len(survey.relays), 'relay')}" if survey.relays else ""
+    edges = f"{counted(len(survey.edges), 'edge')} with clients"
+    yield f"{counted(len(file.network.brokers), 'broker')}: {edges}{relays}"
+
+
+def protection(file: NetworkFile) -> str:
+    """Who could listen to its connections."""
     if file.tls is not None:
         return "connections: TLS 1.3, brokers by certificate"
     if all(broker.is_local for broker in file.brokers.values()):
@@ -91,21 +97,23 @@ def _deaths(survey: Survey) -> Iterator[str]:
     yield "if one broker dies:"
     safe = [relay for relay in survey.relays if relay not in survey.cuts]
     if safe:
-        yield f"  {_names(safe)}: nobody is cut off"
+        yield f"  {named(safe)}: nobody is cut off"
     for broker, parts in survey.cuts.items():
-        yield f"  {broker}: cut off from each other: {' | '.join(map(_names, parts))}"
+        yield f"  {broker}: cut off from each other: {' | '.join(map(named, parts))}"
     if len(survey.edges) > 1:
         yield "  an edge: its clients roam to another edge, if they know one"
     else:
-        yield f"  {_names(survey.edges)}: its clients wait until it is back"
+        yield f"  {named(survey.edges)}: its clients wait until it is back"
 
 
-def _names(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
     shown = " ".join(names[:12])
     return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"
 
 
-def _count(number: int, word: str) -> str:
+def counted(number: int, word: str) -> str:
+    """So many of something."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 

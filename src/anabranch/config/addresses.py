@@ -94,19 +94,22 @@ def read_brokers(root: Table, network: Network) -> dict[str, BrokerSettings]:
             mention(root, name),
             f"unknown broker {name!r}: there is no [brokers.{name}]; {nearest(name, tables)}",
         )
-    settings = {n: _read_broker(table.table(n), n, network) for n in network.brokers}
+    here = "remove it from mesh.relays" if root.has("mesh") else "add [sites.{name}]"
+    settings = {
+        n: _read_broker(table.table(n), n, network, here.format(name=n)) for n in network.brokers
+    }
     check_distinct(settings.values(), table)
     return settings
 
 
-def _read_broker(table: Table, name: str, network: Network) -> BrokerSettings:
+def _read_broker(table: Table, name: str, network: Network, advice: str) -> BrokerSettings:
     table.only(_KEYS)
     needed = ports_needed(network, name)
     if table.has("clients") and "clients" not in needed:
         raise table.error(
             "clients",
             f"broker {name!r} has no client site, so clients cannot attach to it; remove this port,"
-            f" or add [sites.{name}]",
+            f" or {advice}",
         )
     if table.has("links") and "links" not in needed:
         raise table.error("links", f"broker {name!r} is alone and has no links; remove this port")

@@ -1,4 +1,4 @@
-"""Networks that differ from another one by a broker or a site, as the next revision of its file.
+"""Networks that differ from another one by a broker, a site or a link, as the file's next revision.
 
     file = add_relay(load(path), "r3", site="core", at=At(host="10.0.0.7", links=4101))
     rewrite(file)
@@ -8,7 +8,8 @@ Every function takes a network file and returns another one, with the next revis
 1. What comes out is right in itself: it has passed all that `load` looks at.
 2. An edge that goes is remembered in `left`: other brokers know what its stream was, so no broker
    may have its name again.
-3. `rewrite` replaces the file in one step and keeps the one before beside it, with its revision
+3. A mesh stays whole: what would cut it in two is refused, with the names of those cut off.
+4. `rewrite` replaces the file in one step and keeps the one before beside it, with its revision
    behind the name. The text is written anew: comments are in the old file only.
 """
 
@@ -19,9 +20,11 @@ from pathlib import Path
 import msgspec
 
 from anabranch.config.addresses import LOOPBACK, BrokerSettings
+from anabranch.config.cutting import near_over, ordered, parts_without
 from anabranch.config.errors import ConfigError
+from anabranch.config.mesh_shape import MeshShape
 from anabranch.config.network_file import NetworkFile, loads
-from anabranch.config.reading import nearest
+from anabranch.config.reading import listed, nearest
 from anabranch.config.shape import Shape, Site, SitesShape, TreeShape
 from anabranch.config.writing import dump, save
 from anabranch.model.errors import LocalError
@@ -40,7 +43,7 @@ class At(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_relay(file: NetworkFile, name: str, site: str, at: At) -> NetworkFile:
     """A further broker in a site that is there."""
-    shape = _sites(file, "add the broker below another one instead")
+    shape = _sites(file, "add the broker below another one, or with links to others, instead")
     found = _site(file, shape, site)
     if site in file.network.edges:
         raise _error(file, f"{site!r} is the client site of one broker; take another site")
@@ -49,12 +52,14 @@ def add_relay(file: NetworkFile, name: str, site: str, at: At) -> NetworkFile:
 
 
 def add_edge(file: NetworkFile, name: str, below: str, at: At) -> NetworkFile:
-    """A broker that serves clients, below a site or, in a tree of brokers, below a broker."""
+    """A broker that serves clients, below a site or, in a tree of brokers, below a broker.
+
+    In a mesh there is no below; `add_linked` is for that."""
     if isinstance(file.shape, TreeShape):
         file.broker(below)
         tree = file.shape.below
         return _next(file, TreeShape(tree | {below: (*tree.get(below, ()), name)}), [name], at)
-    shape = _sites(file, "")
+    shape = _sites(file, "say which brokers it has links to: --link-to BROKER")
     _site(file, shape, below)
     return _next(file, SitesShape(shape | {name: Site((name,), (below,))}), [name], at)
 
@@ -76,6 +81,8 @@ def remove_broker(file: NetworkFile, name: str) -> NetworkFile:
     file.broker(name)
     if isinstance(file.shape, TreeShape):
         return _next(file, _tree_without(file, file.shape.below, name))
+    if isinstance(file.shape, MeshShape):
+        return _next(file, _mesh_without(file, file.shape, name))
     shape = dict(_sites(file, ""))
     for site, found in _sites(file, "").items():
         if found.brokers == (name,) and site != name:
@@ -92,6 +99,60 @@ def remove_site(file: NetworkFile, site: str) -> NetworkFile:
     return _next(file, _sites_without(shape, site))
 
 
+# -- meshes ---------------------------------------------------------------------------------------
+
+
+def add_linked(
+    file: NetworkFile, name: str, others: Iterable[str], at: At, *, is_relay: bool = False
+) -> NetworkFile:
+    """A broker of a mesh with links to brokers that are there."""
+    shape = _mesh(file, "add the broker below another one, or to a site")
+    ends = list(others)
+    if not ends:
+        raise _error(file, f"{name!r} needs a link to a broker that is there")
+    for number, other in enumerate(ends):
+        file.broker(other)
+        if other in ends[:number]:
+            raise _error(file, f"{other!r} is named twice; there is one link to a broker")
+    links = (*shape.links, *((name, other) for other in ends))
+    relays = (*shape.relays, name) if is_relay else shape.relays
+    return _next(file, MeshShape(links, relays), [name], at)
+
+
+def add_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
+    """A mesh with another link between two of its brokers."""
+    shape = _mesh(file, "a link more would close a cycle; write it as [mesh] to have one")
+    for name in (one, other):
+        file.broker(name)
+    if one == other:
+        raise _error(file, f"{one!r} cannot have a link to itself; name two brokers")
+    if _link(shape, one, other):
+        raise _error(file, f"there is a link between {one!r} and {other!r} already")
+    return _next(file, MeshShape((*shape.links, (one, other)), shape.relays))
+
+
+def remove_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
+    """A mesh without a link, of which the rest still holds together."""
+    shape = _mesh(file, "every link holds it together; remove brokers instead")
+    for name in (one, other):
+        file.broker(name)
+    gone = _link(shape, one, other)
+    if gone is None:
+        there = file.network.links_of(one)
+        raise _error(
+            file, f"there is no link between {one!r} and {other!r}; {one!r} has {listed(there)}"
+        )
+    parts = parts_without(near_over(shape.links), link=gone)
+    if len(parts) > 1:
+        raise _error(
+            file,
+            f"without the link between {one!r} and {other!r} the network would be cut in two:"
+            f" {listed(parts[1])} would be cut off from {listed(parts[0])}; add another link first",
+        )
+    kept = tuple(link for link in shape.links if link != gone)
+    return _next(file, MeshShape(kept, shape.relays))
+
+
 def rewrite(file: NetworkFile) -> Path:
     """Write a network in place of the one that its file has; where that one is now."""
     path = file.path
@@ -106,9 +167,10 @@ def rewrite(file: NetworkFile) -> Path:
 
 
 def _sites(file: NetworkFile, advice: str) -> dict[str, Site]:
-    if isinstance(file.shape, TreeShape):
-        raise _error(file, f"this network is a tree of brokers and has no sites; {advice}")
-    return file.shape.sites
+    if isinstance(file.shape, SitesShape):
+        return file.shape.sites
+    what = "a mesh" if isinstance(file.shape, MeshShape) else "a tree of brokers"
+    raise _error(file, f"this network is {what} and has no sites; {advice}")
 
 
 def _site(file: NetworkFile, sites: dict[str, Site], name: str) -> Site:
@@ -139,6 +201,32 @@ def _tree_without(file: NetworkFile, below: dict[str, tuple[str, ...]], name: st
     for child in children:
         kept.setdefault(child, ())
     return TreeShape({b: others for b, others in kept.items() if others} or dict.fromkeys(kept, ()))
+
+
+def _mesh(file: NetworkFile, advice: str) -> MeshShape:
+    if not isinstance(file.shape, MeshShape):
+        raise _error(file, f"this network is a tree and no mesh; {advice}")
+    return file.shape
+
+
+def _link(shape: MeshShape, one: str, other: str) -> tuple[str, str] | None:
+    """The link between two brokers, as it is written."""
+    return next((link for link in shape.links if ordered(*link) == ordered(one, other)), None)
+
+
+def _mesh_without(file: NetworkFile, shape: MeshShape, name: str) -> MeshShape:
+    parts = parts_without(near_over(shape.links), broker=name)
+    if len(parts) > 1:
+        apart = " | ".join(map(listed, parts))
+        raise _error(
+            file, f"without {name!r} these would be apart: {apart}; add links between them first"
+        )
+    links = tuple(link for link in shape.links if name not in link)
+    if not links:
+        raise _error(
+            file, f"without {name!r} there is no link, and one broker is no mesh; use [tree] for it"
+        )
+    return MeshShape(links, tuple(relay for relay in shape.relays if relay != name))
 
 
 def _next(

@@ -35,14 +35,14 @@ from anabranch.config.choices import read_limits, read_options
 from anabranch.config.errors import ConfigError
 from anabranch.config.names import name_problem
 from anabranch.config.reading import Source, Table, nearest, parse, read
-from anabranch.config.shape import Shape, read_shape
+from anabranch.config.shape import Shape, default_routing, read_shape
 from anabranch.config.tls import BROKER, TlsFiles
 from anabranch.core.broker import BrokerConfig, RoutingName
 from anabranch.core.options import Options
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
-_TABLES = ("network", "tree", "sites", "brokers", "limits", "options", "tls")
+_TABLES = ("network", "tree", "sites", "mesh", "brokers", "limits", "options", "tls")
 _TLS_PATHS = ("ca", "certificate", "key")
 
 
@@ -131,8 +131,9 @@ def _network_file(root: Table) -> NetworkFile:
     if problem := name_problem(name):
         raise head.error("name", problem)
     revision = head.integer("revision", 1, 1)
-    routing = cast("RoutingName", head.choice("routing", get_args(RoutingName), "tree"))
-    shape, network = read_shape(root)
+    word = head.choice("routing", get_args(RoutingName), default_routing(root))
+    routing = cast("RoutingName", word)
+    shape, network = read_shape(root, routing)
     left = _read_left(head, network)
     brokers = read_brokers(root, network)
     tls, plaintext = _read_tls(root.table("tls"))

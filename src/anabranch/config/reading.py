@@ -95,7 +95,7 @@ class Table:
         words = list(choices)
         value = self.text(key, default)
         if value not in words:
-            raise self.error(key, f"{clipped(value)} is none of {_listed(words)}; choose one")
+            raise self.error(key, f"{clipped(value)} is none of {listed(words)}; choose one")
         return value
 
     def truth(self, key: str, default: bool) -> bool:
@@ -134,6 +134,23 @@ class Table:
             if not isinstance(each, str):
                 raise self.error((key, number), f"{_kind(each)}; write a name in quotes")
         return [each for each in value if isinstance(each, str)]
+
+    def pairs(self, key: str) -> list[tuple[str, str]]:
+        """An array of pairs of texts; absent is empty."""
+        value = self.values.get(key, [])
+        if not isinstance(value, list):
+            raise self._unfit(key, 'an array of pairs, such as [["a", "b"]]')
+        return [self._pair((key, number), each) for number, each in enumerate(value)]
+
+    def _pair(self, key: KeyPath, value: object) -> tuple[str, str]:
+        if not isinstance(value, list):
+            raise self.error(key, f'{_kind(value)}; write two names, such as ["a", "b"]')
+        for number, each in enumerate(value):
+            if not isinstance(each, str):
+                raise self.error((*key, number), f"{_kind(each)}; write a name in quotes")
+        if len(value) != 2:
+            raise self.error(key, f'there are {len(value)} names here; write two: ["a", "b"]')
+        return value[0], value[1]
 
     def file(self, key: str, default: str | None = None) -> Path:
         """The path of a file or directory; a relative one begins where this file is."""
@@ -196,7 +213,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """What may have been meant: the nearest known name, or all of them."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"there is {_listed(names)}"
+    return f"did you mean {close[0]!r}?" if close else f"there is {listed(names)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as text, but not hundreds of them."""
+    known = list(names)
+    more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
+    return (", ".join(known[:_LISTED_MAX]) or "none") + more
 
 
 def _no_toml(text: str, path: Path, message: str) -> ConfigError:
@@ -217,9 +241,3 @@ def _kind(value: object) -> str:
 def _number(value: float) -> str:
     # An integer may have more digits than anybody would print.
     return f"{value}" if not abs(value) > 10**30 else "this number"
-
-
-def _listed(names: Iterable[str]) -> str:
-    known = list(names)
-    more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
-    return (", ".join(known[:_LISTED_MAX]) or "none") + more

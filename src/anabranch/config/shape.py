@@ -1,12 +1,13 @@
-"""The shape of a network as a file states it: a tree of brokers, or sites and their joins.
+"""The shape of a network as a file states it: a tree of brokers, sites and their joins, or a graph.
 
-    [tree]                      [sites.core]
-    a = ["b", "c"]              brokers = ["r1", "r2"]
-                                joins = ["west", "east"]
+    [tree]                [sites.core]                 [mesh]
+    a = ["b", "c"]        brokers = ["r1", "r2"]       links = [["a", "b"], ["b", "c"], ["c", "a"]]
+                          joins = ["west", "east"]
 
-The short form is for networks in which every broker serves clients and none is redundant; the long
-form says everything `model.network` can. One of the two, never both. Rules, beside those of
-`model.network`, which all are checked here first because here it is known where they were broken:
+The short form is for trees in which every broker serves clients and none is redundant; the long
+form says everything about trees that `model.network` can; `mesh_shape` reads the third. One of
+them, never two. Rules, beside those of `model.network`, which all are checked here first because
+here it is known where they were broken:
 
 1. A join is written at one of its two sites.
 2. A network has at least one client site; otherwise nobody could attach to it.
@@ -18,14 +19,16 @@ from collections.abc import Mapping
 import msgspec
 
 from anabranch.config.errors import ConfigError
+from anabranch.config.mesh_shape import SITES_MAX, MeshShape, check_no_cycle, read_mesh
 from anabranch.config.names import name_problem, site_name_problem
 from anabranch.config.positions import KeyPath
 from anabranch.config.reading import Table, nearest
+from anabranch.core.broker import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.network import Network, tree_of_brokers
 
-#: Sites of one network. A tree of brokers has two for each broker.
-SITES_MAX = 1_024
+#: The tables that say what shape a network has.
+SHAPES = ("tree", "sites", "mesh")
 
 
 class TreeShape(msgspec.Struct, frozen=True, tag="tree"):
@@ -56,23 +59,45 @@ class SitesShape(msgspec.Struct, frozen=True, tag="sites"):
         return Network(members, [(n, o) for n, site in self.sites.items() for o in site.joins])
 
 
-Shape = TreeShape | SitesShape
+Shape = TreeShape | SitesShape | MeshShape
 
 
-def read_shape(root: Table) -> tuple[Shape, Network]:
+def default_routing(root: Table) -> RoutingName:
+    """The routing of a file that does not say one."""
+    return "mesh" if root.has("mesh") else "tree"
+
+
+def read_shape(root: Table, routing: RoutingName) -> tuple[Shape, Network]:
     """The shape of a file's network, or an error that says where it is none."""
-    if root.has("tree") and root.has("sites"):
-        raise root.error("tree", "there is [sites] too; describe the network in one way only")
-    if not root.has("tree") and not root.has("sites"):
+    given = [name for name in SHAPES if root.has(name)]
+    if len(given) > 1:
         raise root.error(
-            "tree", 'is missing; add [tree] with a line such as a = ["b", "c"], or [sites.NAME]'
+            given[0], f"there is [{given[1]}] too; describe the network in one way only"
         )
-    shape = _read_tree(root.table("tree")) if root.has("tree") else _read_sites(root.table("sites"))
+    if not given:
+        raise root.error(
+            "tree",
+            'is missing; add [tree] with a line such as a = ["b", "c"], or [sites.NAME], or [mesh]',
+        )
+    table = root.table(given[0])
     try:
-        return shape, shape.network()
+        return _read(table, given[0], routing)
     except LocalError as error:
-        key = "tree" if isinstance(shape, TreeShape) else "sites"
-        raise root.error(key, str(error)) from None
+        if isinstance(error, ConfigError):
+            raise
+        raise table.error((), str(error)) from None
+
+
+def _read(table: Table, form: str, routing: RoutingName) -> tuple[Shape, Network]:
+    if form == "mesh":
+        mesh = read_mesh(table)
+        if routing == "mesh":
+            return mesh, mesh.network()
+        check_no_cycle(table, mesh, routing)
+        _check_count(table, 2 * len(mesh.brokers))
+        return mesh, mesh.tree()
+    shape = _read_tree(table) if form == "tree" else _read_sites(table)
+    return shape, shape.network()
 
 
 # -- the short form ------------------------------------------------------------------------------
@@ -256,6 +281,9 @@ def _check_count(table: Table, count: int) -> None:
 
 def mention(root: Table, broker: str) -> KeyPath:
     """Where a broker of the network is named first."""
+    for number, link in enumerate(root.table("mesh").pairs("links")):
+        if broker in link:
+            return ("mesh", "links", number, link.index(broker))
     for key in ("tree", "sites"):
         for name, value in root.table(key).values.items():
             inside = isinstance(value, dict)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from anabranch.config.addresses import LOOPBACK, BrokerSettings
 from anabranch.config.choices import written
+from anabranch.config.mesh_shape import MeshShape
 from anabranch.config.network_file import NetworkFile
 from anabranch.config.positions import quoted_key, quoted_text
 from anabranch.config.shape import Shape, TreeShape
@@ -55,10 +56,24 @@ def _shape(shape: Shape) -> Iterator[str]:
     if isinstance(shape, TreeShape):
         yield from _table("tree", shape.below)
         return
+    if isinstance(shape, MeshShape):
+        yield from _mesh(shape)
+        return
     for name, site in shape.sites.items():
         yield from _table(
             f"sites.{quoted_key(name)}", {"brokers": site.brokers, "joins": site.joins}
         )
+
+
+def _mesh(shape: MeshShape) -> Iterator[str]:
+    """One link on each line, so that an error of a link has a line of its own."""
+    yield "[mesh]"
+    yield "links = ["
+    yield from (f"    {_value(link)}," for link in shape.links)
+    yield "]"
+    if shape.relays:
+        yield f"relays = {_value(shape.relays)}"
+    yield ""
 
 
 def _broker(settings: BrokerSettings, near: str) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from anabranch.model.frames import (
+from anabranch.model.frame_parts import (
     ITEMS_MAX,
     Data,
     Holes,
@@ -300,6 +300,16 @@ class Discard(ClientFrame, frozen=True, tag=24):
     tokens: Tokens
 
 
+#: Advertisements of one session.
+ADVERTISEMENTS_MAX = 1_024
+
+
+class Advertises(ClientFrame, frozen=True, tag=25):
+    """The client publishes only what matches one of these filters; with none, anything."""
+
+    filters: Annotated[list[Text], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
 AnyClientFrame = (
     Connect
     | Publish
@@ -325,4 +335,5 @@ AnyClientFrame = (
     | Described
     | Fetch
     | Fetched
+    | Advertises
 )

@@ -1,28 +1,54 @@
 """The shape of a network: sites, the brokers in them, and how sites are joined.
 
-A *site* is a set of interchangeable brokers; sites form a tree, and every broker of a site has a
-link to every broker of the adjacent sites and of its own. Rules:
+A *site* is a set of interchangeable brokers; every broker of a site has a link to every broker of
+the adjacent sites and of its own. Rules of every network:
 
-1. Clients attach only at a *client site*: a leaf of the tree with exactly one broker, named like
-   that broker. So every client site is the edge and the origin of one broker.
-2. A broker may be in several adjacent sites; the hop between its own presences is no link.
-3. Sites are joined to one tree. One site alone is a tree too.
+1. A site that is named like a broker is the *client site* of that broker and holds it alone.
+   Clients attach only there. So every client site is the edge and the origin of one broker.
+2. Sites are joined to one whole. One site alone is a network too.
 
-Immutable; the same on every broker of the network.
+A *tree* has redundant sites and one way between any two of them:
+
+3. Joins form no cycle, and a client site is a leaf.
+4. A broker may be in several adjacent sites; the hop between its own presences is no link.
+
+A *mesh* (`cyclic=True`) has brokers that are joined in any way, and many ways between them:
+
+5. Every site has one broker, and every broker one site; a client site need not be a leaf. A broker
+   without clients, a *relay*, has a site with another name.
+
+Ways are shortest ones; among equals the join that was given first leads.
+
+Immutable, but for ways that are found when they are first asked for; the same on every broker of
+the network.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from anabranch.model.errors import LocalError
+
+
+class _Ways(msgspec.Struct, frozen=True, gc=False):
+    """What is known from one site: the adjacent site on the way to each other one, and hops."""
+
+    towards: dict[str, str]
+    hops: dict[str, int]
 
 
 class Network:
     """Sites and their brokers. See the rules at the top of this module."""
 
-    __slots__ = ("_distance", "_members", "_neighbours", "_next", "_sites")
+    __slots__ = ("_is_mesh", "_is_tree", "_members", "_neighbours", "_sites", "_ways")
 
     def __init__(
-        self, sites: Mapping[str, Iterable[str]], joins: Iterable[tuple[str, str]] = ()
+        self,
+        sites: Mapping[str, Iterable[str]],
+        joins: Iterable[tuple[str, str]] = (),
+        *,
+        cyclic: bool = False,
     ) -> None:
         self._members: dict[str, tuple[str, ...]] = {s: tuple(b) for s, b in sites.items()}
         self._neighbours: dict[str, tuple[str, ...]] = dict.fromkeys(self._members, ())
@@ -32,12 +58,14 @@ class Network:
         for site, brokers in self._members.items():
             for broker in brokers:
                 self._sites[broker] = (*self._sites.get(broker, ()), site)
-        #: (from site, to site) → the adjacent site on the way.
-        self._next: dict[tuple[str, str], str] = {}
-        self._distance: dict[tuple[str, str], int] = {}
-        for site in self._members:
-            self._explore(site)
-        self._check()
+        self._ways: dict[str, _Ways] = {}
+        self._check_sites()
+        self._is_mesh = cyclic
+        self._is_tree = self._has_no_cycle() and all(map(self._is_leaf, self.edges))
+        if cyclic:
+            self._check_mesh()
+        else:
+            self._check_tree()
 
     def _join(self, one: str, other: str) -> None:
         for site in (one, other):
@@ -48,32 +76,48 @@ class Network:
         self._neighbours[one] += (other,)
         self._neighbours[other] += (one,)
 
-    def _explore(self, start: str) -> None:
-        """Note the way to every other site."""
-        self._distance[start, start] = 0
-        pending = [(start, start)]
+    def _from(self, start: str) -> _Ways:
+        """The ways from a site, breadth first."""
+        known = self._ways.get(start)
+        if known is not None:
+            return known
+        towards: dict[str, str] = {}
+        hops = {start: 0}
+        pending = deque([start])
         while pending:
-            site, first = pending.pop()
+            site = pending.popleft()
             for beyond in self._neighbours[site]:
-                if (start, beyond) in self._distance:
-                    continue
-                way = beyond if site == start else first
-                self._next[start, beyond] = way
-                self._distance[start, beyond] = self._distance[start, site] + 1
-                pending.append((beyond, way))
+                if beyond not in hops:
+                    towards[beyond] = towards.get(site, beyond)
+                    hops[beyond] = hops[site] + 1
+                    pending.append(beyond)
+        self._ways[start] = _Ways(towards, hops)
+        return self._ways[start]
 
-    def _check(self) -> None:
+    # -- what a network is -----------------------------------------------------------------------
+
+    def _is_leaf(self, site: str) -> bool:
+        return len(self._neighbours[site]) <= 1
+
+    def _is_whole(self) -> bool:
+        return len(self._from(next(iter(self._members))).hops) == len(self._members)
+
+    def _has_no_cycle(self) -> bool:
+        joins = sum(map(len, self._neighbours.values())) // 2
+        return self._is_whole() and joins == len(self._members) - 1
+
+    def _check_sites(self) -> None:
         if not self._members:
             raise LocalError("a network needs at least one site")
-        joins = sum(map(len, self._neighbours.values())) // 2
-        reached = len(self._distance) == len(self._members) ** 2
-        if not reached or joins != len(self._members) - 1:
-            raise LocalError("the sites of a network must be joined to one tree, without a cycle")
         for site, brokers in self._members.items():
             if not brokers or len(set(brokers)) < len(brokers):
                 raise LocalError(f"site {site!r} needs brokers, each of them once")
-            leaf = len(self._neighbours[site]) <= 1
-            if site in self._sites and not (leaf and brokers == (site,)):
+
+    def _check_tree(self) -> None:
+        if not self._has_no_cycle():
+            raise LocalError("the sites of a network must be joined to one tree, without a cycle")
+        for site, brokers in self._members.items():
+            if site in self._sites and not (self._is_leaf(site) and brokers == (site,)):
                 raise LocalError(
                     f"site {site!r} is named like a broker; it must be a leaf with that broker only"
                 )
@@ -83,6 +127,31 @@ class Network:
                     raise LocalError(
                         f"broker {broker!r} is in {site!r}, apart from its other sites"
                     )
+
+    def _check_mesh(self) -> None:
+        if not self._is_whole():
+            first, *others = self._members
+            apart = next(site for site in others if site not in self._from(first).hops)
+            raise LocalError(
+                f"the sites of a mesh must be joined to one graph; no way leads from {first!r} to"
+                f" {apart!r}"
+            )
+        for site, brokers in self._members.items():
+            if len(brokers) > 1 or (site in self._sites and brokers != (site,)):
+                raise LocalError(f"site {site!r} of a mesh must have one broker, its own")
+        for broker, sites in self._sites.items():
+            if len(sites) > 1:
+                raise LocalError(f"broker {broker!r} of a mesh is in {sites[0]!r} and {sites[1]!r}")
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether it was made as a mesh, so that it may get further links."""
+        return self._is_mesh
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether rule 3 holds, as routings need that know one way to every edge."""
+        return self._is_tree
 
     # -- brokers and sites ----------------------------------------------------------------------
 
@@ -118,7 +187,7 @@ class Network:
         near.pop(broker, None)
         return tuple(near)
 
-    # -- the tree -------------------------------------------------------------------------------
+    # -- ways ------------------------------------------------------------------------------------
 
     def neighbours(self, site: str) -> tuple[str, ...]:
         """The adjacent sites."""
@@ -126,19 +195,20 @@ class Network:
 
     def next_site(self, site: str, target: str) -> str:
         """The adjacent site on the way from one site to another."""
-        return self._next[site, target]
+        return self._from(site).towards[target]
 
     def distance(self, site: str, target: str) -> int:
         """Hops between two sites."""
-        return self._distance[site, target]
+        return self._from(site).hops[target]
 
     def edges_behind(self, site: str, neighbour: str) -> tuple[str, ...]:
         """The edges that are reached from a site through this neighbour."""
-        return tuple(e for e in self.edges if e != site and self._next[site, e] == neighbour)
+        towards = self._from(site).towards
+        return tuple(e for e in self.edges if towards.get(e) == neighbour)
 
 
-def tree_of_brokers(links: Mapping[str, Iterable[str]]) -> Network:
-    """A tree in which every broker hosts clients: {broker: the brokers below it}.
+def tree_of_brokers(links: Mapping[str, Iterable[str]], relays: Iterable[str] = ()) -> Network:
+    """A tree in which every broker hosts clients, but for the relays: {broker: those below it}.
 
     A broker with neighbours gets a site of its own for routing, named `broker*`, beside its client
     site; so does every broker below or above another one.
@@ -146,7 +216,24 @@ def tree_of_brokers(links: Mapping[str, Iterable[str]]) -> Network:
     names = list(dict.fromkeys([*links, *(child for below in links.values() for child in below)]))
     if len(names) == 1:
         return Network({names[0]: names})
-    sites = {name: (name,) for name in names} | {f"{name}*": (name,) for name in names}
-    joins = [(name, f"{name}*") for name in names]
+    without_clients = set(relays)
+    edges = [name for name in names if name not in without_clients]
+    sites = {name: (name,) for name in edges} | {f"{name}*": (name,) for name in names}
+    joins = [(name, f"{name}*") for name in edges]
     joins += [(f"{name}*", f"{child}*") for name, below in links.items() for child in below]
     return Network(sites, joins)
+
+
+def graph_of_brokers(links: Iterable[tuple[str, str]], relays: Iterable[str] = ()) -> Network:
+    """A mesh in which every broker hosts clients, but for the relays: pairs of brokers with a link.
+
+    A relay's site is named `relay*`. Brokers are in the order in which links name them.
+    """
+    pairs = list(links)
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    without_clients = set(relays)
+    if unknown := sorted(without_clients - set(names)):
+        raise LocalError(f"there is no broker {unknown[0]!r} that could be a relay")
+    site_of = {name: f"{name}*" if name in without_clients else name for name in names}
+    sites = {site: (name,) for name, site in site_of.items()}
+    return Network(sites, [(site_of[a], site_of[b]) for a, b in pairs], cyclic=True)

@@ -43,9 +43,12 @@ def test_damaged_file_loads_or_is_told_with_a_line(text: str) -> None:
     assert error is None or 1 <= error.line <= text.count("\n") + 1
 
 
-VALUES = st.sampled_from(["1", "-1", "1.5", "true", '"x"', "[]", '["a", 1]', "{ a = 1 }", "nan"])
+VALUES = st.sampled_from(
+    ["1", "-1", "1.5", "true", '"x"', "[]", '["a", 1]', '[["a", "b"]]', "{ a = 1 }", "nan"]
+)
 NAMES = (
     "network network.name tree tree.a sites sites.a sites.a.brokers brokers brokers.a tls tls.ca"
+    " mesh mesh.links mesh.relays"
 )
 NAMES += " brokers.a.host brokers.a.state limits limits.frame_bytes_max options options.retention"
 KEYS = st.sampled_from(NAMES.split())

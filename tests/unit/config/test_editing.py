@@ -29,6 +29,14 @@ links = 4101
 state = "elsewhere/e1"
 [brokers.e2]
 """
+MESH = """
+[network]
+name = "m"
+revision = 2
+[mesh]
+links = [["a", "b"], ["b", "c"], ["c", "a"], ["c", "d"]]
+relays = ["b"]
+"""
 Change = Callable[[NetworkFile], NetworkFile]
 
 
@@ -109,6 +117,78 @@ def test_a_broker_that_joins_others_stays_in_a_tree_and_trees_have_no_sites() ->
         editing.remove_broker(file(TREE), "a")
     with pytest.raises(ConfigError, match="has no sites"):
         editing.add_relay(file(TREE), "r", "core", At())
+
+
+# -- meshes
+
+
+def test_links_come_and_go_in_a_mesh() -> None:
+    more = editing.add_link(file(MESH), "d", "a")
+    assert set(more.network.links_of("d")) == {"c", "a"}
+    less = editing.remove_link(more, "d", "c")
+    assert set(less.network.links_of("d")) == {"a"}
+    assert (less.revision, less.left, less.network.edges) == (4, (), ("a", "c", "d"))
+    assert less.brokers == file(MESH).brokers
+
+
+def test_brokers_come_to_a_mesh_with_their_links_and_take_them_along() -> None:
+    more = editing.add_linked(file(MESH), "e", ["d", "a"], At(clients=4300))
+    assert (more.network.links_of("e"), "e" in more.network.edges) == (("d", "a"), True)
+    assert more.broker("e").clients_port == 4300
+    relayed = editing.add_linked(more, "r", ["a", "c"], At(), is_relay=True)
+    assert "r" not in relayed.network.edges
+    less = editing.remove_broker(editing.remove_broker(relayed, "b"), "c")
+    assert (set(less.brokers), less.left) == ({"a", "d", "e", "r"}, ("c",))
+    assert set(less.network.links_of("a")) == {"e", "r"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda f: editing.add_link(f, "a", "x"), "there is no broker 'x'"),
+        (lambda f: editing.add_link(f, "c", "b"), "a link between 'c' and 'b' already"),
+        (lambda f: editing.add_link(f, "a", "a"), "link to itself"),
+        (lambda f: editing.remove_link(f, "x", "a"), "there is no broker 'x'"),
+        (lambda f: editing.remove_link(f, "a", "d"), "no link between 'a' and 'd'; 'a' has b, c"),
+        (lambda f: editing.remove_link(f, "d", "c"), "cut in two: d would be cut off from a, b, c"),
+        (lambda f: editing.remove_broker(f, "c"), "apart: a, b | d; add links"),
+        (lambda f: editing.add_linked(f, "a", ["b"], At()), "already"),
+        (lambda f: editing.add_linked(f, "e", [], At()), "'e' needs a link"),
+        (lambda f: editing.add_linked(f, "e", ["x"], At()), "there is no broker 'x'"),
+        (lambda f: editing.add_linked(f, "e", ["a", "a"], At()), "'a' is named twice"),
+        (lambda f: editing.add_linked(f, "no name", ["a"], At()), "cannot be a name"),
+        (lambda f: editing.add_edge(f, "e", "a", At()), "a mesh and has no sites; say which"),
+        (lambda f: editing.add_relay(f, "e", "a", At()), "a mesh and has no sites"),
+        (lambda f: editing.add_site(f, "s", ["e"], ["a"], At()), "a mesh and has no sites"),
+        (lambda f: editing.remove_site(f, "a"), "a mesh and has no sites; remove brokers"),
+    ],
+)
+def test_what_a_mesh_cannot_become_is_an_error_of_its_file(change: Change, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected.replace("|", r"\|")) as error:
+        change(file(MESH))
+    assert str(error.value).startswith("nets/n.toml: ")
+
+
+def test_a_mesh_keeps_two_brokers_and_one_with_clients() -> None:
+    pair = file('[network]\nname = "p"\n[mesh]\nlinks = [["a", "b"]]\nrelays = ["b"]\n')
+    with pytest.raises(ConfigError, match="one broker is no mesh"):
+        editing.remove_broker(pair, "b")
+    three = editing.add_linked(pair, "r", ["a", "b"], At(), is_relay=True)
+    with pytest.raises(ConfigError, match="every broker is a relay"):
+        editing.remove_broker(three, "a")
+
+
+def test_links_of_trees_stay_as_they_are() -> None:
+    with pytest.raises(ConfigError, match="a tree and no mesh; a link more would close a cycle"):
+        editing.add_link(file(TREE), "b", "c")
+    with pytest.raises(ConfigError, match="a tree and no mesh; every link"):
+        editing.remove_link(file(SITES), "r1", "e1")
+
+
+def test_a_mesh_that_is_routed_as_a_tree_gets_no_cycle() -> None:
+    text = '[network]\nname = "p"\nrouting = "tree"\n[mesh]\nlinks = [["a", "b"], ["b", "c"]]\n'
+    with pytest.raises(ConfigError, match="tree routing needs a tree"):
+        editing.add_link(file(text), "c", "a")
 
 
 def test_a_file_is_rewritten_beside_the_old_one_and_stays_where_it_is(tmp_path: Path) -> None:

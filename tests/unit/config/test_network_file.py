@@ -147,7 +147,10 @@ def test_state_can_be_moved_as_a_whole() -> None:
         ("[network]\nname = '''x", "2: not valid TOML: Expected \"'''\", at the end of the file"),
         ("x = " + "[" * 5000, " nested too deeply"),
         ("[netwrk]\n", "1: netwrk: unknown key; did you mean 'network'?"),
-        ("[network]\n\n[zzz]\n", "3: zzz: unknown key; there is network, tree, sites, brokers"),
+        (
+            "[network]\n\n[zzz]\n",
+            "3: zzz: unknown key; there is network, tree, sites, mesh, brokers",
+        ),
         ("network = 3\n", "1: network: this is an integer; it must be a table: write [network]"),
         # network
         ("[tree]\na = []\n", "1: network.name: is missing"),
@@ -156,7 +159,7 @@ def test_state_can_be_moved_as_a_whole() -> None:
         ("[network]\nname = ''\n", "2: network.name: '' cannot be a name"),
         (HEAD + "revision = 0\n", "3: network.revision: 0 is out of range; give 1 to"),
         (HEAD + "revision = true\n", "3: network.revision: this is a truth value; it must be an"),
-        (HEAD + "routing = 'mesh'\n", "3: network.routing: 'mesh' is none of flood, tree"),
+        (HEAD + "routing = 'ring'\n", "3: network.routing: 'ring' is none of flood, tree, mesh"),
         (HEAD + "rooting = 'tree'\n", "3: network.rooting: unknown key; did you mean 'routing'?"),
         # shape
         (HEAD, "1: tree: is missing; add [tree]"),

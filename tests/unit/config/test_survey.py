@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.config.survey import survey
-from anabranch.model.network import Network, tree_of_brokers
+from anabranch.model.network import Network, graph_of_brokers, tree_of_brokers
 
 
 def redundant() -> Network:
@@ -39,6 +39,33 @@ def test_a_relay_in_a_site_of_two_is_not_missed_and_one_alone_is() -> None:
 def test_a_leaf_without_clients_is_noticed() -> None:
     network = Network({"e": ["e"], "core": ["r"], "x": ["y"]}, [("e", "core"), ("core", "x")])
     assert survey(network).idle_sites == ("x",)
+
+
+def test_every_link_of_a_tree_without_redundant_sites_holds_it_together() -> None:
+    seen = survey(tree_of_brokers({"a": ["b"], "b": ["c"]}))
+    assert seen.link_cuts == {("a", "b"): (("b", "c"), ("a",)), ("b", "c"): (("a", "b"), ("c",))}
+    assert set(survey(redundant()).link_cuts) == {("e2", "s1"), ("e3", "s1")}
+
+
+def test_a_ring_survives_the_loss_of_every_broker_and_every_link() -> None:
+    seen = survey(graph_of_brokers([("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]))
+    assert (seen.cuts, seen.link_cuts, seen.hops) == ({}, {}, 2)
+    assert seen.links == (("a", "b"), ("a", "d"), ("b", "c"), ("c", "d"))
+
+
+def test_two_rings_are_held_together_by_what_joins_them() -> None:
+    links = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "x"), ("x", "y"), ("y", "z"), ("z", "x")]
+    seen = survey(graph_of_brokers(links, relays=["x"]))
+    assert seen.cuts == {"c": (("a", "b"), ("y", "z")), "x": (("a", "b", "c"), ("y", "z"))}
+    assert seen.link_cuts == {("c", "x"): (("a", "b", "c"), ("y", "z"))}
+    assert seen.longest_path == ("a", "c", "x", "y")
+
+
+def test_a_relay_whose_loss_parts_relays_only_cuts_nobody_off() -> None:
+    seen = survey(graph_of_brokers([("a", "r"), ("r", "s"), ("r", "b")], relays=["r", "s"]))
+    assert seen.cuts == {"r": (("a",), ("b",))}
+    assert set(seen.link_cuts) == {("a", "r"), ("b", "r")}
+    assert seen.idle_sites == ("s*",)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=9))

@@ -45,6 +45,21 @@ def sites(draw: st.DrawFn) -> str:
     )
 
 
+@st.composite
+def meshes(draw: st.DrawFn) -> str:
+    """`[mesh]` of a random connected graph."""
+    count = draw(st.integers(2, 8))
+    links = [(f"b{draw(st.integers(0, child - 1))}", f"b{child}") for child in range(1, count)]
+    others = [(f"b{a}", f"b{b}") for b in range(count) for a in range(b)]
+    for a, b in draw(st.lists(st.sampled_from(others), unique=True)):
+        if (a, b) not in links:
+            links.append((b, a) if draw(st.booleans()) else (a, b))
+    names = [f"b{number}" for number in range(count - 1)]
+    relays = draw(st.lists(st.sampled_from(names), unique=True))
+    pairs = ", ".join(list_text(list(link)) for link in links)
+    return f"[mesh]\nlinks = [{pairs}]\nrelays = {list_text(relays)}\n"
+
+
 def list_text(names: list[str]) -> str:
     return "[" + ", ".join(f'"{name}"' for name in names) + "]"
 
@@ -75,10 +90,11 @@ TLS = st.sampled_from(
 
 @st.composite
 def files(draw: st.DrawFn) -> NetworkFile:
-    shape = draw(trees() | sites())
+    shape = draw(trees() | sites() | meshes())
     options = "".join(f"{k} = {v}\n" for k, v in draw(OPTIONS).items())
     limits = "".join(f"{k} = {v}\n" for k, v in draw(LIMITS).items())
-    routing = draw(st.sampled_from(["tree", "flood"]))
+    routings = ["mesh"] if "[mesh]" in shape else ["tree", "flood", "mesh"]
+    routing = draw(st.sampled_from(routings))
     head = f'[network]\nname = "n"\nrevision = {draw(st.integers(1, 9))}\nrouting = "{routing}"\n'
     text = f"{head}{shape}[options]\n{options}[limits]\n{limits}[tls]\n{draw(TLS)}\n"
     file = loads(text, HOME)

@@ -1,0 +1,137 @@
+"""What a `Carry` takes from one broker to another: questions, answers, and who owns what.
+
+Each of them may be lost on the way, or come late; whoever needs an answer asks again.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from anabranch.model.frame_parts import (
+    ITEMS_MAX,
+    Data,
+    Holes,
+    Name,
+    Nanoseconds,
+    Part,
+    Position,
+    Ranges,
+    Text,
+    Tick,
+    Ticks,
+)
+from anabranch.model.header import Count
+from anabranch.model.mesh_frames import Edition
+from anabranch.model.version import Version
+
+
+class Carried(Part, frozen=True):
+    """What a `Carry` holds."""
+
+
+class Nack(Carried, frozen=True, tag=1):
+    """An edge lacks these ticks of the target's stream."""
+
+    ranges: Ranges
+
+
+class Done(Carried, frozen=True, tag=2):
+    """The sending edge needs nothing of the target's stream up to this tick any more."""
+
+    tick: Position
+    #: The sender's newest request number when it said so, 0 if it does not say. What was said
+    #: before a `Hold` and comes after it is void. Request numbers grow, over lives too.
+    request: Count = 0
+
+
+class Replay(Carried, frozen=True, tag=3):
+    """An edge wants what matches, from a tick or a time on."""
+
+    request: Count
+    #: First tick wanted; 0: as old as the log has, or by `time_ns`.
+    first: Position
+    #: Where `first` is 0: the first tick made at this time or later; 0: from the beginning.
+    time_ns: Nanoseconds
+    #: Any of these filters suffices.
+    filters: Annotated[list[Text], msgspec.Meta(max_length=ITEMS_MAX)]
+    events_max: Count
+    bytes_max: Count
+
+
+class Answer(Carried, frozen=True, tag=4):
+    """The beginning of what a `Replay` asked for."""
+
+    request: Count
+    first: Tick
+    #: Everything wanted from `first` up to this tick is here; 0 if there is nothing yet.
+    through: Position
+    #: The newest tick of the stream.
+    head: Position
+    data: Data
+    withheld: Holes = []
+
+
+class NotKept(Carried, frozen=True, tag=5):
+    """A `Replay` or `Hold` asked for ticks that the log does not have any more."""
+
+    request: Count
+    #: The oldest tick the log still has.
+    oldest: Tick
+
+
+class Hold(Carried, frozen=True, tag=6):
+    """An edge needs everything after this tick from now on: do not release it."""
+
+    request: Count
+    tick: Position
+
+
+class Held(Carried, frozen=True, tag=7):
+    """The answer to a `Hold` that is granted."""
+
+    request: Count
+    head: Position
+
+
+class Claim(Carried, frozen=True, tag=8):
+    """The sender owns this durable subscription now, with this ownership number."""
+
+    subscription: Name
+    number: Count
+
+
+class Yield(Carried, frozen=True, tag=9):
+    """The sender has given up the subscription, or never had it with a lower number."""
+
+    subscription: Name
+    number: Count
+
+
+class Find(Carried, frozen=True, tag=10):
+    """Who owns this durable subscription?"""
+
+    request: Count
+    subscription: Name
+
+
+class Found(Carried, frozen=True, tag=11):
+    """The sender does, with this number; it stands at these ticks. With number 0 it does not."""
+
+    request: Count
+    subscription: Name
+    number: Count
+    filter: Text
+    ticks: Ticks
+
+
+class Known(Carried, frozen=True, tag=12):
+    """The sender knows the receiver's interest in this version, for these advertisements."""
+
+    version: Version
+    edition: Edition
+    #: A change came that did not apply: tell it all.
+    is_lacking: bool = False
+
+
+Questions = Nack | Replay | Hold | Find
+AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known

@@ -1,0 +1,69 @@
+"""The parts that frames are made of: bounded numbers, names and lists, ticks, conjunctions.
+
+Rules:
+
+1. Every number is bounded by its type and every list by `ITEMS_MAX`, so that a decoder refuses
+   before it allocates. What is valid beyond that (known names, ordered ranges) the core checks.
+2. A range of ticks is (first, last), both inclusive, first ≤ last.
+3. Fields are positional; a new field goes to the end and has a default.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from anabranch.model.header import Count
+
+ITEMS_MAX = 65_535
+
+Tick = Annotated[int, msgspec.Meta(ge=1, le=(1 << 62))]
+#: 0 stands before the first tick.
+Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+OptionalName = Name
+Text = Annotated[str, msgspec.Meta(max_length=262_144)]
+Reason = Annotated[str, msgspec.Meta(max_length=1_024)]
+Range = tuple[Tick, Tick]
+Ranges = Annotated[list[Range], msgspec.Meta(max_length=ITEMS_MAX)]
+#: Stream → tick; a stream is named like the broker it originates at.
+Ticks = Annotated[dict[Name, Position], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A piece of a frame."""
+
+
+class Datum(Part, frozen=True):
+    """One tick with its event."""
+
+    tick: Tick
+    #: The origin's clock when the tick was made.
+    time_ns: Nanoseconds
+    #: The encoded event.
+    body: bytes
+
+
+class Hole(Part, frozen=True):
+    """Ticks that are withheld, and why."""
+
+    first: Tick
+    last: Tick
+    #: `retention`, `transient`, … One word.
+    reason: Reason
+
+
+class Conjuncts(Part, frozen=True):
+    """Some conjunctions of one filter, by their place in its normal form."""
+
+    text: Text
+    places: Annotated[tuple[Count, ...], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+Data = Annotated[list[Datum], msgspec.Meta(max_length=ITEMS_MAX)]
+Holes = Annotated[list[Hole], msgspec.Meta(max_length=ITEMS_MAX)]
+Conjunctions = Annotated[list[Conjuncts], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+class Frame(Part, frozen=True):
+    """What a link carries."""
