@@ -13,6 +13,7 @@ from anabranch.core.contract import CutClient, Note, Put, Recovered, SendClient
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival
+from anabranch.model.carried import AnyCarried, Done
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -24,7 +25,8 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Control, Event, EventId
-from anabranch.model.frames import PROTOCOL_VERSION, AnyCarried, Datum, Done, Hole
+from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.header import DEFAULT_CONTROL
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network

@@ -8,47 +8,108 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from anabranch.model import client_frames as c
-from anabranch.model import frames as f
+from anabranch.model.carried import (
+    Answer,
+    AnyCarried,
+    Claim,
+    Done,
+    Find,
+    Found,
+    Held,
+    Hold,
+    Known,
+    Nack,
+    NotKept,
+    Replay,
+    Yield,
+)
+from anabranch.model.frame_parts import Conjuncts, Datum, Hole
+from anabranch.model.frames import (
+    PROTOCOL_VERSION,
+    AskInterest,
+    AskMark,
+    Carry,
+    Hello,
+    InterestChange,
+    InterestState,
+    Knowledge,
+    LinkFrame,
+    MarkIs,
+    Ping,
+)
+from anabranch.model.mesh_frames import (
+    Advertise,
+    Advertised,
+    Bind,
+    Binding,
+    Bound,
+    Branches,
+    Copies,
+    Editions,
+    Route,
+    Routes,
+    Seek,
+    Target,
+    TreeId,
+)
 from anabranch.model.version import Version
 
 Codec = tuple[Callable[..., bytes], Callable[..., object]]
 
-LINK_TYPES: tuple[type[msgspec.Struct], ...] = get_args(f.LinkFrame)
-CARRIED_TYPES: tuple[type[msgspec.Struct], ...] = get_args(f.AnyCarried)
+LINK_TYPES: tuple[type[msgspec.Struct], ...] = get_args(LinkFrame)
+CARRIED_TYPES: tuple[type[msgspec.Struct], ...] = get_args(AnyCarried)
 CLIENT_TYPES: tuple[type[msgspec.Struct], ...] = get_args(c.AnyClientFrame)
 
-DATA = [f.Datum(7, 1_700_000_000_000_000_000, b"\x94\x01 body"), f.Datum(9, 0, b"")]
-HOLES = [f.Hole(3, 4, "retention"), f.Hole(5, 2**62, "transient")]
+DATA = [Datum(7, 1_700_000_000_000_000_000, b"\x94\x01 body"), Datum(9, 0, b"")]
+HOLES = [Hole(3, 4, "retention"), Hole(5, 2**62, "transient")]
 VECTOR = {"edge-1": Version(7, 2), "édge": Version(2**63 - 1, 0)}
-CONJUNCTIONS = [f.Conjuncts("price > 12.5 OR symbol = 'IBM'", (0, 300)), f.Conjuncts("TRUE", ())]
+CONJUNCTIONS = [Conjuncts("price > 12.5 OR symbol = 'IBM'", (0, 300)), Conjuncts("TRUE", ())]
+TREE = TreeId("origin-1", 7, 3)
 TICKS = {"origin-1": 0, "origin-2": 2**62}
 
-CARRIED: list[f.AnyCarried] = [
-    f.Nack([(1, 1), (3, 2**62)]),
-    f.Done(12),
-    f.Replay(1, 0, 10**18, ["TRUE", "price > 1"], 256, 2**20),
-    f.Answer(1, 3, 9, 12, DATA, HOLES),
-    f.NotKept(1, 4),
-    f.Hold(2, 0),
-    f.Held(2, 77),
-    f.Claim("orders", 4),
-    f.Yield("orders", 3),
-    f.Find(5, "orders"),
-    f.Found(5, "orders", 3, "price > 1", TICKS),
+CARRIED: list[AnyCarried] = [
+    Nack([(1, 1), (3, 2**62)]),
+    Done(12),
+    Replay(1, 0, 10**18, ["TRUE", "price > 1"], 256, 2**20),
+    Answer(1, 3, 9, 12, DATA, HOLES),
+    NotKept(1, 4),
+    Hold(2, 0),
+    Held(2, 77),
+    Claim("orders", 4),
+    Yield("orders", 3),
+    Find(5, "orders"),
+    Found(5, "orders", 3, "price > 1", TICKS),
+    Known(Version(7, 2), Version(3, 1), True),
 ]
-LINK: list[f.LinkFrame] = [
-    f.Hello(f.PROTOCOL_VERSION, "broker-1", 2**63 - 1),
-    f.Ping(),
-    f.Knowledge("origin-1", "site", "", 6, DATA, [(8, 8)], HOLES, 2**62, 10**18),
-    f.MarkIs("origin-1", 6, VECTOR),
-    f.AskMark("origin-1", 0),
-    f.InterestChange("site", "edge-1", VECTOR, CONJUNCTIONS, [], {}, True),
-    f.InterestState("site", "edge-1", VECTOR, CONJUNCTIONS, False, True),
-    f.AskInterest("site", "edge-1"),
-    *(f.Carry("edge-1", "origin-1", 255, content) for content in CARRIED),
+LINK: list[LinkFrame] = [
+    Hello(PROTOCOL_VERSION, "broker-1", 2**63 - 1),
+    Ping(),
+    Knowledge("origin-1", "site", "", 6, DATA, [(8, 8)], HOLES, 2**62, 10**18),
+    MarkIs("origin-1", 6, VECTOR),
+    AskMark("origin-1", 0),
+    InterestChange("site", "edge-1", VECTOR, CONJUNCTIONS, [], {}, True),
+    InterestState("site", "edge-1", VECTOR, CONJUNCTIONS, False, True),
+    AskInterest("site", "edge-1"),
+    Routes([Route(TREE, 3, 65_535)]),
+    Seek("broker-1", [(TREE, 4)]),
+    Advertise("origin-1", Version(7, 2), [Advertised(1, "price > 1", 8)], [0], True),
+    Editions(VECTOR),
+    Branches(TREE, {"edge-1": 0, "édge": -1}, True),
+    Bind(
+        "edge-1",
+        Version(7, 2),
+        [Binding("origin-1", Version(1, 1), Version(7, 1), Version(1, 0), False)],
+        [Bound("price > 1 OR TRUE", [0, 1], [0])],
+        [Bound("TRUE", [0], [0])],
+        40,
+    ),
+    Copies(
+        "origin-1", TREE, 40, [Target("edge-1", Version(7, 2), 3, 2, [0])], 9, DATA, HOLES, 9, 10
+    ),
+    *(Carry("edge-1", "origin-1", 255, content) for content in CARRIED),
 ]
 CLIENT: list[c.AnyClientFrame] = [
-    c.Connect(f.PROTOCOL_VERSION, "client-1"),
+    c.Connect(PROTOCOL_VERSION, "client-1"),
     c.Publish([b"\x94\x01", b""]),
     c.Confirmed("feed-1", 3, 17),
     c.PublishRefused("feed-1", 3, 18, "the log is full"),
@@ -74,6 +135,7 @@ CLIENT: list[c.AnyClientFrame] = [
     c.Described(3, "shop", "origin-1", 1, 0, 0, 10**18, {"origin-1": "127.0.0.1:4100", "é": ""}),
     c.Fetch(4, 1, 2**62, "price > 1", 2**20),
     c.Fetched(4, 1, 0, 0, b"\0\1"),
+    c.Advertises(["price > 1", "TRUE"]),
 ]
 
 TEXTS = st.characters(exclude_categories=["Cs"])

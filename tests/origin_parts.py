@@ -9,17 +9,18 @@ import random
 from collections.abc import Iterable, Sequence
 
 from anabranch.core import contract as say
-from anabranch.core.asks import Ask, CarryTo, Marked, SyncPlease
+from anabranch.core.asks import Ask, CarryTo, ChangeOffers, Marked, SyncPlease
 from anabranch.core.contract import Recovered
 from anabranch.core.ledger import first_needed
 from anabranch.core.options import Options
 from anabranch.core.origin import ForOrigin, Origin
 from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, decode_record
 from anabranch.core.routing.contract import Emission
+from anabranch.model.carried import AnyCarried
 from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.event import Control, Event, EventId
-from anabranch.model.frames import AnyCarried, Datum
+from anabranch.model.frame_parts import Datum
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network, tree_of_brokers
 from anabranch.model.values import Value
@@ -132,6 +133,7 @@ class Driver:
         self.reads: list[say.Read] = []
         self.emits: list[Emission] = []
         self.told_marks: list[int] = []
+        self.offered: set[str] = set()
         self.sent: list[tuple[int, AnyClientFrame]] = []
         self.carried: list[tuple[str, AnyCarried]] = []
         self.forgotten = 0
@@ -244,6 +246,8 @@ class Driver:
                     self._check_confirmed(ask.frame)
             elif isinstance(ask, CarryTo):
                 self.carried.append((ask.target, ask.content))
+            elif isinstance(ask, ChangeOffers):
+                self._check_offers(ask)
             else:
                 assert isinstance(ask, say.Note), ask
         return list(asks)
@@ -288,6 +292,13 @@ class Driver:
             assert decode_event(datum.body).id == self.events[datum.tick], "another event"
         for first, last in emit.silent:
             assert not [t for t in range(first, last + 1) if t in self.events], "false silence"
+
+    def _check_offers(self, change: ChangeOffers) -> None:
+        """What comes was not there, and what goes was."""
+        assert not self.offered & set(change.added)
+        self.offered |= set(change.added)
+        assert set(change.removed) <= self.offered
+        self.offered -= set(change.removed)
 
     def _check_marked(self, marked: Marked) -> None:
         assert marked.mark <= self.disk.synced, "a mark before it is synced"

@@ -42,6 +42,14 @@ relays = { brokers = ["B2", "B3"], joins = ["B1", "B4"] }
 B1 = { brokers = ["B1"] }
 B4 = { brokers = ["B4"] }
 """
+#: The same as a mesh, in which the relays know nothing of each other.
+MESH_DIAMOND = """
+[network]
+name = "diamond"
+[mesh]
+links = [["B1", "B2"], ["B1", "B3"], ["B2", "B4"], ["B3", "B4"]]
+relays = ["B2", "B3"]
+"""
 #: Three edges round two sites of two.
 DOUBLE = """
 [network]

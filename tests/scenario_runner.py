@@ -31,7 +31,8 @@ from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.event import Event
-from anabranch.model.frames import Datum, InterestChange, InterestState, Knowledge
+from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import InterestChange, InterestState, Knowledge
 from anabranch.model.header import EventId
 from anabranch.model.network import Network
 from anabranch.model.values import Value

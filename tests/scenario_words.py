@@ -7,17 +7,17 @@ version is `life.counter`; 0 is the version of an edge nobody has heard of.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from anabranch.core.routing.tree.clock import Clock
-from anabranch.core.routing.tree.conjuncts import Conjunct, unpack
+from anabranch.core.routing.clock import Clock
+from anabranch.core.routing.conjuncts import Conjunct, unpack
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.matching.dag import DagNode
 from anabranch.model.encoding import decode_event
 from anabranch.model.filter import Filter
+from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import (
     AskInterest,
     AskMark,
-    Conjuncts,
     InterestChange,
     InterestState,
     Knowledge,

@@ -7,7 +7,7 @@ from anabranch.core.session.effects import (
 )
 from anabranch.core.session.session import Session
 from anabranch.model.client_frames import Deliver, Matches, Quality, StartsAt, Subscribe, Subscribed
-from anabranch.model.frames import Datum
+from anabranch.model.frame_parts import Datum
 
 FILTER = "a > 1"
 

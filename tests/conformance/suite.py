@@ -20,9 +20,11 @@ from anabranch.core.routing.contract import Arrival, Emission, Outcome, Router, 
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AskMark, Datum, Knowledge, LinkFrame, MarkIs
+from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import AskMark, Knowledge, LinkFrame, MarkIs
 from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.mesh_frames import Branches, Copies, Routes
 from anabranch.model.network import Network
 from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.simulation import Simulation, Verdict
@@ -138,6 +140,7 @@ class Row:
             self.routers[name] = make(name, _ROW, Options(), DEFAULT_LIMITS, life)
         for name, peer in _LINKS:
             self.do(name, self.routers[name].link_up(self.now, peer))
+        self.do("p", self.routers["p"].advertise(self.now, ("TRUE",), (), 0))
 
     def restart_relay(self) -> None:
         """The relay loses all it knew."""
@@ -199,7 +202,7 @@ def data_through_new_relay(make: RouterMaker) -> list[int]:
     """What comes to an edge of ten wanted events, if the relay is new and hears of no interest."""
     row = Row(make, EVERY_FRAME)
     row.subscribe("wants everything")
-    row.may_pass = (Knowledge, MarkIs, AskMark)
+    row.may_pass = (Knowledge, MarkIs, AskMark, Routes, Branches, Copies)
     row.restart_relay()
     row.publish_ten()
     return row.data()

@@ -8,7 +8,8 @@ import pytest
 
 from anabranch.core.contract import Put
 from anabranch.core.routing.contract import Delivery
-from anabranch.model.frames import Carry, Done, Nack
+from anabranch.model.carried import Done, Nack
+from anabranch.model.frames import Carry
 from tests.conformance import suite
 from tests.conformance.suite import CONFORMING, Row
 

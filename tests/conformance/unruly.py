@@ -22,19 +22,12 @@ from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance
 from anabranch.core.routing.overlay import Overlay
+from anabranch.model.carried import AnyCarried
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import (
-    AnyCarried,
-    Carry,
-    Conjuncts,
-    Datum,
-    InterestState,
-    Knowledge,
-    LinkFrame,
-    MarkIs,
-)
+from anabranch.model.frame_parts import Conjuncts, Datum
+from anabranch.model.frames import Carry, InterestState, Knowledge, LinkFrame, MarkIs
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
@@ -112,6 +105,15 @@ class UnrulyRouter:
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
         del now
         self._overlay.link_full(peer, full)
+        return []
+
+    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+        del now, peer, given, gone, waiting
+
+    def advertise(
+        self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
+    ) -> list[Outcome]:
+        del now, added, removed, newest
         return []
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:

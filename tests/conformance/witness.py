@@ -21,9 +21,11 @@ from anabranch.core.routing.contract import (
     Router,
     VectorAdvance,
 )
+from anabranch.model.carried import AnyCarried
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, Carry, Datum, Hole, LinkFrame
+from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import Carry, LinkFrame
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
@@ -202,6 +204,14 @@ class Witness:
 
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
         return self._seen(self.inner.link_full(now, peer, full))
+
+    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+        self.inner.link_load(now, peer, given, gone, waiting)
+
+    def advertise(
+        self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
+    ) -> list[Outcome]:
+        return self._seen(self.inner.advertise(now, added, removed, newest))
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         return self._seen(self.inner.frame(now, peer, frame))

@@ -35,6 +35,12 @@ def test_an_edge_that_cannot_be_drained_in_time_stays() -> None:
     assert "stay" in changes(Order(faults="reconfigure=0.8,partition=2,kill=0.5"), 3)
 
 
+def test_links_relays_and_edges_of_a_mesh_join_and_leave() -> None:
+    seen = changes(Order(routing="mesh", faults="reconfigure=3"), *range(4))
+    links = {"add-link", "remove-link"}
+    assert links | {"add-relay", "remove-relay", "add-edge", "remove-edge"} <= set(seen)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(5))
 def test_changes_among_all_other_faults_keep_every_promise(chunk: int) -> None:
@@ -46,3 +52,10 @@ def test_changes_among_all_other_faults_keep_every_promise(chunk: int) -> None:
 def test_flooding_networks_change_too() -> None:
     first = first_fresh_seed()
     changes(Order(routing="flood", faults=TROUBLED.faults), *range(first, first + _CHUNK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(3))
+def test_meshes_change_too(chunk: int) -> None:
+    first = first_fresh_seed() + chunk * _CHUNK
+    changes(Order(routing="mesh", faults=TROUBLED.faults), *range(first, first + _CHUNK))

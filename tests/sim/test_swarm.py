@@ -31,6 +31,14 @@ FAILED_ONCE = {
     33: "an unsubscription that was on its way was taken for a leftover",
 }
 
+#: The same of meshes.
+MESHES_FAILED_ONCE = {
+    3: "a broker that restarted forgot where it stood, and distances grew beyond all brokers",
+    27: "an edge that joined a tree before its first wave came was forgotten there",
+    1067: "an origin that is alone asked which of no edges are unsure",
+    111: "interest that came round while trees changed was taken for a breach of the protocol",
+}
+
 
 def first_fresh_seed() -> int:
     """A number that this commit has for itself."""
@@ -58,7 +66,7 @@ def test_seeds_with_sinks_keep_every_promise(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(24))
+@pytest.mark.parametrize("chunk", range(12))
 def test_fresh_seeds_keep_every_promise(chunk: int) -> None:
     first = first_fresh_seed() + chunk * _CHUNK
     for seed in range(first, first + _CHUNK):
@@ -77,6 +85,30 @@ def test_flooding_keeps_every_promise(chunk: int) -> None:
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once_stay_clean(seed: int) -> None:
     _assert_clean(Order(), seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_few_meshes_keep_every_promise(seed: int) -> None:
+    _assert_clean(Order("mesh"), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(8))
+def test_fresh_meshes_keep_every_promise(chunk: int) -> None:
+    first = first_fresh_seed() + chunk * _CHUNK
+    for seed in range(first, first + _CHUNK):
+        _assert_clean(Order("mesh"), seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_broker_gets_a_tick_twice_with_fixed_paths_while_nothing_goes_wrong(seed: int) -> None:
+    _assert_clean(Order("mesh", faults="none"), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", MESHES_FAILED_ONCE)
+def test_meshes_that_failed_once_stay_clean(seed: int) -> None:
+    _assert_clean(Order("mesh"), seed)
 
 
 def test_a_network_without_faults_is_served_too() -> None:

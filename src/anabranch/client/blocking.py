@@ -216,6 +216,9 @@ class BlockingClient:
 
     def advertise(self, filter: str | FilterSource) -> Advertisement:
         """Publish only events that match this filter, or another advertised one, from now on."""
+        return self._loop.wait(self._advertise(filter))
+
+    async def _advertise(self, filter: str | FilterSource) -> Advertisement:
         return self._real.advertise(filter)
 
     def subscribe(

@@ -43,6 +43,7 @@ from anabranch.client.wishes import (
     check_durable,
     check_existence,
     check_window,
+    read_filter,
     read_since,
 )
 from anabranch.core.session.effects import (
@@ -58,7 +59,7 @@ from anabranch.core.session.effects import (
 from anabranch.model.client_frames import REPLACED, AnyClientFrame
 from anabranch.model.errors import EventError
 from anabranch.model.event import Event
-from anabranch.model.filter import Filter, FilterSource
+from anabranch.model.filter import FilterSource
 from anabranch.model.header import EventId
 from anabranch.model.limits import Limits
 from anabranch.model.values import Value
@@ -98,7 +99,7 @@ class Client(BatchWriter, LogReader):
             episodes=Episodes(name, time.time_ns(), trace),
             reply=self.reply,
         )
-        self._advertisements = Advertisements()
+        self._advertisements = Advertisements(roaming, self._outbox)
         self._batches = Batches(roaming, options, limits, self._advertisements)
         self._fetches = Fetches(roaming, options, limits)
         self._requests = Requests(self._open_inbox)
@@ -181,7 +182,7 @@ class Client(BatchWriter, LogReader):
 
     def advertise(self, filter: str | FilterSource) -> Advertisement:
         """Publish only events that match this filter, or another advertised one, from now on."""
-        return self._advertisements.add(self._filter(filter))
+        return self._advertisements.add(read_filter(filter, self._limits))
 
     # -- subscribing ----------------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ class Client(BatchWriter, LogReader):
         start, time_ns, ticks = read_since(since)
         wish = Wish(
             name=f"s{self._subscription_count}" if durable is None else durable,
-            filter=str(self._filter(filter)),
+            filter=str(read_filter(filter, self._limits)),
             quality=quality if durable is None else "durable",
             start=start,
             start_time_ns=time_ns,
@@ -239,11 +240,6 @@ class Client(BatchWriter, LogReader):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.start_within_s):
                 await made.wait_started(self.broker)
-
-    def _filter(self, filter: str | FilterSource) -> Filter:
-        if isinstance(filter, str):
-            return Filter.parse(filter, self._limits)
-        return Filter.of(filter, self._limits)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -338,6 +334,7 @@ class Client(BatchWriter, LogReader):
     def publisher_moved(self) -> None:
         """Events go to the home from now on."""
         assert self._roaming.origin is not None
+        self._advertisements.tell()
         self._outbox.move_to(self._roaming.origin)
         self._outbox.pump()
 
@@ -355,10 +352,13 @@ class Client(BatchWriter, LogReader):
                 self._subscriptions.deliver(effect)
         elif isinstance(effect, Confirm):
             self._outbox.confirmed(effect)
+            self._advertisements.settled()
             self._roaming.settle_publisher()
             self._outbox.pump()
         elif isinstance(effect, TellPublishRefused):
-            if self._outbox.refused(effect):
+            is_spent = self._outbox.refused(effect)
+            self._advertisements.settled()
+            if is_spent:
                 uplink.is_spent = True
                 self._batches.abandon(uplink, effect.reason)
                 self._roaming.settle_publisher()

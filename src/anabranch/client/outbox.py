@@ -70,6 +70,7 @@ class Outbox:
         #: (sequence, promise, bytes, event) of what is in the session, ascending.
         self._unconfirmed: deque[Sent] = deque()
         self._bytes = 0
+        self._accepted = 0
         self._origin: Uplink | None = None
         self._incarnation = 0
         self._is_open = False
@@ -92,6 +93,21 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._queue) + len(self._unconfirmed)
 
+    @property
+    def accepted(self) -> int:
+        """How many events were accepted so far, or wait for that."""
+        return self._accepted + len(self._line)
+
+    @property
+    def done(self) -> int:
+        """How many of them are confirmed or have failed; the first ones, since order is kept."""
+        return self._accepted - len(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to be done."""
+        return not len(self) and not self._line
+
     # -- the application ------------------------------------------------------------------------
 
     def accept(self, event: Event) -> Promise | None:
@@ -107,6 +123,7 @@ class Outbox:
         promise: Promise = self._loop.create_future()
         self._queue.append((event, promise, size))
         self._bytes += size
+        self._accepted += 1
         if not self._is_pumping:
             # The first event of a turn leaves at once, the others together.
             self._is_pumping = True

@@ -20,7 +20,8 @@ from msgspec import structs
 from anabranch.core.session.effects import Standing, StartKind
 from anabranch.model.client_frames import Quality
 from anabranch.model.errors import LocalError
-from anabranch.model.frames import ITEMS_MAX
+from anabranch.model.filter import Filter, FilterSource
+from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name
 
@@ -51,6 +52,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return structs.replace(
             kept, filter=self.filter, received={}, window=self.window, manual_ack=True
         )
+
+
+def read_filter(filter: str | FilterSource, limits: Limits) -> Filter:
+    """A filter, however it was given."""
+    if isinstance(filter, str):
+        return Filter.parse(filter, limits)
+    return Filter.of(filter, limits)
 
 
 def read_since(since: Since) -> tuple[StartKind, int, dict[str, int]]:

@@ -10,8 +10,8 @@ import msgspec
 
 from anabranch.core.contract import Effect
 from anabranch.core.routing.contract import Emission
+from anabranch.model.carried import AnyCarried
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried
 from anabranch.model.version import Version
 
 
@@ -29,6 +29,13 @@ class ChangeInterest(msgspec.Struct, frozen=True, gc=False):
     removed: Sequence[str] = ()
 
 
+class ChangeOffers(msgspec.Struct, frozen=True, gc=False):
+    """What is published at the origin changed: filters that came, and that went."""
+
+    added: Sequence[str]
+    removed: Sequence[str]
+
+
 class Marked(msgspec.Struct, frozen=True, gc=False):
     """The own stream has this mark now."""
 
@@ -44,4 +51,4 @@ class SyncPlease(msgspec.Struct, frozen=True, gc=False):
     ticket: int
 
 
-Ask = Effect | CarryTo | ChangeInterest | Emission | Marked | SyncPlease
+Ask = Effect | CarryTo | ChangeInterest | ChangeOffers | Emission | Marked | SyncPlease

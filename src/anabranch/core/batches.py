@@ -316,6 +316,8 @@ class Batches:
             size += len(body)
             if size >= SLICE_BYTES_MAX:
                 break
+        if work.appended > before:
+            asks += self._intake.offers.batch_written(now)
         self.written += work.appended - before
         is_all = work.appended == sink.row.count
         if work.appended > before and (before == 0 or is_all) and self._writes_intents:

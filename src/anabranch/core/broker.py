@@ -23,7 +23,7 @@ import msgspec
 
 from anabranch.core import contract as say
 from anabranch.core import departing
-from anabranch.core.asks import Ask, CarryTo, ChangeInterest, Marked, SyncPlease
+from anabranch.core.asks import Ask, CarryTo, ChangeInterest, ChangeOffers, Marked, SyncPlease
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.links import Links
@@ -38,19 +38,25 @@ from anabranch.core.routing.contract import (
     VectorAdvance,
 )
 from anabranch.core.routing.flood import FloodRouter
+from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.model.client_frames import Commit, Discard, Publish, Stage
-from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Done, Hello, Hold, Nack, Ping, Replay
+from anabranch.model.carried import Done, Hold, Nack, Replay
+from anabranch.model.client_frames import Advertises, Commit, Discard, Publish, Stage
+from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.frames import Hello, Ping
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 
-RoutingName = Literal["flood", "tree"]
+RoutingName = Literal["flood", "tree", "mesh"]
 #: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 #: The broker's own tickets.
 _LIFE, _DEPARTURE = 0, 1
-ROUTERS: dict[RoutingName, RouterMaker] = {"flood": FloodRouter, "tree": TreeRouter}
+ROUTERS: dict[RoutingName, RouterMaker] = {
+    "flood": FloodRouter,
+    "tree": TreeRouter,
+    "mesh": MeshRouter,
+}
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -79,6 +85,10 @@ class Broker:
         network = config.network
         self.is_edge = config.name in network.edges
         self._links = Links(config.name, network.links_of(config.name), config.options)
+        if config.router is None and config.routing != "mesh" and not network.is_tree:
+            raise LocalError(
+                f"{config.routing!r} routing needs a tree, and this network is none; use mesh"
+            )
         make_router = config.router or ROUTERS[config.routing]
         self.router = make_router(config.name, network, config.options, config.limits, self.life)
         parts = (config.name, network, config.options, config.limits, recovered, now)
@@ -162,6 +172,9 @@ class Broker:
         elif isinstance(stimulus, say.LinkDown):
             if self._links.down(stimulus.peer) and self.is_ready:
                 self._do(None, self.router.link_down(now, stimulus.peer))
+        elif isinstance(stimulus, say.LinkLoad):
+            loads = stimulus.given, stimulus.gone, stimulus.waiting
+            self.router.link_load(now, stimulus.peer, *loads)
         elif isinstance(stimulus, say.LinkFull):
             self._do(None, self.router.link_full(now, stimulus.peer, stimulus.full))
         else:
@@ -193,7 +206,7 @@ class Broker:
     def _client_frame(self, now: float, stimulus: say.ClientFrameReceived) -> None:
         if self.edge is None or self.origin is None or not self.is_ready:
             return
-        if isinstance(stimulus.frame, Publish | Stage | Commit | Discard):
+        if isinstance(stimulus.frame, Publish | Advertises | Stage | Commit | Discard):
             if not self.edge.is_connected(stimulus.session, stimulus.frame):
                 return
             asks = self.origin.client_frame(now, stimulus.session, stimulus.frame)
@@ -214,6 +227,7 @@ class Broker:
         """The life is on disk: greet whoever is there, and let the parts start."""
         self.is_ready = True
         if self.origin is not None and self.edge is not None:
+            self._do(None, self.router.advertise(now, (), (), self.origin.newest))
             self._do(self.origin, self.origin.started(now))
             self._do(self.edge, self.edge.started(now))
             if self.departure is not None:
@@ -317,6 +331,9 @@ class Broker:
             versions, outcomes = router.interest(now, wish.added, wish.removed)
             self._do(edge, edge.versions(now, versions))
             self._do(None, outcomes)
+        elif isinstance(wish, ChangeOffers):
+            parts = wish.added, wish.removed, origin.newest
+            self._do(None, router.advertise(now, *parts))
         elif isinstance(wish, Marked):
             self._do(None, router.marked(now, wish.mark, wish.vector))
         elif isinstance(wish, VectorAdvance):

@@ -55,6 +55,16 @@ class LinkFull(Stimulus, frozen=True):
     full: bool
 
 
+class LinkLoad(Stimulus, frozen=True):
+    """Bytes that were given to a link, and that went out, since the last report; and those that
+    wait. Said every now and then while anything does, or not at all."""
+
+    peer: str
+    given: int
+    gone: int
+    waiting: int
+
+
 class FrameReceived(Stimulus, frozen=True):
     """A frame came over a link."""
 

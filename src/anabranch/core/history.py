@@ -34,8 +34,9 @@ from anabranch.core.replaying import EXAMINED_MAX, Wanted, answer
 from anabranch.core.resending import Resends
 from anabranch.core.routing.contract import Emission
 from anabranch.core.tail import Entry, Tail, emits_of, entry_of, fitting, size_of
+from anabranch.model.carried import Answer, NotKept
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Answer, Hole, NotKept
+from anabranch.model.frame_parts import Hole
 
 
 class _Resend(msgspec.Struct, frozen=True):

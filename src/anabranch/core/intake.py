@@ -14,7 +14,8 @@ any other is refused with a reason, and so is what follows it in its incarnation
 5. A refusal says whether it is final. Events beyond this broker's limits are refused for ever,
    since a client that was cut for them would only come back with them; what is no event at all
    breaks the protocol. A broker that departs refuses for ever too, and so does one that has a sink
-   (`staging`) of the publisher's name.
+   (`staging`) of the publisher's name. Nor is anything taken that its session did not advertise
+   (`offers`).
 
 State: who waits for a confirmation. Safe to lose.
 """
@@ -28,6 +29,7 @@ from anabranch.core.asks import Ask
 from anabranch.core.commit import Batch
 from anabranch.core.contract import SendClient
 from anabranch.core.ledger import Ledger
+from anabranch.core.offers import Offers
 from anabranch.core.options import Options
 from anabranch.core.publishers import Key, Refusal, Waiting
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
@@ -35,7 +37,7 @@ from anabranch.core.tail import STORED_LIMITS
 from anabranch.model.client_frames import DEPARTING, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Datum
+from anabranch.model.frame_parts import Datum
 from anabranch.model.limits import Limits
 
 
@@ -50,6 +52,7 @@ class Intake:
         "_widest",
         "is_departing",
         "is_full",
+        "offers",
         "sinks",
     )
 
@@ -63,17 +66,20 @@ class Intake:
         #: The disk has no room.
         self.is_full = False
         self.is_departing = False
+        #: What sessions say that they will publish.
+        self.offers = Offers(options, limits)
         #: Names that nobody may publish under.
         self.sinks: Container[str] = ()
 
     def publish(self, now: float, session: int, frame: Publish) -> list[Ask]:
         """A client publishes events."""
         checked = [self._checked(body) for body in frame.bodies]
+        outside = self.offers.refusals(session, [envelope for envelope, _ in checked])
         publishers = self._ledger.publishers
         asks: list[Ask] = []
         known: dict[Key, None] = {}
         refused: dict[Key, PublishRefused] = {}
-        for envelope, excess in checked:
+        for place, (envelope, excess) in enumerate(checked):
             event_id = envelope.id
             key = (event_id.publisher, event_id.incarnation)
             if key in refused:
@@ -87,12 +93,14 @@ class Intake:
                     self._waiting.add(session, key)
                 continue
             refusal = excess or (None if is_known else publishers.refusal(event_id))
-            refusal = refusal or self._departed() or self.no_room(asks)
+            refusal = refusal or self._departed() or outside.get(place)
+            refusal = refusal or self.no_room(asks)
             if refusal is not None:
                 reason, is_final, begun, code = refusal
                 refusal_of = PublishRefused(*key, event_id.sequence, reason, is_final, begun, code)
                 refused[key] = refusal_of
             else:
+                asks += self.offers.published(session)
                 self._take(now, session, envelope, asks)
         for key in known:
             safe = publishers.safe(key)
@@ -168,9 +176,10 @@ class Intake:
         confirmed[key] = max(confirmed.get(key, 0), event_id.sequence)
         return ledger.tail.last
 
-    def left(self, session: int) -> None:
+    def left(self, now: float, session: int) -> None:
         """A session is over."""
         self._waiting.left(session)
+        self.offers.left(now, session)
 
     def synced(self, batch: Batch) -> list[Ask]:
         """Confirm what is safe now."""

@@ -36,7 +36,7 @@ from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Datum, Hole
+from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.version import NOTHING, Version
 
 #: Ranges that one request for missing ticks names.

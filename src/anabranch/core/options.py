@@ -89,6 +89,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     digests: bool = True
     sufficiency_cache: bool = True
 
+    # -- mesh routing
+    #: Whether interest goes only where something is advertised that it meets. Otherwise every
+    #: origin advertises everything: routing by subscriptions alone.
+    advertisements: bool = True
+    #: Advertisements of one origin that are told one by one, and trees that it has for them.
+    advertisements_max: int = 1_024
+    trees_max: int = 8
+    #: An advertisement that nobody makes any more is withdrawn after this long.
+    advertised_for_s: float = 5.0
+    #: `fixed`: events stay on their tree. `dynamic`: they take the path that costs least,
+    paths: Literal["fixed", "dynamic"] = "dynamic"
+    #: by this cost of links.
+    cost: Literal["utilisation", "waiting"] = "utilisation"
+
     #: Names of planted bugs, for proving that the checker can fail.
     plants: frozenset[str] = frozenset()
 

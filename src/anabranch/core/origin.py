@@ -50,9 +50,9 @@ from anabranch.core.replaying import understood
 from anabranch.core.routing.contract import Emission
 from anabranch.core.staging import ForStaging, Staging
 from anabranch.core.tail import Quiet, emits_of
-from anabranch.model.client_frames import Publish
+from anabranch.model.carried import Done, Held, Hold, Nack, NotKept, Replay
+from anabranch.model.client_frames import Advertises, Publish
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Done, Held, Hold, Nack, NotKept, Replay
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version, raise_to
@@ -63,7 +63,7 @@ MARKS_RESERVE_BYTES = 1_048_576
 HOLDS_MAX = 1_024
 
 ForOrigin = Nack | Done | Replay | Hold
-FromClient = Publish | ForStaging
+FromClient = Publish | Advertises | ForStaging
 
 
 class Origin:
@@ -163,6 +163,8 @@ class Origin:
 
     def client_frame(self, now: float, session: int, frame: FromClient) -> list[Ask]:
         """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
+        if isinstance(frame, Advertises):
+            return self._intake.offers.advertises(now, session, frame.filters)
         if not isinstance(frame, Publish):
             return self.staging.frame(now, session, frame) + self._ledger.commit.please()
         asks = self._intake.publish(now, session, frame)
@@ -170,9 +172,9 @@ class Origin:
             asks += self._emit(now, self._tail.last)
         return asks + self._ledger.commit.please()
 
-    def client_left(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
+    def client_left(self, now: float, session: int) -> list[Ask]:
         """A session is over."""
-        self._intake.left(session)
+        self._intake.left(now, session)
         self.staging.left(session)
         return []
 
@@ -314,7 +316,8 @@ class Origin:
         if not self._is_started:
             return None
         own = (self._head_at, self._mark_at, self._release_at)
-        deadlines = (*own, self._ledger.old_at(), self.staging.next_deadline())
+        parts = (self.staging.next_deadline(), self._intake.offers.next_deadline())
+        deadlines = (*own, self._ledger.old_at(), *parts)
         return min((each for each in deadlines if each is not None), default=None)
 
     def time_passed(self, now: float) -> list[Ask]:
@@ -325,6 +328,7 @@ class Origin:
         if self._release_at is not None and self._release_at <= now:
             asks += self._release(now)
         asks += self.staging.time_passed(now)
+        asks += self._intake.offers.time_passed(now)
         old_at = self._ledger.old_at()
         if old_at is not None and old_at <= now:
             asks += self._ledger.forget_old(now)

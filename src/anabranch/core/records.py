@@ -18,7 +18,7 @@ This module keeps no state.
 import msgspec
 
 from anabranch.model.errors import LocalError
-from anabranch.model.frames import Nanoseconds
+from anabranch.model.frame_parts import Nanoseconds
 from anabranch.model.header import EventId
 from anabranch.model.version import Vector
 

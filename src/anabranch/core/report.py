@@ -14,6 +14,7 @@ import msgspec
 from anabranch.core.broker import Broker
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Stream, Subscription
+from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.core.sinks import Sink
 
@@ -25,6 +26,8 @@ CURSORS_MAX = 20
 KEPT_MAX = 100
 #: Batches under way that are told.
 BATCHES_MAX = 20
+#: Roots that are named of those to which no way is known.
+LOST_MAX = 20
 
 
 class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +107,22 @@ class DepartureReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
 
 
+class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker knows of a mesh."""
+
+    #: Trees that are known, those of them without a way to their root, and some of these roots.
+    trees: int
+    trees_lost: int
+    lost: tuple[str, ...]
+    #: Edges that are known behind some neighbour, counted on every tree.
+    branches: int
+    #: Advertisements that are known, and the origins that told theirs, also if that is nothing.
+    advertisements: int
+    origins: int
+    #: Neighbour → what sending over its link costs; none where events do not choose their way.
+    costs: dict[str, float]
+
+
 class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One broker at one moment."""
 
@@ -123,16 +142,17 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     departure: DepartureReport | None = None
     #: What the router counts.
     routing: dict[str, int] = {}
+    #: None unless routing is `mesh`.
+    mesh: MeshReport | None = None
 
 
 def report(broker: Broker) -> BrokerReport:
     """What this broker can say about itself."""
-    router = broker.router
-    routing = router.counters.as_dict() if isinstance(router, TreeRouter) else {}
+    routing, mesh = _routing(broker), _mesh(broker)
     state = None if broker.edge is None else broker.edge._state
     if state is None:
         return BrokerReport(
-            life=broker.life, is_ready=broker.is_ready, is_edge=False, routing=routing
+            life=broker.life, is_ready=broker.is_ready, is_edge=False, routing=routing, mesh=mesh
         )
     return BrokerReport(
         life=broker.life,
@@ -148,6 +168,7 @@ def report(broker: Broker) -> BrokerReport:
         staging=_staging(broker),
         departure=_departure(broker),
         routing=routing,
+        mesh=mesh,
     )
 
 
@@ -155,7 +176,35 @@ def knows_subscriptions(broker: Broker) -> bool:
     """Whether it has any subscription, or was told of one by a neighbour."""
     if broker.edge is not None and broker.edge._state.subscriptions:
         return True
-    return isinstance(broker.router, TreeRouter) and broker.router.knows_interest
+    router = broker.router
+    if isinstance(router, MeshRouter):
+        return not router.wishes.is_empty
+    return isinstance(router, TreeRouter) and router.knows_interest
+
+
+def _routing(broker: Broker) -> dict[str, int]:
+    router = broker.router
+    return router.counters.as_dict() if isinstance(router, TreeRouter | MeshRouter) else {}
+
+
+def _mesh(broker: Broker) -> MeshReport | None:
+    router = broker.router
+    if not isinstance(router, MeshRouter):
+        return None
+    lost = router.trees.lost()
+    roots = dict.fromkeys(tree.origin for tree in lost)
+    tables = router.advertisements.tables.values()
+    peers = broker.config.network.links_of(broker.config.name)
+    is_dynamic = broker.config.options.paths == "dynamic"
+    return MeshReport(
+        trees=len(router.trees),
+        trees_lost=len(lost),
+        lost=tuple(islice(roots, LOST_MAX)),
+        branches=len(router.branches),
+        advertisements=sum(len(table.entries) for table in tables),
+        origins=len(tables),
+        costs={peer: router.loads.measured(peer) for peer in peers} if is_dynamic else {},
+    )
 
 
 def _stream(stream: Stream) -> StreamReport:

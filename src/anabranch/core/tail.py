@@ -22,7 +22,7 @@ import msgspec
 from anabranch.core.marks import Marks
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
 from anabranch.core.routing.contract import Emission
-from anabranch.model.frames import Datum, Hole
+from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.limits import Limits
 
 #: Ticks, and bytes of their events, that go out at once.

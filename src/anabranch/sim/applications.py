@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from anabranch.check import history as told
+from anabranch.check.matches import matches
 from anabranch.core.session.effects import (
     Confirm,
     SendFrame,
@@ -23,7 +24,14 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
 from anabranch.sim.things import Connection
-from anabranch.sim.workload import draw_control, draw_event
+from anabranch.sim.workload import (
+    DOMAIN,
+    PlainFilter,
+    draw_control,
+    draw_event,
+    draw_filter,
+    filter_text,
+)
 from anabranch.sim.world import World
 
 _NEVER = float("inf")
@@ -156,8 +164,12 @@ class Publisher(Application):
         rate: float,
         limited: float = 0.0,
         clients: Sequence[str] = (),
+        advertising: Random | None = None,
     ) -> None:
         super().__init__(world, name, home, history, plants)
+        #: Decides what it advertises; None: it does not.
+        self._advertising = advertising
+        self._advertised: list[PlainFilter] = []
         self.rate = rate
         #: Chance that an event is transient, limited in time or hops, or addressed,
         self.limited = limited
@@ -165,12 +177,28 @@ class Publisher(Application):
         self.clients = clients
         self.incarnation = 1
         self.session = Session(name, incarnation=1, options=self.options)
+        if advertising is not None:
+            self._advertise()
         world.after(world.rng.expovariate(rate), self._publish)
+
+    def _advertise(self) -> None:
+        """Advertise something else than before: more, less, or what nobody knows of."""
+        rng = self._advertising
+        assert rng is not None
+        if self._advertised and rng.random() < 0.4:
+            self._advertised.remove(rng.choice(self._advertised))
+        while not self._advertised or (len(self._advertised) < 3 and rng.random() < 0.5):
+            plain = draw_filter(rng)
+            if any(matches(plain, event) for event in DOMAIN):
+                self._advertised.append(plain)
+        self.perform(self.session.advertise([filter_text(each) for each in self._advertised]))
 
     def _publish(self) -> None:
         if self.is_calm:
             return
         world = self.world
+        if self._advertising is not None and self._advertising.random() < 0.04:
+            self._advertise()
         if self.session.has_room():
             count = 1 if world.rng.random() < 0.8 else world.rng.randint(2, 6)
             events = [self._draw_event() for _ in range(count)]
@@ -182,6 +210,10 @@ class Publisher(Application):
 
     def _draw_event(self) -> Event:
         attributes = draw_event(self.world.rng)
+        if self._advertising is not None:
+            every = self._advertised
+            fit = [e for e in DOMAIN if any(matches(plain, e) for plain in every)]
+            attributes = dict(self._advertising.choice(fit))
         if self.limited and self.world.more.random() < self.limited:
             return Event(attributes, control=draw_control(self.world.more, self.clients))
         return Event(attributes)
@@ -246,6 +278,8 @@ class Publisher(Application):
         self.home = home
         self.incarnation += 1
         self.session = Session(self.name, incarnation=self.incarnation, options=self.options)
+        if self._advertised:
+            self._advertise()
         if "publisher-moves-unconfirmed" in self.options.plants:
             self._republish(moved)
         self.connect_in(0.05)

@@ -5,9 +5,13 @@ most v. Whatever such a subscription matches, the presence must let through towa
 is the S-Λ invariant, checked by trying every event of the small domain.
 """
 
+from collections.abc import Iterable
+
 from anabranch.check.checker import Anomaly
 from anabranch.check.coverage import Domain, uncovered
+from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import PresenceView, TreeRouter
+from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING
 from anabranch.sim.workload import DOMAIN
 from anabranch.sim.world import World
@@ -26,10 +30,45 @@ class InterestWatch:
         if self.anomalies:
             return
         for name, host in self._world.hosts.items():
-            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
+            router = None if host.broker is None else host.broker.router
+            if isinstance(router, TreeRouter):
+                for view in router.presences():
+                    self._check(name, view)
+            elif isinstance(router, MeshRouter):
+                self._check_wishes(name, router)
+
+    def _check_wishes(self, name: str, router: MeshRouter) -> None:
+        """An origin that would filter for an edge lets through all that the edge relies on."""
+        views = router.wish_views()
+        advertised = self._any(router.advertised()) if views else 0
+        for wish in views:
+            broker = self._world.hosts[wish.edge].broker
+            if broker is None or broker.edge is None or not isinstance(broker.router, MeshRouter):
                 continue
-            for view in host.broker.router.presences():
-                self._check(name, view)
+            clock = broker.router.clock
+            assert clock is not None
+            filters = broker.edge.filters()
+            for subscription, version in clock.subscriptions.items():
+                wanted = filters.get(subscription)
+                if version > wish.version or wanted is None:
+                    continue
+                missing = self._domain.matching_filter(wanted) & advertised
+                missing &= ~self._any(wish.conjunctions)
+                if missing:
+                    event = self._domain.events[(missing & -missing).bit_length() - 1]
+                    text = (
+                        f"{name} knows {wish.version} of {wish.edge} and would keep {event} from"
+                        f" {subscription} ({wanted}, {version})"
+                    )
+                    self.anomalies.append(Anomaly("s-lambda", subscription, wish.edge, 0, text))
+                    return
+
+    def _any(self, conjunctions: Iterable[Conjunction]) -> int:
+        """The events that match one of these, as bits."""
+        bits = 0
+        for conjunction in conjunctions:
+            bits |= self._domain.matching_conjunction(conjunction)
+        return bits
 
     def _check(self, name: str, view: PresenceView) -> None:
         network = self._world.hosts[name].config.network

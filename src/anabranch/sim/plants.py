@@ -7,6 +7,8 @@ recorded here, which is known to show it.
 
 from typing import NamedTuple
 
+from anabranch.core.broker import RoutingName
+
 #: Seeds within which each planted bug is found.
 SEEDS_MAX = 400
 
@@ -20,6 +22,8 @@ class Plant(NamedTuple):
     seed: int
     #: and as what.
     anomaly: str
+    #: Where it is.
+    routing: RoutingName = "tree"
 
 
 PLANTS: dict[str, Plant] = {
@@ -76,6 +80,25 @@ PLANTS: dict[str, Plant] = {
     ),
     "client-no-dedup": Plant("a client takes what it has had", 12, "duplicate"),
     "publisher-moves-unconfirmed": Plant("a publisher moves with open events", 6, "phantom"),
+    "printed-algorithm": Plant(
+        "events take the cheapest link, near or far, as printed", 2, "rising-distance", "mesh"
+    ),
+    "parent-any": Plant("a lost parent is replaced by any neighbour", 1, "stuck", "mesh"),
+    "edition-ignored": Plant(
+        "origins filter for edges that have not read the advertisements", 0, "gap", "mesh"
+    ),
+    "withdrawal-ignored": Plant(
+        "events are filtered as if nothing had been withdrawn since", 23, "gap", "mesh"
+    ),
+    "silence-promoted": Plant(
+        "silence that waits is told with the version of later ticks", 11, "gap", "mesh"
+    ),
+    "never-seeks": Plant("a broker that lost its way asks for none", 37, "stuck", "mesh"),
+    "no-rebinding": Plant("new advertisements attract no known interest", 0, "s-lambda", "mesh"),
+    "base-ignored": Plant("a change of interest applies to any state", 1, "s-lambda", "mesh"),
+    "version-of-now": Plant(
+        "silence has the version known now, not that of its mark", 11, "gap", "mesh"
+    ),
 }
 
 #: Planted bugs that need histories which the swarm draws too seldom: name → who finds them.

@@ -1,11 +1,12 @@
-"""A network that changes while it runs: brokers join, relays go, edges depart and go.
+"""A network that changes while it runs: brokers and links join and go, edges depart and go.
 
 Now and then the operator of a simulation makes another network of the present one. Every change is
 a new revision; brokers take it one by one, at different times, each by a restart from its disk, and
 have no link to a broker with another revision meanwhile. Rules:
 
 1. A relay is added to an inner site, or leaves one that has others. An edge joins below an inner
-   site. These changes come at any time, also while the one before is not taken by all.
+   site. In a mesh, relays and edges come with links to others, and links come and go themselves.
+   These changes come at any time, also while the one before is not taken by all.
 2. An edge is first told to depart. When it says that it is drained, the others get a network
    without it, and it is gone for good. If it takes too long, it is wanted back: the same network
    under the next revision.
@@ -22,6 +23,7 @@ import msgspec
 from anabranch.core import contract as say
 from anabranch.core.broker import BrokerConfig
 from anabranch.model.network import Network
+from anabranch.sim import meshes
 from anabranch.sim.things import Host, Wire
 from anabranch.sim.world import World
 
@@ -81,11 +83,18 @@ class Reconfiguring:
         if self._is_over:
             return
         if not self._leaving and (not self._untaken or self._rng.random() < 0.3):
-            kinds = (self._add_relay, self._remove_relay, self._add_edge, self._depart)
-            self._rng.choices(kinds, (1, 1, 1, 2))[0]()
+            kinds, weights = self._kinds()
+            self._rng.choices(kinds, weights)[0]()
         self._world.after(self._rng.expovariate(rate), self._strike, rate)
 
     # -- the kinds ------------------------------------------------------------------------------
+
+    def _kinds(self) -> tuple[tuple[Callable[[], None], ...], tuple[int, ...]]:
+        """What may be done to this network, and how often."""
+        if not self.network.is_mesh:
+            return (self._add_relay, self._remove_relay, self._add_edge, self._depart), (1, 1, 1, 2)
+        kinds = (self._add_link, self._remove_link, self._remove_mesh_relay)
+        return (*kinds, self._add_mesh_relay, self._add_mesh_edge, self._depart), (2, 2, 1, 1, 1, 2)
 
     def _shape(self) -> tuple[dict[str, list[str]], Joins]:
         network = self.network
@@ -129,6 +138,36 @@ class Reconfiguring:
             self.streams.append(edge)
             self._joining.append(edge)
             self._change("add-edge", Network(sites, joins))
+
+    # -- the kinds of a mesh --------------------------------------------------------------------
+
+    def _add_link(self) -> None:
+        self._change_if("add-link", meshes.with_link(self.network, self._rng))
+
+    def _remove_link(self) -> None:
+        self._change_if("remove-link", meshes.without_link(self.network, self._rng))
+
+    def _remove_mesh_relay(self) -> None:
+        self._change_if("remove-relay", meshes.without_relay(self.network, self._rng))
+
+    def _add_mesh_relay(self) -> None:
+        self._count += 1
+        name = f"r{self._count}"
+        network = meshes.with_broker(self.network, self._rng, name, is_relay=True)
+        self._change("add-relay", network)
+
+    def _add_mesh_edge(self) -> None:
+        if len(self.network.edges) < _EDGES_MAX:
+            self._count += 1
+            edge = f"n{self._count}"
+            self.streams.append(edge)
+            self._joining.append(edge)
+            network = meshes.with_broker(self.network, self._rng, edge, is_relay=False)
+            self._change("add-edge", network)
+
+    def _change_if(self, kind: str, network: Network | None) -> None:
+        if network is not None:
+            self._change(kind, network)
 
     # -- taking it ------------------------------------------------------------------------------
 
@@ -214,6 +253,8 @@ class Reconfiguring:
             world.after(_LOOK_S, self._look)
 
     def _without(self, edge: str) -> Network:
+        if self.network.is_mesh:
+            return meshes.without_broker(self.network, self._rng, edge)
         sites, joins = self._shape()
         del sites[edge]
         for members in sites.values():

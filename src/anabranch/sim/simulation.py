@@ -22,8 +22,11 @@ from anabranch.core.ledger import Beginning
 from anabranch.core.records import EventRecord, MarkRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher
+from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
+from anabranch.sim.loads import LoadReports
+from anabranch.sim.paths import PathWatch
 from anabranch.sim.reconfiguring import Reconfiguring
 from anabranch.sim.sinks import Sink, draft_in
 from anabranch.sim.subscribers import Subscriber
@@ -32,6 +35,7 @@ from anabranch.sim.things import CLOCK_BEGIN_S, Weather
 from anabranch.sim.world import World
 
 _WARM_UP_S = 0.5
+_LOADS_EVERY_S = 0.1
 #: How long after healing publishers go on.
 _MORE_S = 1.5
 #: Logs that may hold as many ticks never get full here.
@@ -89,6 +93,12 @@ class Simulation:
         self.interest_changes = 0
         self.troubled_changes = 0
         self._watch = InterestWatch(self.world)
+        self._paths: PathWatch | None = None
+        if plan.routing == "mesh":
+            LoadReports(self.world, _LOADS_EVERY_S)
+            is_quiet = plan.options.paths == "fixed" and plan.faults == FaultMix()
+            self._paths = PathWatch(self.world, is_quiet)
+            self.world.watcher = self._paths.step
         self._is_calm = False
 
     def run(self) -> Verdict:
@@ -151,6 +161,7 @@ class Simulation:
                 # What is in reach changes with the network.
                 limited=0.0 if self.plan.faults.reconfigure else self.plan.limited_events,
                 clients=[f"sub{number}" for number in range(self.plan.subscribers)],
+                advertising=self._advertising(number),
             )
             self.applications.append(publisher)
         options = self.plan.options
@@ -175,6 +186,11 @@ class Simulation:
             self.applications.append(Sink(self.world, f"sink{number}", home, self.history, more))
         for application in self.applications:
             application.connect_in(self.rng.random() * 0.2)
+
+    def _advertising(self, number: int) -> Random | None:
+        """What decides about a publisher's advertisements, if it makes any."""
+        rng = Random(self.plan.seed ^ 0xADD5 ^ number << 20)
+        return rng if rng.random() < self.plan.advertising else None
 
     def _first_subscriptions(self, number: int) -> int:
         """How many a subscriber makes at the start."""
@@ -280,6 +296,9 @@ class Simulation:
         self._watch.look_for_leftovers()
         self._watch.look_for_owners()
         self._watch.look_for_vectors()
+        if self._paths is not None:
+            self._paths.look_for_bounds()
+            self._watch.anomalies += self._paths.anomalies
         for edge in self.reconfiguring.streams:
             records = world.hosts[edge].disk.ever_synced
             self.history += _logged(edge, records, self.plan.faults.clock_jump == 0)

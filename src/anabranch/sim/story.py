@@ -12,7 +12,9 @@ from collections import deque
 from anabranch.check.checker import Anomaly
 from anabranch.core import contract as say
 from anabranch.model import client_frames as client
-from anabranch.model import frames as link
+from anabranch.model.carried import Answer, Nack
+from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import Carry, Knowledge, LinkFrame
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan
 
@@ -51,14 +53,14 @@ class _Listener:
             return self._client_frame_matters(what.frame)
         return isinstance(what, _CONTEXT) and not self._passed
 
-    def _link_frame_matters(self, frame: link.LinkFrame) -> bool:
-        if isinstance(frame, link.Knowledge) and frame.stream == self._stream:
+    def _link_frame_matters(self, frame: LinkFrame) -> bool:
+        if isinstance(frame, Knowledge) and frame.stream == self._stream:
             return self._is_among(frame.data, frame.silent, frame.withheld)
-        if isinstance(frame, link.Carry) and self._stream in {frame.source, frame.target}:
+        if isinstance(frame, Carry) and self._stream in {frame.source, frame.target}:
             content = frame.content
-            if isinstance(content, link.Nack):
+            if isinstance(content, Nack):
                 return any(first <= self._tick <= last for first, last in content.ranges)
-            if isinstance(content, link.Answer):
+            if isinstance(content, Answer):
                 return content.first <= self._tick <= content.through
         return False
 
@@ -75,7 +77,7 @@ class _Listener:
         return near or crossed
 
     def _is_among(
-        self, data: list[link.Datum], silent: list[tuple[int, int]], withheld: list[link.Hole]
+        self, data: list[Datum], silent: list[tuple[int, int]], withheld: list[Hole]
     ) -> bool:
         return (
             any(datum.tick == self._tick for datum in data)

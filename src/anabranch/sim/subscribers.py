@@ -21,7 +21,7 @@ from anabranch.core.session.session import Session
 from anabranch.core.session.subscribing import LOST
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.frames import Datum
+from anabranch.model.frame_parts import Datum
 from anabranch.sim.applications import Application
 from anabranch.sim.things import CLOCK_BEGIN_S, Connection
 from anabranch.sim.workload import PlainFilter, draw_filter, filter_text

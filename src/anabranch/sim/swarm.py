@@ -8,22 +8,29 @@ the simulation it was.
 """
 
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from anabranch.core.broker import RoutingName
 from anabranch.core.options import Options
+from anabranch.model.errors import LocalError
 from anabranch.model.network import Network
 from anabranch.sim.fault_mix import ANY, FaultMix, asked_mix, draw_mix
+from anabranch.sim.meshes import MeshKind, draw_mesh
 
-Shape = Literal["any", "single", "pair", "star", "line", "redundant", "large"]
+Shape = Literal[
+    "any", "single", "pair", "star", "line", "redundant", "large", "ring", "full", "random"
+]
 #: Make the other sources of chance others than the first.
 _MORE = 0xD1CE
 _CHANGING = 0x1187
 #: Chosen so that the seeds which tests know by heart have none.
 _SINKING = 0x20FE
-SHAPES: tuple[Shape, ...] = ("any", "single", "pair", "star", "line", "redundant", "large")
+_MESHING = 0x3E54
+SHAPES: tuple[Shape, ...] = get_args(Shape)
+#: Shapes that only a mesh can have, beside `large`, which both have.
+MESH_SHAPES: tuple[Shape, ...] = ("ring", "full", "random")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limited_events: float = 0.0
     #: Programs that write batches.
     sinks: int = 0
+    #: Chance that a publisher advertises what it publishes.
+    advertising: float = 0.0
     #: Made at the start by all subscribers together; 0: each makes one to four.
     subscriptions: int = 0
 
@@ -66,10 +75,17 @@ def draw(
     plants: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan of a seed; `faults` as in `fault_mix`."""
-    rng, more = Random(seed), Random(seed ^ _MORE)
-    network = _draw_network(rng, shape, brokers)
-    size = len(network.brokers)
+    rng, more, meshing = Random(seed), Random(seed ^ _MORE), Random(seed ^ _MESHING)
+    network = _draw_network(rng, "any" if shape in MESH_SHAPES else shape, brokers)
     options = _draw_options(rng, seed, plants)
+    advertising = 0.0
+    if routing == "mesh":
+        network = _draw_mesh(meshing, network, shape, brokers)
+        options = _draw_mesh_options(meshing, options)
+        advertising = meshing.choice((0.0, 0.5, 1.0))
+    elif shape in MESH_SHAPES:
+        raise LocalError(f"{routing!r} routing needs a tree; a network of shape {shape!r} is none")
+    size = len(network.brokers)
     drawn = draw_mix(rng, more, Random(seed ^ _CHANGING), size)
     sinking = Random(seed ^ _SINKING)
     sinks = sinking.choice((1, 1, 2)) if sinking.random() < 0.2 else 0
@@ -92,6 +108,7 @@ def draw(
         explicit_starts=more.choice((0.0, 0.0, 0.3)),
         limited_events=more.choice((0.0, 0.0, 0.25)),
         sinks=sinks,
+        advertising=advertising,
     )
 
 
@@ -105,6 +122,28 @@ def _draw_network(rng: Random, shape: Shape, brokers: int | None) -> Network:
         return Network({"e1": ["e1"], "e2": ["e2"]}, [("e1", "e2")])
     sites, edges, width = _draw_sizes(rng, shape)
     return _grow(rng, sites, edges, width, brokers or 40)
+
+
+def _draw_mesh(meshing: Random, tree: Network, shape: Shape, brokers: int | None) -> Network:
+    """A mesh; now and then, and where a shape of trees is asked for, the tree that was drawn."""
+    if shape == "any" and meshing.random() < 0.15:
+        return tree
+    if shape in {"single", "pair", "star", "line", "redundant"}:
+        return tree
+    kind: MeshKind = shape if shape in {"ring", "full", "random", "large"} else "any"
+    return draw_mesh(meshing, kind, brokers)
+
+
+def _draw_mesh_options(meshing: Random, options: Options) -> Options:
+    return msgspec.structs.replace(
+        options,
+        advertisements=meshing.random() < 0.85,
+        paths=meshing.choice(("fixed", "dynamic", "dynamic")),
+        cost=meshing.choice(("utilisation", "utilisation", "waiting")),
+        trees_max=meshing.choice((0, 1, 8)),
+        advertisements_max=meshing.choice((1, 1_024, 1_024)),
+        advertised_for_s=meshing.choice((0.0, 0.3, 5.0)),
+    )
 
 
 def _draw_sizes(rng: Random, shape: Shape) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """What a simulated world is made of: machines, links, client connections, and the weather."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from anabranch.core.broker import Broker, BrokerConfig
@@ -52,10 +53,13 @@ class Counters:
 class Queue:
     """What waits to be carried, in one direction."""
 
-    __slots__ = ("bytes", "is_full", "is_told", "rate")
+    __slots__ = ("bytes", "given", "gone", "is_full", "is_told", "rate")
 
     def __init__(self) -> None:
         self.bytes = 0
+        #: Bytes that came, and that arrived, since somebody asked.
+        self.given = 0
+        self.gone = 0
         self.is_full = False
         #: Whether the broker knows that it is.
         self.is_told = False
@@ -92,6 +96,16 @@ class Wire:
         self.stopped = [0, 0]
         self.waiting: list[list[list[bytes]]] = [[], []]
         self.queues = [Queue(), Queue()]
+
+
+def wires_between(configs: Iterable[BrokerConfig]) -> dict[tuple[str, str], Wire]:
+    """A wire for every link of these brokers' network, by its ends."""
+    wires: dict[tuple[str, str], Wire] = {}
+    for config in configs:
+        for peer in config.network.links_of(config.name):
+            ends = (min(config.name, peer), max(config.name, peer))
+            wires.setdefault(ends, Wire(ends))
+    return wires
 
 
 class Connection:

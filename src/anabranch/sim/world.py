@@ -34,15 +34,12 @@ from anabranch.sim.things import (
     Weather,
     Wire,
     may_meet,
+    wires_between,
 )
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 
 #: What is added to a queue with so many times what makes it full costs the link.
 _OVERFULL = 8
-
-
-def _ignore(_stream: str, _what: bytes | int) -> None:
-    """Nobody wants to know."""
 
 
 class World:
@@ -60,15 +57,13 @@ class World:
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = 0
         self.hosts = {config.name: Host(config) for config in configs}
-        self.wires: dict[tuple[str, str], Wire] = {}
-        for config in configs:
-            for peer in config.network.links_of(config.name):
-                ends = (min(config.name, peer), max(config.name, peer))
-                self.wires.setdefault(ends, Wire(ends))
+        self.wires = wires_between(configs)
         #: Told of every effect, if anybody listens.
         self.listener: Callable[[float, str, object], None] | None = None
+        #: Told of every step, with all that came of it, if anybody watches.
+        self.watcher: Callable[[str, say.Stimulus, say.Effects], None] | None = None
         #: Told when a log deletes (up to a tick), or decides to (what it puts into the catalog).
-        self.on_forgetting: Callable[[str, bytes | int], None] = _ignore
+        self.on_forgetting: Callable[[str, bytes | int], None] = lambda _stream, _what: None
         #: Told of every frame for a link, with its bytes, if anybody counts them.
         self.meter: Callable[[str, str, LinkFrame, bytes], None] | None = None
 
@@ -135,6 +130,8 @@ class World:
         if self.listener is not None:
             self.listener(self.now, name, stimulus)
         effects = broker.handle(clock, stimulus)
+        if self.watcher is not None:
+            self.watcher(name, stimulus, effects)
         self._perform(host, effects)
         deadline = broker.next_deadline()
         if deadline is not None:
@@ -255,6 +252,7 @@ class World:
         wire.waiting = [[], []]
         for queue in wire.queues:
             queue.bytes, queue.is_full, queue.is_told = 0, False, False
+            queue.given = queue.gone = 0
         for name, peer in (wire.ends, wire.ends[::-1]):
             self.stimulate(name, say.LinkDown(peer))
         again = self.weather.reconnect_s * (0.5 + self.rng.random())
@@ -278,8 +276,7 @@ class World:
             self.count.lost_frames += len(batch)
             return
         direction = 0 if wire.ends[0] == peer else 1
-        if self.weather.link_bytes_max:
-            self._count_link(wire, direction, sum(map(len, batch)))
+        self._count_link(wire, direction, sum(map(len, batch)))
         if wire.stopped[direction]:
             wire.waiting[direction].append(batch)
         else:
@@ -298,8 +295,7 @@ class World:
         if not wire.is_up or wire.number != number:
             self.count.lost_frames += len(batch)
             return
-        if self.weather.link_bytes_max:
-            self._count_link(wire, direction, -sum(map(len, batch)))
+        self._count_link(wire, direction, -sum(map(len, batch)))
         name, peer = wire.ends[direction], wire.ends[1 - direction]
         host = self.hosts[name]
         for data in batch:
@@ -316,6 +312,10 @@ class World:
 
     def _count_link(self, wire: Wire, direction: int, size: int) -> None:
         queue, bytes_max = wire.queues[direction], self.weather.link_bytes_max
+        queue.given += max(size, 0)
+        queue.gone -= min(size, 0)
+        if not bytes_max:
+            return
         if queue.changes(size, bytes_max):
             self.after(0.0, self._tell_link, wire, wire.number, direction, queue.is_full)
         if queue.is_told and size > 0 and queue.bytes > _OVERFULL * bytes_max:

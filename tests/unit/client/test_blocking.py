@@ -12,6 +12,8 @@ from anabranch import (
     ClosedError,
     ConnectError,
     FilterError,
+    LocalError,
+    NotAdvertisedError,
     connect_blocking,
 )
 from anabranch.client.options import ClientOptions
@@ -156,3 +158,23 @@ def test_batches_are_written_without_an_event_loop(client: BlockingClient) -> No
     assert [next(found)["n"] for _ in range(2)] == [1, 2]
     with pytest.raises(BatchRefusedError):
         client.commit(sink="s", query="q", batch=1, tokens=["u"], timeout=5.0)
+
+
+def test_what_is_not_advertised_is_refused_in_the_calling_thread(client: BlockingClient) -> None:
+    subscription = client.subscribe("TRUE")
+    subscription.wait_started("a", timeout=10)
+    cheap = client.advertise("n < 10")
+    client.publish({"n": 1})
+    with pytest.raises(NotAdvertisedError, match="which is n < 10"):
+        client.publish({"n": 11})
+    with pytest.raises(LocalError, match="no event can match"):
+        client.advertise("n < 1 AND n > 2")
+    dear = client.advertise("n > 10")
+    cheap.withdraw()
+    client.publish({"n": 11})
+    with pytest.raises(NotAdvertisedError):
+        client.publish({"n": 1})
+    dear.withdraw()
+    client.publish({"n": 5})
+    got = [subscription.get(timeout=10) for _ in range(3)]
+    assert [received and received["n"] for received in got] == [1, 11, 5]

@@ -9,8 +9,6 @@ from anabranch import (
     ClosedError,
     Event,
     EventError,
-    Filter,
-    NotAdvertisedError,
     PublishRefusedError,
     PublishUnknownError,
     connect,
@@ -267,22 +265,5 @@ def test_an_event_larger_than_the_queue_goes_out_alone() -> None:
             with pytest.raises(Exception, match="allow for more"):
                 await client.publish({"n": 1}, payload=b"x" * 5_000)
             await client.publish({"n": 2})
-
-    run(story)
-
-
-def test_only_what_was_advertised_is_published() -> None:
-    async def story() -> None:
-        async with network("a") as (a,), await connect(a.address) as client:
-            stocks = client.advertise("class = 'STOCK'")
-            client.advertise(Filter.parse("n > 10"))
-            await client.publish({"n": 11})
-            with pytest.raises(NotAdvertisedError, match=r"class = 'STOCK' or n > 10"):
-                await client.publish({"n": 1})
-            await client.publish({"n": 1, "class": "STOCK"})
-            stocks.withdraw()
-            with pytest.raises(NotAdvertisedError):
-                await client.publish({"n": 1, "class": "STOCK"})
-            assert published(a) == [11, 1]
 
     run(story)

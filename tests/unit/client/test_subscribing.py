@@ -22,7 +22,7 @@ from anabranch import (
 from anabranch.model.client_frames import Ack, Deliver, Matches, Subscribe
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
-from anabranch.model.frames import Datum
+from anabranch.model.frame_parts import Datum
 from anabranch.wire.codec import encode_client
 from tests.client_parts import (
     OPTIONS,

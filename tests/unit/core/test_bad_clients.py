@@ -5,6 +5,7 @@ import pytest
 from anabranch.core import contract as say
 from anabranch.core.edge.delivery import Delivery
 from anabranch.core.edge.subscriptions import Stream
+from anabranch.model.carried import Claim, Find, Found
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -25,7 +26,7 @@ from anabranch.model.client_frames import (
     Unsubscribe,
 )
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Carry, Claim, Find, Found
+from anabranch.model.frames import Carry
 from anabranch.model.limits import Limits
 from anabranch.model.values import INT_MAX
 from anabranch.model.version import Version

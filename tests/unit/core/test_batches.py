@@ -4,6 +4,7 @@ import pytest
 
 from anabranch.core import batches
 from anabranch.core.options import Options
+from anabranch.model.carried import Done
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -15,7 +16,6 @@ from anabranch.model.client_frames import (
     PublishRefused,
 )
 from anabranch.model.event import EventId
-from anabranch.model.frames import Done
 from tests.origin_parts import EDGES, body, emits_in, ticks_of
 from tests.staging_parts import Stager
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.model.carried import Find, Found, Held, Hold, Replay
 from anabranch.model.client_frames import Refused, StartsAt, Subscribed
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Find, Found, Held, Hold, Replay
 from tests.edge_parts import ALONE, Rig
 
 RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}

@@ -2,7 +2,7 @@
 
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Deliver, Matches, Withheld
-from anabranch.model.frames import Hole
+from anabranch.model.frame_parts import Hole
 from anabranch.wire.codec import encode_client
 from tests.edge_parts import Rig, datum
 

@@ -4,16 +4,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.model.client_frames import (
-    Ack,
-    Cut,
-    Deliver,
-    StartsAt,
-    Subscribed,
-    Unsubscribed,
-)
-from anabranch.model.errors import RemoteError
-from anabranch.model.frames import (
+from anabranch.model.carried import (
     Answer,
     Claim,
     Done,
@@ -25,6 +16,15 @@ from anabranch.model.frames import (
     Replay,
     Yield,
 )
+from anabranch.model.client_frames import (
+    Ack,
+    Cut,
+    Deliver,
+    StartsAt,
+    Subscribed,
+    Unsubscribed,
+)
+from anabranch.model.errors import RemoteError
 from tests.edge_parts import Rig, datum
 
 RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.model.carried import Claim, Done, Held, Hold, NotKept, Replay, Yield
 from anabranch.model.client_frames import (
     Cut,
     Deliver,
@@ -14,7 +15,7 @@ from anabranch.model.client_frames import (
     Withheld,
 )
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Claim, Done, Held, Hold, Hole, NotKept, Replay, Yield
+from anabranch.model.frame_parts import Hole
 from tests.edge_parts import Rig
 
 RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}

@@ -5,7 +5,7 @@ import pytest
 from anabranch.core.line import HEAD_LEAP_MAX, RECENT_RUNS_MAX, Line, Run, runs_of
 from anabranch.core.routing.contract import Arrival
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Datum, Hole
+from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.version import NOTHING, Version
 
 V1, V2 = Version(1, 1), Version(1, 2)

@@ -3,13 +3,13 @@
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.asks import SyncPlease
+from anabranch.core.asks import ChangeOffers, SyncPlease
 from anabranch.core.options import Options
 from anabranch.core.records import BlankRecord, decode_record
+from anabranch.model.carried import Done
 from anabranch.model.client_frames import Publish
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
-from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
 from tests.event_parts import frame
 from tests.origin_parts import EDGES, Driver, body, ticks_of
@@ -18,7 +18,7 @@ from tests.origin_parts import EDGES, Driver, body, ticks_of
 def test_event_is_confirmed_and_emitted_when_it_is_synced_and_not_before() -> None:
     driver = Driver()
     asks = driver.publish(body(1), body(2))
-    assert [type(ask) for ask in asks] == [say.Append, say.Append, SyncPlease]
+    assert [type(ask) for ask in asks] == [ChangeOffers, say.Append, say.Append, SyncPlease]
     asks = driver.sync()
     assert ticks_of(asks) == [1, 2]
     assert driver.confirmations() == [("p", 1, 2)]

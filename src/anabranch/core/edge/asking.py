@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush
 from anabranch.core.asks import Ask, CarryTo
 from anabranch.core.edge.subscriptions import Attach, Place, Subscription
 from anabranch.core.line import DOUBLINGS_MAX
-from anabranch.model.frames import AnyCarried
+from anabranch.model.carried import AnyCarried
 
 _RUN_BITS = 32
 _HALF_RUN = 1 << (_RUN_BITS - 1)

@@ -29,9 +29,9 @@ import msgspec
 from anabranch.core.edge.moves import MOVES, Moves
 from anabranch.core.edge.state import CursorsStored, State
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
+from anabranch.model.carried import Done
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
 
 SUBSCRIPTIONS = "subscriptions"

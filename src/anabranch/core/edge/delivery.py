@@ -30,7 +30,7 @@ from anabranch.core.edge.subscriptions import Place, Session, Stream, Subscripti
 from anabranch.core.line import Run
 from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Datum, Hole
+from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.version import NOTHING, Version
 
 #: Who wants an event; None if it has to be read for that.

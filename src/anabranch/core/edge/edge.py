@@ -52,17 +52,7 @@ from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream
 from anabranch.core.line import Run, runs_of
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival
-from anabranch.model.client_frames import (
-    Ack,
-    Alive,
-    AnyClientFrame,
-    Connect,
-    Subscribe,
-    Unsubscribe,
-)
-from anabranch.model.errors import RemoteError
-from anabranch.model.filter import Filter
-from anabranch.model.frames import (
+from anabranch.model.carried import (
     Answer,
     AnyCarried,
     Claim,
@@ -75,6 +65,16 @@ from anabranch.model.frames import (
     Replay,
     Yield,
 )
+from anabranch.model.client_frames import (
+    Ack,
+    Alive,
+    AnyClientFrame,
+    Connect,
+    Subscribe,
+    Unsubscribe,
+)
+from anabranch.model.errors import RemoteError
+from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version

@@ -26,8 +26,10 @@ from typing import Protocol
 import msgspec
 
 from anabranch.core.contract import Effect
+from anabranch.model.carried import AnyCarried
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, Datum, Hole, Knowledge, LinkFrame
+from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import Knowledge, LinkFrame
 from anabranch.model.version import Version
 
 
@@ -108,6 +110,10 @@ class Router(Protocol):
         """A link takes no more for the time being, or takes again. Ticks for it may be left out,
         with a note: whoever lacks them asks."""
 
+    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+        """Bytes that were given to a link and that went out since the last report, and those
+        that wait."""
+
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         """A frame came over a link. `RemoteError` if it cannot be."""
 
@@ -119,6 +125,13 @@ class Router(Protocol):
         added one."""
 
     # -- the origin
+    def advertise(
+        self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
+    ) -> list[Outcome]:
+        """Events that match these filters may be published here from now on, and of those not any
+        more; `newest` is the newest tick of the stream, synced or not. With nothing added or
+        removed: a life begins, and so far nothing is advertised."""
+
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
         """Ticks of the own stream."""
 

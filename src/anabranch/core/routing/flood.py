@@ -15,9 +15,10 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, knowledge_of
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.validity import check_knowledge
+from anabranch.model.carried import AnyCarried
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, Carry, Knowledge, LinkFrame
+from anabranch.model.frames import Carry, Knowledge, LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
@@ -63,6 +64,10 @@ class FloodRouter:
         self._overlay.link_full(peer, full)
         return []
 
+    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+        """There is one way only, busy or not."""
+        del now, peer, given, gone, waiting
+
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         """A frame came over a link."""
         del now
@@ -83,6 +88,13 @@ class FloodRouter:
         """Every subscription is contained in everything."""
         del now, removed
         return dict.fromkeys(added, NOTHING), []
+
+    def advertise(
+        self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
+    ) -> list[Outcome]:
+        """Advertisements decide nothing here."""
+        del now, added, removed, newest
+        return []
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
         """Ticks of the own stream."""

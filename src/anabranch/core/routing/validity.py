@@ -7,7 +7,8 @@ be is a `RemoteError`, and nothing has changed yet.
 
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import ITEMS_MAX, Knowledge
+from anabranch.model.frame_parts import ITEMS_MAX
+from anabranch.model.frames import Knowledge
 from anabranch.model.network import Network
 
 #: Beyond any tick a stream will have. What follows from a tick (the next one, the one that is asked

@@ -86,6 +86,12 @@ class Publishing:
         """The encoded events that wait for confirmation, in order."""
         return list(self._waiting.values())
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The sequences of the last event, and of the last that is confirmed; the same if none
+        waits for confirmation."""
+        return self._last, self._confirmed if self._waiting else self._last
+
     def may_move(self) -> bool:
         """Whether nothing binds the publisher to this broker."""
         return not self._waiting or "publisher-moves-unconfirmed" in self._options.plants

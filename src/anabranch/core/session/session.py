@@ -25,8 +25,9 @@ Nothing in here reads a clock; `now` is in seconds and never goes back. A frame 
 protocol raises `RemoteError`; whoever drives the session then closes the connection.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from anabranch.core.session.advertising import Advertising
 from anabranch.core.session.effects import (
     SendFrame,
     SessionEffects,
@@ -84,6 +85,7 @@ class Session:
         self._limits = limits
         self._is_connected = False
         self._publishing = Publishing(client, incarnation, options, limits)
+        self._advertising = Advertising()
         self._subscribing = Subscribing(options)
         #: Chunks and commits; see there.
         self.staging = Staging(options, limits)
@@ -96,6 +98,10 @@ class Session:
     ) -> tuple[list[EventId], SessionEffects]:
         """Publish events in this order. `Confirm` follows, for each or for several at once."""
         return self._publishing.publish(now, events, time_ns)
+
+    def advertise(self, filters: Sequence[str]) -> SessionEffects:
+        """Publish only what matches one of these filters from now on; with none, anything."""
+        return self._advertising.advertise(filters, *self._publishing.progress)
 
     def has_room(self, events: int = 1, size: int = 0) -> bool:
         """Whether `publish` would take this many events with this many encoded bytes."""
@@ -215,7 +221,8 @@ class Session:
             raise LocalError("the session has a connection; say when it is gone, then connect anew")
         self._is_connected = True
         greeting = SendFrame(Connect(PROTOCOL_VERSION, self.client))
-        again = [*self._subscribing.connected(), *self._publishing.connected(now)]
+        again = [*self._subscribing.connected(), *self._advertising.connected()]
+        again += self._publishing.connected(now)
         return [greeting, *again, *self.staging.connected()]
 
     def disconnected(self, _now: float) -> SessionEffects:
@@ -224,6 +231,7 @@ class Session:
             return []
         self._is_connected = False
         self._publishing.disconnected()
+        self._advertising.disconnected()
         self.staging.disconnected()
         self._fetching.disconnected()
         return self._subscribing.disconnected()
@@ -238,7 +246,8 @@ class Session:
             case StartsAt() | Withheld():
                 return self._subscribing.ticks(now, frame)
             case Confirmed():
-                return self._publishing.confirmed(now, frame)
+                effects = self._publishing.confirmed(now, frame)
+                return effects + self._advertising.confirmed(*self._publishing.progress)
             case PublishRefused():
                 return self._publishing.refused(now, frame)
             case Subscribed():

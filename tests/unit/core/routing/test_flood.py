@@ -10,7 +10,8 @@ from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAd
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AskMark, Datum, Hole, Knowledge, LinkFrame
+from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import AskMark, Knowledge, LinkFrame
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
 from tests.routing_turmoil import SHAPES, two_levels

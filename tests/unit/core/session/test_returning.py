@@ -24,7 +24,8 @@ from anabranch.model.client_frames import (
 from anabranch.model.errors import (
     LocalError,
 )
-from anabranch.model.frames import PROTOCOL_VERSION, Datum, Hole
+from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import PROTOCOL_VERSION
 from tests.session_parts import (
     FILTER,
     deliver,

@@ -33,7 +33,8 @@ from anabranch.model.errors import (
     RemoteError,
     UnknownIdError,
 )
-from anabranch.model.frames import PROTOCOL_VERSION, Datum, Hole
+from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.wire.codec import encode_client
 from tests.session_parts import (
     FILTER,

@@ -3,7 +3,8 @@
 from random import Random
 
 from anabranch.core.broker import BrokerConfig
-from anabranch.model.frames import Datum, InterestState, Knowledge, LinkFrame, MarkIs, Ping
+from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import InterestState, Knowledge, LinkFrame, MarkIs, Ping
 from anabranch.model.network import Network
 from anabranch.model.version import Version
 from anabranch.sim.evaluation.meter import Counts, LinkTally, Meter, RouterTally

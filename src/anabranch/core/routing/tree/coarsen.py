@@ -26,8 +26,8 @@ Prior art: Zhao 2006, §3.5 (which leaves the policy open); imperfect merging, M
 
 from typing import NamedTuple
 
-from anabranch.core.routing.tree.clock import Clock
-from anabranch.core.routing.tree.conjuncts import ended, wanted
+from anabranch.core.routing.clock import Clock
+from anabranch.core.routing.conjuncts import ended, wanted
 from anabranch.core.routing.tree.hulls import GroupKey, groups_of, hull_of
 from anabranch.core.routing.tree.interest import Directions
 from anabranch.core.routing.tree.presence import Presence

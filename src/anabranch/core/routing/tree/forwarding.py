@@ -29,7 +29,8 @@ from anabranch.core.routing.tree.surroundings import Surroundings
 from anabranch.core.routing.tree.topology import Outlook
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Datum, Knowledge
+from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import Knowledge
 from anabranch.model.values import Attributes
 
 #: Ranges of silence that may wait.

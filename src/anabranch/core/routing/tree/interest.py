@@ -29,7 +29,7 @@ Prior art: Zhao 2006, §3.4.1 (roots, minimisation), §4.1.2 and §4.1.6 (DAG wi
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from anabranch.core.routing.tree.conjuncts import Conjunct
+from anabranch.core.routing.conjuncts import Conjunct
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope

@@ -31,8 +31,8 @@ from collections.abc import Mapping
 import msgspec
 
 from anabranch.core.contract import Note
-from anabranch.core.routing.tree.clock import Clock
-from anabranch.core.routing.tree.conjuncts import Conjunct, ended, unpack, wanted
+from anabranch.core.routing.clock import Clock
+from anabranch.core.routing.conjuncts import Conjunct, ended, unpack, wanted
 from anabranch.core.routing.tree.forwarding import Forwarding
 from anabranch.core.routing.tree.interest import Interest, RootChange
 from anabranch.core.routing.tree.repair import Lag

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
+from anabranch.core.routing.clock import Clock
 from anabranch.core.routing.contract import Outcome
 from anabranch.core.routing.overlay import Overlay
-from anabranch.core.routing.tree.clock import Clock
+from anabranch.core.routing.steps import Steps
 from anabranch.core.routing.tree.counters import Counters
 from anabranch.core.routing.tree.topology import Topology
-from anabranch.core.routing.tree.vectors import Marks, OwnSteps
+from anabranch.core.routing.tree.vectors import Marks
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import (
     AskInterest,
@@ -48,7 +49,7 @@ class Surroundings:
         #: Edge name → the clock that is kept here: of the own edge, of merging brokers.
         self.clocks: dict[str, Clock] = {}
         #: Stream → how the own edge's element grows along it.
-        self.steps: dict[str, OwnSteps] = {}
+        self.steps: dict[str, Steps] = {}
         #: Whether the own origin's vector may have grown.
         self.has_advanced = False
         #: What goes out, in order.

@@ -23,21 +23,21 @@ from typing import NamedTuple
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
+from anabranch.core.routing.clock import Clock
 from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, knowledge_of
 from anabranch.core.routing.overlay import Overlay
-from anabranch.core.routing.tree.clock import Clock
+from anabranch.core.routing.steps import Steps
 from anabranch.core.routing.tree.coarsen import Merging
 from anabranch.core.routing.tree.counters import Counters
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.repair import Repetition
 from anabranch.core.routing.tree.surroundings import Surroundings
 from anabranch.core.routing.tree.topology import Topology
-from anabranch.core.routing.tree.vectors import OwnSteps
 from anabranch.core.routing.validity import check_knowledge, check_tick, check_upstream
+from anabranch.model.carried import AnyCarried
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (
-    AnyCarried,
     AskInterest,
     AskMark,
     Carry,
@@ -180,6 +180,10 @@ class TreeRouter:
                 if peer in self._overlay.members(direction):
                     presence.ask(direction, peer)
 
+    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+        """There is one way only, busy or not."""
+        del now, peer, given, gone, waiting
+
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         """A frame came over a link."""
         if isinstance(frame, Carry):
@@ -224,6 +228,13 @@ class TreeRouter:
             self._repetition.propagated(now, version)
 
     # -- the origin -------------------------------------------------------------------------------
+
+    def advertise(
+        self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
+    ) -> list[Outcome]:
+        """Advertisements decide nothing here."""
+        del now, added, removed, newest
+        return []
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
         """Ticks of the own stream."""
@@ -365,7 +376,7 @@ class TreeRouter:
         for presence in self._presences.values():
             presence.lag.see(now, vector)
         if self._name in vector:
-            steps = self._around.steps.setdefault(stream, OwnSteps())
+            steps = self._around.steps.setdefault(stream, Steps())
             steps.learn(mark, vector[self._name])
 
     def _ask_mark(self, peer: str, frame: Knowledge) -> None:

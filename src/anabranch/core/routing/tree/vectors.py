@@ -9,23 +9,20 @@ keeps the newest of each stream. Rules:
 2. Of one stream, a later mark has a vector that is at least that of an earlier one.
 3. A vector goes over a link once, before the first ticks that need it, and is said again after the
    link broke. (With `digests` off it goes with every frame.)
-4. An edge needs only its own element. It keeps the steps in which that grew; for a mark that it
-   does not know, the last step before it is a lower bound, by rule 2.
+4. An edge needs only its own element, and keeps the steps in which that grew (`steps`).
 
 State: volatile; a vector that is missing is asked for.
 
 Prior art: Zhao 2006, §4.1.7 and §6.1.3 (digests).
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping
 
 from anabranch.model.errors import RemoteError
-from anabranch.model.version import NOTHING, Version
+from anabranch.model.version import Version
 
-#: Marks kept per stream, and steps of the own element.
+#: Marks kept per stream.
 MARKS_MAX = 16
-STEPS_MAX = 256
 
 Vector = Mapping[str, Version]
 _EMPTY: Vector = {}
@@ -81,36 +78,3 @@ class Marks:
     def forget_link(self, link: str) -> None:
         """A link broke: nothing counts as said on it."""
         self._said.pop(link, None)
-
-
-class OwnSteps:
-    """How an edge's own element grows along one stream."""
-
-    __slots__ = ("_marks", "_versions")
-
-    def __init__(self) -> None:
-        #: Invariant: marks ascend, and versions with them, strictly.
-        self._marks: list[int] = [0]
-        self._versions: list[Version] = [NOTHING]
-
-    @property
-    def newest(self) -> Version:
-        """The greatest version that any mark is known to have."""
-        return self._versions[-1]
-
-    def at(self, mark: int) -> Version:
-        """The version that this mark has, at least."""
-        place = bisect_right(self._marks, mark) - 1
-        return self._versions[place] if place >= 0 else NOTHING
-
-    def learn(self, mark: int, version: Version) -> None:
-        """This mark has this version."""
-        place = bisect_right(self._marks, mark)
-        if place and self._versions[place - 1] >= version:
-            return
-        while place < len(self._marks) and self._versions[place] <= version:
-            del self._marks[place], self._versions[place]
-        self._marks.insert(place, mark)
-        self._versions.insert(place, version)
-        if len(self._marks) > STEPS_MAX:
-            del self._marks[0], self._versions[0]

@@ -11,9 +11,9 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Outcome
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.errors import RemoteError
+from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import (
     AskInterest,
-    Conjuncts,
     InterestChange,
     InterestState,
     Knowledge,

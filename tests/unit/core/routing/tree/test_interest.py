@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from anabranch.core.routing.tree.conjuncts import Conjunct, conjuncts_of, pack, unpack
+from anabranch.core.routing.conjuncts import Conjunct, conjuncts_of, pack, unpack
 from anabranch.core.routing.tree.interest import Interest, RootChange
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Conjuncts
+from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.limits import DEFAULT_LIMITS
 from tests.routing_parts import DOMAIN
 from tests.routing_turmoil import FILTERS
@@ -21,7 +21,7 @@ def interest(covering: bool = True) -> Interest:
 
 
 def of(*texts: str) -> list[Conjunct]:
-    return [each for text in texts for each in conjuncts_of(Filter.parse(text))]
+    return [each for text in texts for each in conjuncts_of(Filter.parse(text), DEFAULT_LIMITS)]
 
 
 def said(change: RootChange) -> tuple[list[str], list[str], bool]:

@@ -1,0 +1,190 @@
+"""The virtual clock of an edge: versions of its own interest, and when each subscription starts.
+
+The edge numbers the changes of its interest. A subscription's *virtual start time* is the version
+that contains it: whoever knows the edge's interest in that version, or a later one, lets
+everything pass that the subscription matches. Rules:
+
+1. A conjunction that is known already starts with the one that is known. Otherwise it starts when
+   the earliest of its direct coverers did: wherever that one is known, this one is covered. With
+   no coverer it starts with the version that the next propagation will have, the *current* one.
+2. A subscription starts with the last of its conjunctions.
+3. Changes are gathered; a propagation takes them all, and only then the clock advances, by one.
+   Nothing is propagated, and the clock stands, if the roots are what they were.
+4. What is removed stays in the DAG until the propagation: until then it is what all others know,
+   and may serve as coverer for rule 1.
+5. A conjunction that the DAG has no room for (what was removed still counts there, rule 4) is held
+   as wanting everything. So `add` never fails: more ticks come than must, and none is missing.
+6. The first propagation of a life is the whole interest, with counter 1. A later life is later
+   than all of an earlier one.
+
+State: rebuilt by whoever subscribes; volatile. The life comes from the broker, which stores it.
+
+Prior art: Zhao 2006, §4.1.1–4.1.5 and §4.3.1.
+"""
+
+from typing import NamedTuple
+
+from anabranch.core.routing.conjuncts import Conjunct, conjuncts_of, everything
+from anabranch.matching.dag import ConjunctionDag, DagNode
+from anabranch.model.errors import LocalError
+from anabranch.model.filter import Filter
+from anabranch.model.limits import Limits
+from anabranch.model.version import NOTHING, Version
+
+
+class Propagation(NamedTuple):
+    """What a step of the clock tells the network."""
+
+    version: Version
+    #: The version before it; NOTHING at the first of a life.
+    before: Version
+    plus: list[Conjunct]
+    minus: list[Conjunct]
+    #: Still wanted, but covered by others now; who knows them may drop them.
+    covered: list[Conjunct]
+
+
+class _Subscription(NamedTuple):
+    version: Version
+    #: Its ids in the DAG.
+    ids: tuple[int, ...]
+
+
+class Clock:
+    """The interest of one edge name and its versions. See the rules at the top of this module."""
+
+    def __init__(
+        self, edge: str, life: int, limits: Limits, covering: bool, starts_too_low: bool = False
+    ) -> None:
+        self.edge = edge
+        self._life = life
+        self._counter = 1
+        self._limits = limits
+        self._covering = covering
+        #: A planted bug: new subscriptions claim the version before.
+        self._starts_too_low = starts_too_low
+        self._dag: ConjunctionDag | None = None
+        self._next_id = 0
+        self._subscriptions: dict[str, _Subscription] = {}
+        #: DAG ids of removed subscriptions, see rule 4.
+        self._leaving: list[int] = []
+        self._starts: dict[DagNode, Version] = {}
+        self._conjuncts: dict[DagNode, Conjunct] = {}
+        #: The roots as the network was told of them.
+        self._told: dict[DagNode, Conjunct] = {}
+        self._touched: dict[DagNode, None] = {}
+        #: Subscriptions added since the last propagation.
+        self._fresh: dict[str, None] = {}
+
+    # -- questions --------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Version:
+        """The version of the next propagation."""
+        return Version(self._life, self._counter)
+
+    @property
+    def propagated(self) -> Version:
+        """The version of the last one; NOTHING before the first."""
+        return Version(self._life, self._counter - 1) if self._counter > 1 else NOTHING
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last propagation told all there is."""
+        return not (self._fresh or self._leaving or self._touched) and self._counter > 1
+
+    @property
+    def subscriptions(self) -> dict[str, Version]:
+        """Subscription → the version that contains it."""
+        return {name: each.version for name, each in self._subscriptions.items()}
+
+    def roots(self) -> list[Conjunct]:
+        """The interest as of the last propagation."""
+        return list(self._told.values())
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def add(self, subscription: str, filter: Filter) -> Version:
+        """A new subscription; the version that contains it."""
+        if subscription in self._subscriptions:
+            self.remove(subscription)
+        if self._dag is None:
+            self._dag = ConjunctionDag(self._limits)
+        version, ids = NOTHING, []
+        for conjunct in conjuncts_of(filter, self._limits):
+            self._next_id += 1
+            ids.append(self._next_id)
+            start = self._place(self._dag, self._next_id, conjunct)
+            version = start if start > version else version
+        if self._starts_too_low and version == self.current and self._counter > 1:
+            version = self.propagated
+        self._subscriptions[subscription] = _Subscription(version, tuple(ids))
+        self._fresh[subscription] = None
+        return version
+
+    def _place(self, dag: ConjunctionDag, id: int, conjunct: Conjunct) -> Version:
+        """Put a conjunction into the DAG; the version it starts with (rules 1 and 5)."""
+        try:
+            node = dag.add(id, conjunct.conjunction)
+        except LocalError:
+            conjunct = everything()
+            node = dag.add(id, conjunct.conjunction)
+        start = self._starts.get(node)
+        if start is None:
+            start = min((self._starts[upper] for upper in node.above), default=self.current)
+            self._starts[node] = start
+            self._conjuncts[node] = conjunct
+            self._touched[node] = None
+            self._touched.update(node.below)
+        return start
+
+    def remove(self, subscription: str) -> None:
+        """A subscription ends; one that is not there is fine."""
+        gone = self._subscriptions.pop(subscription, None)
+        if gone is not None:
+            self._leaving.extend(gone.ids)
+            self._fresh.pop(subscription, None)
+
+    # -- propagation ------------------------------------------------------------------------------
+
+    def propagate(self) -> Propagation | None:
+        """Advance the clock if there is anything to tell, and say what (rules 3 and 6)."""
+        self._bury()
+        plus, minus, covered = self._root_changes()
+        # No fresh subscription can need a version that nobody will ever be told of.
+        is_waited_for = any(self._subscriptions[s].version == self.current for s in self._fresh)
+        self._fresh.clear()
+        if self._counter > 1 and not plus and not minus and not is_waited_for:
+            return None
+        step = Propagation(self.current, self.propagated, plus, minus, covered)
+        self._counter += 1
+        return step
+
+    def _bury(self) -> None:
+        """Take what was removed out of the DAG."""
+        for id in self._leaving:
+            assert self._dag is not None
+            node = self._dag.node(id)
+            if len(node.ids) == 1:
+                self._touched[node] = None
+                self._touched.update(node.below)
+                del self._starts[node]
+                del self._conjuncts[node]
+            self._dag.remove(id)
+        self._leaving.clear()
+
+    def _root_changes(self) -> tuple[list[Conjunct], list[Conjunct], list[Conjunct]]:
+        plus: list[Conjunct] = []
+        minus: list[Conjunct] = []
+        covered: list[Conjunct] = []
+        for node in self._touched:
+            conjunct = self._conjuncts.get(node)
+            is_root = conjunct is not None and (node.is_root or not self._covering)
+            if conjunct is not None and is_root and node not in self._told:
+                self._told[node] = conjunct
+                plus.append(conjunct)
+            elif not is_root and node in self._told:
+                gone = self._told.pop(node)
+                (minus if conjunct is None else covered).append(gone)
+        self._touched.clear()
+        return plus, minus, covered

@@ -1,0 +1,223 @@
+"""Advertisements: what is published at which origin, the same table everywhere.
+
+Every origin numbers the changes of its advertisements. An *edition* is its life and the number of
+changes in it, and a table of one edition is the same wherever it is known. Rules:
+
+1. A change goes to all brokers: whoever has the edition before it takes it and tells all others;
+   whoever has it drops it. So it goes over each link once in a direction.
+2. Links keep their order and brokers pass changes on in order, so none is missing but where a link
+   broke. Neighbours that meet tell each other the editions they have, and whoever has a later one
+   sends the whole table. Whoever sees a change beyond the next one asks for it likewise.
+3. More advertisements than fit into a frame (a third of it), or than `advertisements_max`, are
+   told as one that promises everything: that costs traffic, and no event.
+4. Each advertisement names a tree, the one with the fewest: the first `trees_max` have one each,
+   further ones share these. What promises everything uses the first tree, which is always there.
+
+State: volatile. An origin starts with what it was told in this life.
+
+Prior art: advertisements of PADRES, spec PADRES sections 1 and 2; the editions are ours.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+
+from anabranch.core.routing.mesh.surroundings import Surroundings
+from anabranch.model.errors import FilterError, RemoteError
+from anabranch.model.filter import Filter
+from anabranch.model.mesh_frames import Advertise, Advertised, Editions
+from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.normal.relations import intersects
+from anabranch.model.version import NOTHING, Version
+
+#: Comparisons of conjunctions with advertisements in one step, of a few µs each; beyond that they
+#: count as meeting.
+MEETINGS_MAX = 16_384
+_EVERYTHING = Advertised(0, "TRUE", 0)
+
+
+class _Entry:
+    """One advertisement, understood."""
+
+    __slots__ = ("conjunctions", "is_everything", "said")
+
+    def __init__(self, said: Advertised, filter: Filter) -> None:
+        self.said = said
+        self.conjunctions = filter.conjunctions
+        self.is_everything = any(not c.constraints and not c.residue for c in self.conjunctions)
+
+    def meets(self, conjunction: Conjunction) -> bool:
+        """Whether an event could match both."""
+        return self.is_everything or any(intersects(conjunction, c) for c in self.conjunctions)
+
+
+class Budget:
+    """The comparisons that are left in one step."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MEETINGS_MAX
+
+    def spend(self, count: int) -> bool:
+        """Whether there are so many left; they are gone then."""
+        self.left -= count
+        return self.left >= 0
+
+
+class Table:
+    """The advertisements of one origin, in one edition."""
+
+    __slots__ = ("edition", "entries")
+
+    def __init__(self, edition: Version, entries: dict[int, _Entry]) -> None:
+        self.edition = edition
+        self.entries = entries
+
+    def meets(self, conjunction: Conjunction, budget: Budget) -> bool:
+        """Whether anything advertised could match this conjunction, as far as there is time."""
+        if not budget.spend(len(self.entries)):
+            return bool(self.entries)
+        return any(entry.meets(conjunction) for entry in self.entries.values())
+
+    def trees(
+        self, conjunctions: Sequence[Conjunction], budget: Budget, but: Container[int] = ()
+    ) -> set[int]:
+        """The trees, but for some, of all advertisements that could match one of these."""
+        found: set[int] = set()
+        for entry in self.entries.values():
+            tree = entry.said.tree
+            if tree in found or tree in but:
+                continue
+            if not budget.spend(len(conjunctions)) or any(map(entry.meets, conjunctions)):
+                found.add(tree)
+        return found
+
+
+class Advertisements:
+    """The tables that one broker knows. See the rules at the top of this module."""
+
+    def __init__(self, around: Surroundings, life: int) -> None:
+        self._around = around
+        self.tables: dict[str, Table] = {}
+        #: Origins whose table changed since somebody looked.
+        self.changed: dict[str, None] = {}
+        #: What is advertised at the own origin, whether or not it is told one by one, by its text;
+        #: how many bytes that is, and how many each tree has.
+        self._own: dict[str, Advertised] = {}
+        self._own_bytes = 0
+        self._in_tree = [0] * (around.options.trees_max + 1)
+        self._next_number = 1
+        if around.name in around.edges:
+            is_open = not around.options.advertisements
+            entries = {0: self._entry("", _EVERYTHING)} if is_open else {}
+            self.tables[around.name] = Table(Version(life, 1), entries)
+
+    # -- the own origin ---------------------------------------------------------------------------
+
+    @property
+    def edition(self) -> Version:
+        """The edition of the own table."""
+        return self.tables[self._around.name].edition
+
+    def change(self, added: Iterable[str], removed: Iterable[str]) -> bool:
+        """These filters are advertised here from now on, and those not any more; True if the
+        table told to others changed."""
+        for text in removed:
+            said = self._own.pop(text, None)
+            if said is not None:
+                self._own_bytes -= _size_of(text)
+                self._in_tree[said.tree] -= 1
+        for text in added:
+            if text not in self._own:
+                said = Advertised(self._next_number, text, self._free_tree(text))
+                self._own[text] = said
+                self._next_number += 1
+                self._own_bytes += _size_of(text)
+                self._in_tree[said.tree] += 1
+        return self._publish_own()
+
+    def _free_tree(self, text: str) -> int:
+        """The tree with the fewest advertisements (rule 4)."""
+        trees_max = self._around.options.trees_max
+        if text == _EVERYTHING.text or not trees_max:
+            return 0
+        return min(range(1, trees_max + 1), key=self._in_tree.__getitem__)
+
+    def _publish_own(self) -> bool:
+        name = self._around.name
+        table = self.tables[name]
+        wanted = self._told_own()
+        plus = [each for number, each in wanted.items() if number not in table.entries]
+        minus = [number for number in table.entries if number not in wanted]
+        if not plus and not minus:
+            return False
+        edition = Version(table.edition.life, table.edition.counter + 1)
+        change = Advertise(name, edition, plus, minus)
+        self._apply(name, change)
+        self._around.tell_all(change)
+        return True
+
+    def _told_own(self) -> dict[int, Advertised]:
+        """What others are told of the own advertisements (rule 3)."""
+        around = self._around
+        too_many = len(self._own) > around.options.advertisements_max
+        too_long = 3 * self._own_bytes > around.limits.frame_bytes_max
+        if too_many or too_long or not around.options.advertisements:
+            return {0: _EVERYTHING}
+        return {said.number: said for said in self._own.values()}
+
+    # -- others -----------------------------------------------------------------------------------
+
+    def link_up(self, peer: str) -> None:
+        """A neighbour is there: say what is known (rule 2)."""
+        known = {origin: table.edition for origin, table in self.tables.items()}
+        self._around.send(peer, Editions(known))
+
+    def compared(self, peer: str, frame: Editions) -> None:
+        """A neighbour says what it knows: send it what is later here."""
+        for origin, table in self.tables.items():
+            if frame.is_question and origin not in frame.known:
+                continue
+            if table.edition > frame.known.get(origin, NOTHING):
+                every = [entry.said for entry in table.entries.values()]
+                self._around.send(peer, Advertise(origin, table.edition, every, [], is_whole=True))
+
+    def receive(self, peer: str, frame: Advertise) -> None:
+        """An origin's advertisements changed."""
+        origin, edition = frame.origin, frame.edition
+        self._around.check_edge(peer, origin)
+        table = self.tables.get(origin)
+        known = NOTHING if table is None else table.edition
+        if origin == self._around.name:
+            if edition > known:
+                raise RemoteError(f"{peer!r} tells of advertisements that were never made here")
+            return
+        if edition <= known:
+            return
+        if not frame.is_whole and edition != Version(known.life, known.counter + 1):
+            self._around.send(peer, Editions({origin: known}, is_question=True))
+            return
+        self._apply(peer, frame)
+        self._around.tell_all(frame, but=peer)
+
+    def _apply(self, peer: str, frame: Advertise) -> None:
+        before = self.tables.get(frame.origin)
+        entries = {} if frame.is_whole or before is None else dict(before.entries)
+        for number in frame.minus:
+            entries.pop(number, None)
+        for said in frame.plus:
+            entries[said.number] = self._entry(peer, said)
+        self.tables[frame.origin] = Table(frame.edition, entries)
+        self.changed[frame.origin] = None
+
+    def _entry(self, peer: str, said: Advertised) -> _Entry:
+        if said.tree > self._around.options.trees_max:
+            raise RemoteError(f"{peer!r} names tree {said.tree}, beyond those that there are")
+        try:
+            return _Entry(said, Filter.parse(said.text, self._around.limits))
+        except FilterError as error:
+            raise RemoteError(f"{peer!r} advertises what is no filter: {error.message}") from error
+
+
+def _size_of(text: str) -> int:
+    """About what an advertisement takes in a frame."""
+    return len(text.encode()) + 16

@@ -1,0 +1,80 @@
+"""Loads: how busy each link is, and what that makes a way cost.
+
+The driver says, every now and then, how many bytes were given to a link, how many went out, and how
+many wait. Of these a *cost* is made, and events take the cheapest of the ways that are near enough
+(see `copying`). Costs:
+
+- `utilisation`: bytes given over bytes gone, smoothed. It is 1 while the link keeps up, and grows
+  up to 16 while it does not. A link that was given nothing costs 1.
+- `waiting`: the bytes that wait.
+
+A link that says that it is full costs more than every other. All of this is measured at the own
+end of a link: no neighbour is asked, so none can lie.
+
+State: one number per link; safe to lose.
+
+Prior art: the link status table, spec PADRES section 3.
+"""
+
+from collections.abc import Callable
+
+from anabranch.core.routing.mesh.surroundings import Surroundings
+
+#: How much of a new measurement is taken over.
+_SHARE = 0.5
+
+#: A link that lets nothing through is no worse than this, so that it is soon forgotten.
+UTILISATION_MAX = 16.0
+
+#: Given, gone and waiting bytes → cost.
+Cost = Callable[[int, int, int], float]
+
+
+def utilisation(given: int, gone: int, waiting: int) -> float:
+    """Bytes given over bytes gone; what waits while nothing goes counts as not keeping up."""
+    if not gone:
+        return UTILISATION_MAX if given or waiting else 1.0
+    return min(max(given / gone, 1.0), UTILISATION_MAX)
+
+
+def waiting_bytes(given: int, gone: int, waiting: int) -> float:
+    """The bytes that wait."""
+    del given, gone
+    return float(waiting)
+
+
+#: By name; each with the step in which it is compared, so that noise does not move anything.
+COSTS: dict[str, tuple[Cost, float]] = {
+    "utilisation": (utilisation, 0.125),
+    "waiting": (waiting_bytes, 4_096.0),
+}
+
+
+class Loads:
+    """The cost of every link. See the top of this module."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._cost, self._step = COSTS[around.options.cost]
+        self._idle = self._cost(0, 0, 0)
+        self._costs: dict[str, float] = {}
+
+    def report(self, peer: str, given: int, gone: int, waiting: int) -> None:
+        """What the driver measured on a link since its last report."""
+        fresh = self._cost(given, gone, waiting)
+        before = self._costs.get(peer, fresh)
+        self._costs[peer] = before + _SHARE * (fresh - before)
+
+    def link_down(self, peer: str) -> None:
+        """A link is gone."""
+        self._costs.pop(peer, None)
+
+    def measured(self, peer: str) -> float:
+        """The cost as it was measured, for people."""
+        return self._costs.get(peer, self._idle)
+
+    def cost(self, peer: str) -> float:
+        """What sending over a link costs, in steps; higher is worse."""
+        if self._around.links.get(peer, True):
+            return float("inf")
+        return self._costs.get(peer, self._idle) // self._step

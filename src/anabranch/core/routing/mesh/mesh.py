@@ -1,0 +1,351 @@
+"""Mesh routing: any graph of brokers, trees made by advertisements, events on alternate paths.
+
+The router of one broker. Its parts: `trees` (the way to every root), `advertisements` (what is
+published where), `branches` (the ways from roots to edges), `binding` (the own edge tells origins
+what it wants), `wishes` (the own origin knows what edges want), `copying` (events and silence on
+their way), `loads` (what links cost). This module is the door: it gives every frame to the part it
+is meant for, and lets parts know of each other's changes before anything goes out. Rules:
+
+1. Frames that cannot be are a `RemoteError` before anything has changed.
+2. What an origin with a new life was told or has told before counts no more, in any part.
+3. Messages follow the first tree of the edge they are for. Where that is not known they go by the
+   chart, to who is nearer by it. Whoever is no edge gets none.
+4. A vector is told to the origin once it exceeds what the origin has, never a smaller one.
+
+State: volatile but for the marks, which the origin has in its log and tells again.
+
+Prior art: Li, Muthusamy, Jacobsen 2008 (PADRES in general overlays), as the spec PADRES has it.
+Mapping of words: tree id = TID, trees = SRT, branches = PRT, loads = LST, wave = flooding of one
+advertisement, binding = subscription with its set of TIDs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from anabranch.core.contract import Note, Send
+from anabranch.core.options import Options
+from anabranch.core.routing.clock import Clock
+from anabranch.core.routing.contract import Delivery, Emission, Outcome, VectorAdvance
+from anabranch.core.routing.mesh.advertisements import Advertisements, Budget
+from anabranch.core.routing.mesh.binding import Bindings, meant_for, spread
+from anabranch.core.routing.mesh.branches import BranchTable
+from anabranch.core.routing.mesh.copying import Copying
+from anabranch.core.routing.mesh.counters import Counters
+from anabranch.core.routing.mesh.loads import Loads
+from anabranch.core.routing.mesh.surroundings import Surroundings
+from anabranch.core.routing.mesh.trees import Trees
+from anabranch.core.routing.mesh.validity import check_bind, check_copies
+from anabranch.core.routing.mesh.wishes import Wishes, WishView
+from anabranch.model.carried import AnyCarried, Known
+from anabranch.model.errors import RemoteError
+from anabranch.model.filter import Filter
+from anabranch.model.frames import Carry, LinkFrame
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.mesh_frames import (
+    Advertise,
+    Bind,
+    Branches,
+    Copies,
+    Editions,
+    Routes,
+    Seek,
+    TreeId,
+)
+from anabranch.model.network import Network
+from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
+
+_HOPS_MAX = 255
+
+
+class MeshRouter:
+    """Routing in a general graph. See the rules at the top of this module."""
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        options: Options,
+        limits: Limits = DEFAULT_LIMITS,
+        life: int = 1,
+    ) -> None:
+        self._name = name
+        self._around = around = Surroundings(name, network, options, limits)
+        self._is_edge = name in around.edges
+        self.trees = Trees(around, life)
+        self.advertisements = Advertisements(around, life)
+        self.branches = BranchTable(around, self.trees)
+        self.loads = Loads(around)
+        self.wishes = Wishes(around)
+        self._copying = Copying(
+            around, self.trees, self.branches, self.wishes, self.loads, life=life
+        )
+        self.clock: Clock | None = None
+        self.bindings: Bindings | None = None
+        if self._is_edge:
+            self.clock = Clock(name, life, limits, options.covering)
+            self.bindings = Bindings(around, self.trees, self.advertisements, self.clock)
+            self.trees.begin(0)
+        #: Origin → the numbers of its trees that the own edge has joined.
+        self._joined: dict[str, set[int]] = {}
+        #: What the own origin has, or was asked to have.
+        self._vector: dict[str, Version] = {}
+
+    @property
+    def counters(self) -> Counters:
+        """What was done so far."""
+        return self._around.counters
+
+    def wish_views(self) -> list[WishView]:
+        """What the own origin knows of edges that have read its advertisements."""
+        return self.wishes.views(self.advertisements.edition) if self._is_edge else []
+
+    def advertised(self) -> list[Conjunction]:
+        """What may be published here."""
+        entries = self.advertisements.tables[self._name].entries.values()
+        return [conjunction for entry in entries for conjunction in entry.conjunctions]
+
+    # -- links ------------------------------------------------------------------------------------
+
+    def link_up(self, now: float, peer: str) -> list[Outcome]:
+        """A link is there: tell all there is to know."""
+        self._around.links[peer] = False
+        self.advertisements.link_up(peer)
+        self.trees.link_up(now, peer)
+        if self.bindings is not None and self.bindings.is_new:
+            self.bindings.plan(now)
+        return self._finish(now)
+
+    def link_down(self, now: float, peer: str) -> list[Outcome]:
+        """A link is gone."""
+        self._around.links.pop(peer, None)
+        self.branches.link_down(peer)
+        self.trees.link_down(now, peer)
+        self.loads.link_down(peer)
+        return self._finish(now)
+
+    def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
+        """A link takes no more for the time being, or takes again."""
+        del now
+        if peer in self._around.links:
+            self._around.links[peer] = full
+        return []
+
+    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+        """What went over a link since the last report, in bytes."""
+        del now
+        if peer in self._around.links:
+            self.loads.report(peer, given, gone, waiting)
+
+    def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
+        """A frame came over a link."""
+        try:
+            self._take(now, peer, frame)
+        except RemoteError:
+            self._around.take_out()
+            raise
+        return self._finish(now)
+
+    # -- the edge ---------------------------------------------------------------------------------
+
+    def interest(
+        self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
+    ) -> tuple[dict[str, Version], list[Outcome]]:
+        """The own edge's subscriptions changed."""
+        assert self.clock is not None, "only edges have subscriptions"
+        assert self.bindings is not None
+        versions = {name: self.clock.add(name, filter) for name, filter in added.items()}
+        for name in removed:
+            self.clock.remove(name)
+        self.bindings.plan(now)
+        if self._around.options.interest_after_s <= 0:
+            self._bind(now)
+        return versions, self._finish(now)
+
+    def _bind(self, now: float) -> None:
+        """Tell origins what is due, and join the trees that the interest meets."""
+        assert self.bindings is not None
+        step = self.bindings.time_passed(now)
+        if step is not None:
+            self._join_more([root.conjunction for root in step.plus])
+            self._advance()
+
+    def _join_more(self, conjunctions: Sequence[Conjunction]) -> None:
+        """Join the trees that new interest meets. Those that nothing meets any more are left when
+        their origin's advertisements change; until then they are ways that nobody needs."""
+        budget = Budget()
+        for origin, table in self.advertisements.tables.items():
+            if origin != self._name:
+                joined = self._joined.get(origin, set())
+                fresh = table.trees(conjunctions, budget, joined)
+                self._join(origin, table.edition.life, joined | fresh)
+
+    def _join_trees(self, origins: Iterable[str]) -> None:
+        """Join the trees that the interest meets, and leave all others, of some origins."""
+        assert self.clock is not None
+        budget = Budget()
+        conjunctions = [root.conjunction for root in self.clock.roots()]
+        for origin in origins:
+            if origin != self._name:
+                table = self.advertisements.tables[origin]
+                numbers = {0} | table.trees(conjunctions, budget)
+                self._join(origin, table.edition.life, numbers)
+
+    def _join(self, origin: str, life: int, numbers: set[int]) -> None:
+        before = self._joined.get(origin, set())
+        self._joined[origin] = numbers
+        for number in sorted(numbers):
+            tree = TreeId(origin, life, number)
+            if self._name not in self.branches.on_tree(tree, self._name):
+                self.branches.join(tree)
+        for number in sorted(before - numbers):
+            self.branches.leave(TreeId(origin, life, number))
+
+    # -- the origin -------------------------------------------------------------------------------
+
+    def advertise(
+        self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
+    ) -> list[Outcome]:
+        """What is published here changed."""
+        if removed or not added:
+            self.wishes.withdrawn_at = max(self.wishes.withdrawn_at, newest)
+        if self.advertisements.change(added, removed):
+            own = self.advertisements.tables[self._name]
+            for number in sorted({entry.said.tree for entry in own.entries.values()}):
+                self.trees.begin(number)
+        return self._finish(now)
+
+    def publish(self, now: float, emission: Emission) -> list[Outcome]:
+        """Ticks of the own stream."""
+        self._copying.publish(now, emission, self.advertisements.edition)
+        return self._finish(now)
+
+    def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
+        """The own stream has this mark now."""
+        raise_to(self._vector, vector)
+        self.wishes.marked(mark, vector)
+        return self._finish(now)
+
+    # -- everybody --------------------------------------------------------------------------------
+
+    def carry(self, now: float, target: str, content: AnyCarried) -> list[Outcome]:
+        """Take something to an edge, or to this broker."""
+        del now
+        if target == self._name:
+            return [Delivery(target, content)]
+        hops = min(len(self._around.brokers), _HOPS_MAX)
+        return self._pass_on(Carry(self._name, target, hops, content))
+
+    def _way_to(self, edge: str, came_from: str) -> str:
+        """The neighbour on the way to an edge: by its tree, or by the chart (rule 3)."""
+        hop = self.trees.way_to(edge)
+        if hop is not None or edge not in self._around.edges:
+            return hop or ""
+        own = self._around.chart.to(edge).get(self._name, 0)
+        return self._around.by_chart(edge, own, came_from)[0]
+
+    def _pass_on(self, frame: Carry, came_from: str = "") -> list[Outcome]:
+        hop = self._way_to(frame.target, came_from) if frame.hops else ""
+        if not hop:
+            self._around.counters.carries_dropped += 1
+            kind = type(frame.content).__name__
+            text = f"a {kind} from {frame.source!r} to {frame.target!r} is dropped: no way is known"
+            return [Note("info", text)]
+        return [Send(hop, Carry(frame.source, frame.target, frame.hops - 1, frame.content))]
+
+    def time_passed(self, now: float) -> list[Outcome]:
+        """Whatever is due."""
+        self.trees.time_passed(now)
+        self.branches.time_passed(now)
+        self._copying.time_passed(now)
+        if self.bindings is not None:
+            self._bind(now)
+        return self._finish(now)
+
+    def next_deadline(self) -> float | None:
+        """The first of what is due."""
+        parts = (self.trees, self.branches, self._copying, self.bindings)
+        deadlines = [part.next_deadline() for part in parts if part is not None]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _take(self, now: float, peer: str, frame: LinkFrame) -> None:
+        if isinstance(frame, Copies):
+            check_copies(self._around, peer, frame)
+            self._copying.receive(peer, frame)
+        elif isinstance(frame, Carry):
+            self._carried(now, peer, frame)
+        elif isinstance(frame, Routes):
+            self.trees.receive(now, peer, frame)
+        elif isinstance(frame, Branches):
+            self.branches.receive(peer, frame)
+        elif isinstance(frame, Bind):
+            check_bind(self._around, peer, frame)
+            self._bound(frame)
+        elif isinstance(frame, Advertise):
+            self.advertisements.receive(peer, frame)
+        elif isinstance(frame, Editions):
+            self.advertisements.compared(peer, frame)
+        elif isinstance(frame, Seek):
+            self.trees.sought(now, peer, frame)
+        else:
+            raise RemoteError(
+                f"{peer!r} sends {type(frame).__name__}, which a mesh knows nothing of"
+            )
+
+    def _finish(self, now: float) -> list[Outcome]:
+        """Let every part know what changed; then what goes out."""
+        changed = self.advertisements.changed
+        if changed:
+            for origin in changed:
+                self.trees.hear_life(origin, self.advertisements.tables[origin].edition.life)
+            if self.bindings is not None:
+                self.bindings.plan(now)
+                self._join_trees(changed)
+            changed.clear()
+        self.branches.tell(now)
+        return self._around.take_out()
+
+    def _bound(self, frame: Bind) -> None:
+        """An edge tells its interest: to this origin, and to others beyond."""
+        if frame.edge == self._name:
+            # It came round while trees changed.
+            self._around.counters.carries_dropped += 1
+            return
+        others = []
+        for place, binding in enumerate(frame.bindings):
+            if binding.origin != self._name:
+                others.append(place)
+                continue
+            try:
+                plus = meant_for(frame.plus, place, self._around.limits)
+                minus = meant_for(frame.minus, place, self._around.limits)
+            except RemoteError as error:
+                # Its edge's fault, not the neighbour's: who passes interest on does not read it.
+                self._around.out.append(Note("warning", f"from {frame.edge!r}: {error}"))
+                continue
+            applies = self.wishes.bind(frame.edge, frame.version, binding, plus, minus)
+            self._advance()
+            known = Known(*self.wishes.known(frame.edge), is_lacking=not applies)
+            self._around.out += self.carry(0.0, frame.edge, known)
+        if others:
+            spread(self._around, self.trees, frame, others)
+
+    def _advance(self) -> None:
+        """Tell the origin which versions are known now (rule 4)."""
+        vector = self.wishes.versions()
+        if self.clock is not None and self.clock.propagated != NOTHING:
+            vector[self._name] = self.clock.propagated
+        if not is_at_least(self._vector, vector):
+            raise_to(self._vector, vector)
+            self._around.out.append(VectorAdvance(dict(self._vector)))
+
+    def _carried(self, now: float, peer: str, frame: Carry) -> None:
+        for name in (frame.source, frame.target):
+            self._around.check_edge(peer, name)
+        if frame.target != self._name:
+            self._around.out += self._pass_on(frame, peer)
+        elif not isinstance(frame.content, Known):
+            self._around.out.append(Delivery(frame.source, frame.content))
+        elif self.bindings is not None:
+            self.bindings.answered(now, frame.source, frame.content)

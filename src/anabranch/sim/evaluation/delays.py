@@ -1,0 +1,199 @@
+"""Scenes of a market in a mesh, and the delays in them: what choosing paths by load is good for.
+
+Each scene is one network, one crowd and one way to choose paths. The parts:
+
+    degree      random graphs of degree 2 and 4, and a full mesh
+    grown       degree 4, links come up one after the other instead of all at once
+    publishers  twice as many publishers whose advertisements overlap; at the same rate together,
+                and at the same rate each
+    rate        more and more events, until paths that are fixed do not keep up
+    burst       four times the rate for a while
+    hops        a ladder; the delay to subscribers 6, 10 and 12 links away
+    failures    a full mesh in which a broker dies with its clients, and then another
+    matching    degree 4, matching at the ends only
+
+Parameters were chosen once: service times after the source's 4.5 ms per matching, thirty brokers on
+twenty machines as there, and rates that keep the busiest machine busy for about nine tenths of the
+time with fixed paths, at degree 4 and on the ladder.
+
+Prior art: spec PADRES, section 5.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import msgspec
+from msgspec.structs import replace
+
+from anabranch.core.options import Options
+from anabranch.model.network import Network, graph_of_brokers
+from anabranch.sim.evaluation.busy import Service
+from anabranch.sim.evaluation.market import LOADS_EVERY_S, SLOW, Crowd, Market
+from anabranch.sim.meshes import full_mesh, random_mesh
+
+#: Ways to choose paths.
+WAYS: dict[str, Options] = {
+    "fixed": replace(SLOW, paths="fixed"),
+    "dynamic": replace(SLOW, paths="dynamic"),
+    "dynamic, waiting": replace(SLOW, paths="dynamic", cost="waiting"),
+}
+HOPS = (6, 10, 12)
+#: Events per second for each broker, in random graphs, and on a ladder, where ways are long.
+RATE = 10.0
+LADDER_RATE = 9.0
+#: Shares of the rate, for the part `rate`.
+SHARES = (0.5, 1.0, 1.25, 1.5, 2.0)
+#: Parts of a run: before a burst or a failure, during the burst or until the next failure, after.
+_BURST = 4.0
+_CALM = 0.4
+#: Seconds that late events are waited for.
+_DRAIN_S = 60.0
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    part: str
+    case: str
+    way: str
+    #: 0: a full mesh; −1: a ladder.
+    degree: int = 4
+    brokers: int = 30
+    #: For each symbol.
+    publishers: int = 1
+    #: Of events per second and broker.
+    rate: float = RATE
+    seconds: float = 10.0
+    stands: bool = True
+    matching_everywhere: bool = True
+    seed: int = 1
+
+
+class Delays(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a scene."""
+
+    scene: Scene
+    published: int
+    #: Events at brokers of subscribers, and notifications of subscribers.
+    arrived: int
+    notified: int
+    #: Means, from publication.
+    arrival_ms: float
+    notification_ms: float
+    #: Of the events published in the first and in the last third.
+    early_ms: float
+    late_ms: float
+    #: Events over links, and those that were for the broker they came to, per event published.
+    copies: float
+    ends: float
+    #: Work that came to the busiest machine, over the time there was; above 1 it is too much.
+    busiest: float
+    #: Mean delay of arrival of the events published in each second, in ms; 0 if there were none.
+    per_s: list[float]
+    #: Links away → mean delay of notification in ms, on a ladder.
+    by_hops: dict[str, float]
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether a machine had too much to do, and delays grew by half from third to third."""
+        return self.busiest > 1.0 and self.late_ms > 1.5 * self.early_ms
+
+
+def run(scene: Scene) -> Delays:
+    """Play a scene."""
+    market = market_of(scene)
+    rate = scene.rate * scene.brokers
+    phase_s = scene.seconds / 4
+    if scene.part == "burst":
+        for share, phases in ((_CALM, 1), (_CALM * _BURST, 1), (_CALM, 2)):
+            market.publish_at(rate * share)
+            market.wait(phase_s * phases)
+    elif scene.part == "failures":
+        market.publish_at(rate)
+        for name in market.network.brokers[:2]:
+            market.wait(phase_s)
+            market.kill(name)
+        market.wait(phase_s * 2)
+    else:
+        market.publish_at(rate)
+        market.wait(scene.seconds)
+    busiest = market.busiest()
+    market.drain(_DRAIN_S)
+    return _delays(scene, market, busiest)
+
+
+def market_of(scene: Scene, loads_every_s: float = LOADS_EVERY_S) -> Market:
+    """The network and the crowd of a scene."""
+    rng = Random(scene.seed)
+    names = [f"b{number}" for number in range(1, scene.brokers + 1)]
+    if scene.degree == 0:
+        network = full_mesh(names, [])
+    elif scene.degree < 0:
+        network = ladder(names)
+    else:
+        network = random_mesh(rng, names, [], scene.degree)
+    symbols = max(1, scene.brokers * 2 // 3)
+    crowd = Crowd(publishers=symbols * scene.publishers, subscribers=scene.brokers, symbols=symbols)
+    if scene.degree < 0:
+        far = tuple(names[2 * hops] for hops in HOPS if 2 * hops < len(names))
+        crowd = replace(crowd, far_publisher=names[0], far_subscribers=far)
+    return Market(
+        network,
+        WAYS[scene.way],
+        crowd,
+        machines=symbols,
+        service=Service(matching="everywhere" if scene.matching_everywhere else "at the ends"),
+        stands=scene.stands,
+        loads_every_s=loads_every_s,
+        seed=scene.seed,
+    )
+
+
+def ladder(names: Sequence[str]) -> Network:
+    """Two rows side by side: the first broker's row has every second name."""
+    rows = names[::2], names[1::2]
+    rails = [link for row in rows for link in pairwise(row)]
+    return graph_of_brokers([*rails, *zip(*rows, strict=False)])
+
+
+def _delays(scene: Scene, market: Market, busiest: float) -> Delays:
+    arrived, notified = market.arrived(), market.notified()
+    third = scene.seconds / 3
+    published = max(1, market.published)
+    return Delays(
+        scene=scene,
+        published=market.published,
+        arrived=len(arrived),
+        notified=len(notified),
+        arrival_ms=_mean_ms(arrived),
+        notification_ms=_mean_ms(notified),
+        early_ms=_mean_ms([pair for pair in arrived if pair[0] < third]),
+        late_ms=_mean_ms([pair for pair in arrived if pair[0] >= 2 * third]),
+        copies=market.copies / published,
+        ends=market.ends / published,
+        busiest=busiest,
+        per_s=_per_s(arrived, scene.seconds),
+        by_hops=_by_hops(market) if scene.degree < 0 else {},
+    )
+
+
+def _mean_ms(pairs: Sequence[tuple[float, float]]) -> float:
+    return 1_000 * sum(delay for _, delay in pairs) / max(1, len(pairs))
+
+
+def _per_s(pairs: Sequence[tuple[float, float]], seconds: float) -> list[float]:
+    bins: list[list[tuple[float, float]]] = [[] for _ in range(max(1, int(seconds)))]
+    for pair in pairs:
+        bins[min(int(pair[0]), len(bins) - 1)].append(pair)
+    return [_mean_ms(each) for each in bins]
+
+
+def _by_hops(market: Market) -> dict[str, float]:
+    times = market.quoters[-1].times
+    found = {}
+    for watcher in market.watchers:
+        if watcher.name.startswith("far "):
+            hops = int(watcher.home.removeprefix("b")) // 2
+            found[str(hops)] = _mean_ms([(0.0, at - times[n - 1]) for _, n, at in watcher.notified])
+    return found

@@ -1,0 +1,87 @@
+"""Branches: who is behind whom, on every tree."""
+
+from anabranch.model.mesh_frames import Branches
+from tests.mesh_parts import QUICK, Mesh, pairs
+
+LINE = pairs("ab bc cd")
+
+
+def test_an_edge_is_known_along_the_tree_with_its_distance() -> None:
+    mesh = Mesh(LINE)
+    mesh.run()
+    tree = mesh.root("a")
+    assert mesh.routers["a"].branches.on_tree(tree, "d") == {"b": 2}
+    assert mesh.routers["b"].branches.on_tree(tree, "d") == {"c": 1}
+    assert mesh.routers["c"].branches.on_tree(tree, "d") == {"d": 0}
+
+
+def test_an_edge_that_joins_before_the_first_wave_is_on_the_tree_when_it_comes() -> None:
+    mesh = Mesh(pairs("ab"))
+    router = mesh.routers["b"]
+    mesh.run()
+    tree = mesh.root("a", 3)
+    router.branches.join(tree)
+    router.branches.tell(mesh.now)
+    mesh.routers["a"].trees.begin(3)
+    mesh.do("a", mesh.routers["a"].time_passed(mesh.now))
+    mesh.run()
+    assert mesh.routers["a"].branches.on_tree(tree, "b") == {"b": 0}
+
+
+def test_what_was_behind_a_broken_link_is_gone_on_the_whole_way() -> None:
+    mesh = Mesh(LINE)
+    mesh.run()
+    mesh.down("c", "d")
+    mesh.run()
+    tree = mesh.root("a")
+    assert mesh.routers["b"].branches.on_tree(tree, "d") == {}
+    assert mesh.routers["a"].branches.on_tree(tree, "d") == {}
+    assert mesh.routers["a"].branches.on_tree(tree, "c") == {"b": 1}
+
+
+def test_a_new_parent_is_told_at_once_and_the_former_one_later() -> None:
+    mesh = Mesh(pairs("ab ac bd cd"))
+    mesh.run()
+    tree = mesh.root("a")
+    before = str(mesh.routers["d"].trees.parent(tree))
+    other = {"b": "c", "c": "b"}[before]
+    mesh.down("a", before)
+    mesh.run(QUICK.lag_after_s / 2)
+    assert mesh.routers["d"].trees.parent(tree) == other
+    assert mesh.routers["a"].branches.on_tree(tree, "d") == {other: 1}
+    assert mesh.routers[before].branches.on_tree(tree, "d") == {"d": 0}
+    mesh.run(QUICK.lag_after_s)
+    assert mesh.routers[before].branches.on_tree(tree, "d") == {}
+
+
+def test_a_parent_is_not_told_what_it_told_itself() -> None:
+    mesh = Mesh(LINE)
+    mesh.run()
+    tree = mesh.root("a")
+    # The root says that an edge is behind it, which can only be a leftover.
+    mesh.do("b", mesh.routers["b"].frame(mesh.now, "a", Branches(tree, {"d": 1})))
+    mesh.run()
+    assert mesh.routers["b"].branches.on_tree(tree, "d") == {"a": 1, "c": 1}
+    assert mesh.routers["a"].branches.on_tree(tree, "d") == {"b": 2}
+    mesh.down("c", "d")
+    mesh.run()
+    assert mesh.routers["a"].branches.on_tree(tree, "d") == {}
+
+
+def test_a_new_life_of_a_root_takes_its_old_branches_with_it() -> None:
+    mesh = Mesh(LINE)
+    mesh.run()
+    old = mesh.root("a")
+    mesh.restart("a")
+    mesh.run(3.0)
+    assert all(router.branches.edges(old) == [] for router in mesh.routers.values())
+    assert mesh.routers["a"].branches.on_tree(mesh.root("a"), "d") == {"b": 2}
+
+
+def test_distances_that_grow_beyond_all_brokers_are_told_to_nobody() -> None:
+    mesh = Mesh(LINE)
+    mesh.run()
+    tree = mesh.root("a")
+    mesh.do("b", mesh.routers["b"].frame(mesh.now, "c", Branches(tree, {"d": 900})))
+    mesh.run()
+    assert mesh.routers["a"].branches.on_tree(tree, "d") == {}

@@ -1,0 +1,279 @@
+"""Advertisements and interest: who is told what, and what an origin may keep from an edge."""
+
+from msgspec.structs import replace
+
+from anabranch.core.contract import Note, Send
+from anabranch.core.routing.conjuncts import conjuncts_of
+from anabranch.core.routing.mesh.mesh import MeshRouter
+from anabranch.model.filter import Filter
+from anabranch.model.limits import Limits
+from anabranch.model.mesh_frames import Advertise, Advertised, Bind, Binding, Bound, Editions
+from anabranch.model.version import Version
+from tests.mesh_parts import QUICK, Mesh, pairs
+
+RING = pairs("ab bc cd da")
+
+
+def bound(mesh: Mesh, origin: str, edge: str) -> set[str]:
+    """The filters of an edge that an origin knows."""
+    views = mesh.routers[origin].wishes.views(Version(0, 0))
+    return {str(c) for view in views if view.edge == edge for c in view.conjunctions}
+
+
+def test_interest_goes_only_where_something_is_advertised_that_it_meets() -> None:
+    mesh = Mesh(RING)
+    mesh.advertise("a", "price > 10")
+    mesh.advertise("b", "price < 5")
+    mesh.run()
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    assert len(bound(mesh, "a", "c")) == 1
+    assert bound(mesh, "b", "c") == set()
+    assert bound(mesh, "d", "c") == set()
+
+
+def test_every_origin_hears_of_every_version() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    clock = mesh.routers["c"].clock
+    assert clock is not None
+    for origin in "abd":
+        assert mesh.routers[origin].wishes.known("c")[0] == clock.propagated
+
+
+def test_a_new_advertisement_attracts_interest_that_is_known_already() -> None:
+    mesh = Mesh(RING)
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    assert bound(mesh, "a", "c") == set()
+    mesh.advertise("a", "price > 10")
+    mesh.run()
+    assert len(bound(mesh, "a", "c")) == 1
+
+
+def test_a_withdrawn_advertisement_takes_interest_with_it() -> None:
+    mesh = Mesh(RING)
+    mesh.advertise("a", "price > 10")
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    mesh.advertise("a", removed=["price > 10"])
+    mesh.run()
+    assert bound(mesh, "a", "c") == set()
+
+
+def test_events_under_a_new_advertisement_reach_edges_that_have_not_read_it() -> None:
+    mesh = Mesh(RING)
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    mesh.advertise("a", "price > 10")
+    tick = mesh.publish("a", price=30)
+    mesh.run()
+    assert tick in mesh.got("c", "a")
+    later = mesh.publish("a", price=15)
+    mesh.run()
+    assert later not in mesh.got("c", "a")
+    assert later in mesh.told("c", "a")
+
+
+def test_events_of_before_a_withdrawal_are_not_filtered_after_it() -> None:
+    mesh = Mesh(RING)
+    mesh.advertise("a", "price > 10")
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    before = mesh.ticks["a"]
+    mesh.advertise("a", "size > 1", removed=["price > 10"])
+    mesh.run()
+    wishes, edition = mesh.routers["a"].wishes, mesh.routers["a"].advertisements.edition
+    mark = mesh.vectors["a"]
+    assert not wishes.may_filter("c", mark, before, edition)
+    assert wishes.may_filter("c", mark, before + 1, edition)
+
+
+def test_covered_interest_is_not_told() -> None:
+    mesh = Mesh(RING)
+    mesh.advertise("a", "TRUE")
+    mesh.subscribe("c", wide="price > 20", narrow="price > 30")
+    mesh.run()
+    assert len(bound(mesh, "a", "c")) == 1
+
+
+def test_ended_interest_is_taken_back_everywhere() -> None:
+    mesh = Mesh(RING)
+    mesh.advertise("a", "TRUE")
+    mesh.subscribe("c", one="price > 20", two="size > 1")
+    mesh.run()
+    mesh.unsubscribe("c", "one", "two")
+    mesh.run()
+    assert bound(mesh, "a", "c") == set()
+
+
+def test_interest_that_was_lost_on_the_way_is_told_again() -> None:
+    mesh = Mesh(pairs("ab bc"))
+    mesh.advertise("a", "TRUE")
+    mesh.run()
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.queues["c", "b"].clear()
+    mesh.subscribe("c", more="size > 1")
+    mesh.run(3.0)
+    assert len(bound(mesh, "a", "c")) == 2
+    bindings = mesh.routers["c"].bindings
+    assert bindings is not None
+    assert bindings.is_settled()
+
+
+def test_a_restarted_origin_is_told_everything_and_sends_everything_until_then() -> None:
+    mesh = Mesh(RING)
+    mesh.advertise("a", "TRUE")
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    mesh.restart("a")
+    router = mesh.routers["a"]
+    router.marked(mesh.now, 1, {"c": Version(1, 1)})
+    mesh.advertise("a", "TRUE")
+    assert not router.wishes.may_filter("c", 1, 5, router.advertisements.edition)
+    mesh.run(3.0)
+    assert router.wishes.may_filter("c", 1, 5, router.advertisements.edition)
+
+
+def test_without_advertisements_all_interest_goes_everywhere() -> None:
+    mesh = Mesh(RING, replace(QUICK, advertisements=False))
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    assert [len(bound(mesh, origin, "c")) for origin in "abd"] == [1, 1, 1]
+
+
+def test_one_frame_goes_to_each_next_hop_and_is_split_where_trees_part() -> None:
+    mesh = Mesh(pairs("ab bc bd"))
+    for origin in "acd":
+        mesh.advertise(origin, "TRUE")
+    mesh.run()
+    before = {name: r.counters.binds_sent for name, r in mesh.routers.items()}
+    mesh.subscribe("a", wanted="price > 20")
+    mesh.run(0.1)
+    sent = {name: r.counters.binds_sent - before[name] for name, r in mesh.routers.items()}
+    assert sent == {"a": 1, "b": 2, "c": 0, "d": 0}
+
+
+def test_more_advertisements_than_are_told_are_told_as_everything() -> None:
+    mesh = Mesh(RING, replace(QUICK, advertisements_max=10))
+    mesh.advertise("a", *(f"price = {n}" for n in range(11)))
+    mesh.run()
+    told = mesh.routers["c"].advertisements.tables["a"].entries
+    assert [entry.said.text for entry in told.values()] == ["TRUE"]
+
+
+def test_ten_thousand_overlapping_advertisements_are_one_edition_and_few_trees() -> None:
+    mesh = Mesh(RING)
+    mesh.subscribe("c", wanted="price > 20")
+    mesh.run()
+    mesh.advertise("a", *(f"price > {n}" for n in range(10_000)))
+    mesh.run()
+    assert len(mesh.routers["c"].advertisements.tables["a"].entries) == 1
+    assert len(bound(mesh, "a", "c")) == 1
+    trees = [tree for tree in mesh.routers["c"].trees.stands() if tree.origin == "a"]
+    assert len(trees) <= 1 + QUICK.trees_max
+
+
+def test_a_change_beyond_the_next_one_is_asked_for_and_a_repeated_one_is_dropped() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    router = mesh.routers["c"]
+    edition = router.advertisements.tables["a"].edition
+    late = Advertise("a", Version(edition.life, edition.counter + 2), [], [])
+    sent = router.frame(mesh.now, "b", late)
+    assert [type(outcome.frame) for outcome in sent] == [Editions]  # type: ignore[union-attr]
+    assert router.frame(mesh.now, "b", Advertise("a", edition, [], [])) == []
+
+
+def test_two_advertisements_with_one_number_are_the_later_one() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    router = mesh.routers["c"]
+    edition = router.advertisements.tables["a"].edition
+    twice = [Advertised(7, "price > 1", 0), Advertised(7, "price > 2", 0)]
+    change = Advertise("a", Version(edition.life, edition.counter + 1), twice, [])
+    router.frame(mesh.now, "b", change)
+    entries = router.advertisements.tables["a"].entries
+    assert [entry.said.text for entry in entries.values()] == ["price > 2"]
+
+
+def test_a_change_against_another_state_is_refused_and_told_whole() -> None:
+    mesh = Mesh(pairs("ab"))
+    mesh.advertise("a", "TRUE")
+    mesh.run()
+    mesh.subscribe("b", one="price > 20")
+    assert isinstance(mesh.queues["b", "a"][-1], Bind)
+    mesh.queues["b", "a"].clear()
+    mesh.subscribe("b", two="size > 1")
+    mesh.run(0.05)
+    assert len(bound(mesh, "a", "b")) == 2
+
+
+def test_a_router_of_a_relay_has_no_interest_of_its_own() -> None:
+    mesh = Mesh(pairs("ar rb"), relays=["r"])
+    router: MeshRouter = mesh.routers["r"]
+    assert router.clock is None
+    mesh.subscribe("b", wanted="price > 20")
+    mesh.run()
+    assert router.trees.way_to("a") == "a"
+
+
+def test_interest_that_ends_while_it_is_covered_is_taken_back() -> None:
+    mesh = Mesh(RING)
+    mesh.advertise("a", "TRUE")
+    mesh.subscribe("c", one="price = 1", two="price = 2")
+    mesh.run()
+    mesh.subscribe("c", wide="TRUE")
+    mesh.run()
+    assert len(bound(mesh, "a", "c")) == 1
+    mesh.unsubscribe("c", "one", "two")
+    mesh.unsubscribe("c", "wide")
+    mesh.run()
+    assert bound(mesh, "a", "c") == set()
+
+
+def test_a_change_that_an_origin_was_not_told_of_is_in_the_next_one() -> None:
+    mesh = Mesh(pairs("ab"))
+    mesh.advertise("a", "TRUE")
+    mesh.run()
+    mesh.subscribe("b", one="price = 1")
+    mesh.queues["b", "a"].clear()
+    mesh.down("a", "b")
+    # The answer is waited for in vain, and there is no way: what changes now is not told.
+    mesh.run(3.0)
+    mesh.subscribe("b", two="price = 2")
+    mesh.run(3.0)
+    mesh.up("a", "b")
+    mesh.subscribe("b", three="price = 3")
+    mesh.run(3.0)
+    assert len(bound(mesh, "a", "b")) == 3
+
+
+def test_a_filter_whose_own_text_is_too_long_is_told_as_everything() -> None:
+    limits = Limits(filter_bytes_max=200)
+    text = " AND ".join(f"a{n} = 1e9" for n in range(14))
+    filter = Filter.parse(text, limits)
+    assert len(str(filter)) > 200
+    assert [str(each) for each in conjuncts_of(filter, limits)] == ["TRUE"]
+
+
+def test_a_bad_text_of_a_far_edge_costs_no_neighbour_its_link() -> None:
+    mesh = Mesh(pairs("ab bc"))
+    mesh.run()
+    edition = mesh.routers["a"].advertisements.edition
+    binding = Binding("a", edition, Version(0, 0), Version(0, 0), True)
+    bad = Bind("c", Version(1, 9), [binding], [Bound("price >", [0], [0])], [], 3)
+    found = mesh.routers["a"].frame(mesh.now, "b", bad)
+    assert [type(outcome) for outcome in found] == [Note]
+
+
+def test_a_question_for_one_table_is_answered_with_that_one() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    question = Editions({"a": Version(0, 0)}, is_question=True)
+    sent = mesh.routers["c"].frame(mesh.now, "b", question)
+    frames = [outcome.frame for outcome in sent if isinstance(outcome, Send)]
+    assert [frame.origin for frame in frames if isinstance(frame, Advertise)] == ["a"]
+    assert len(frames) == 1

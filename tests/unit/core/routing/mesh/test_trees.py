@@ -1,0 +1,158 @@
+"""Waves, parents, and ways that are lost and found again."""
+
+import random
+
+import pytest
+
+from anabranch.core.contract import Send
+from anabranch.model.errors import RemoteError
+from anabranch.model.mesh_frames import Route, Routes, TreeId
+from tests.mesh_parts import Mesh, has_loop, pairs
+
+RING = pairs("ab bc cd da")
+
+
+def test_every_broker_finds_a_way_to_every_root() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    for origin in "abcd":
+        parents = mesh.parents(mesh.root(origin))
+        assert parents[origin] is None
+        assert all(parents[name] is not None for name in "abcd" if name != origin)
+        assert not has_loop(parents)
+
+
+def test_a_wave_goes_over_each_link_once_in_a_direction() -> None:
+    mesh = Mesh(pairs("ab bc cd da ac bd"))
+    mesh.run()
+    before = {name: router.counters.routes_sent for name, router in mesh.routers.items()}
+    mesh.routers["a"].trees.begin(1)
+    mesh.do("a", mesh.routers["a"].time_passed(mesh.now))
+    mesh.run()
+    sent = sum(r.counters.routes_sent - before[name] for name, r in mesh.routers.items())
+    # Three from the root, and from each of the others to all but where it came from.
+    assert sent == 3 + 3 * 2
+
+
+def test_a_lost_parent_is_replaced_by_a_neighbour_that_is_nearer() -> None:
+    mesh = Mesh(pairs("ab ac bd cd"))
+    mesh.run()
+    tree = mesh.root("a")
+    parent = mesh.routers["d"].trees.parent(tree)
+    other = "c" if parent == "b" else "b"
+    wave = mesh.routers["d"].trees.stands()[tree][0]
+    mesh.down(str(parent), "d")
+    assert mesh.routers["d"].trees.parent(tree) == other
+    assert mesh.routers["d"].trees.stands()[tree][0] == wave
+
+
+def test_who_has_no_nearer_neighbour_seeks_and_gets_a_later_wave() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    tree = mesh.root("a")
+    mesh.down("a", "b")
+    assert mesh.routers["b"].trees.parent(tree) is None
+    mesh.run()
+    assert mesh.routers["b"].trees.parent(tree) == "c"
+    assert mesh.routers["b"].trees.stands()[tree][0] > 1
+    assert mesh.routers["b"].trees.lost() == []
+
+
+def test_who_is_cut_off_has_no_way_until_a_link_is_back() -> None:
+    mesh = Mesh(pairs("ab bc"))
+    mesh.run()
+    mesh.down("b", "c")
+    mesh.run(5.0)
+    assert mesh.routers["c"].trees.way_to("a") is None
+    mesh.up("b", "c")
+    mesh.run(5.0)
+    assert mesh.routers["c"].trees.way_to("a") == "b"
+
+
+def test_a_new_life_has_new_trees_and_the_old_ones_are_forgotten() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    old = mesh.root("a")
+    mesh.restart("a")
+    mesh.run(2.0)
+    assert all(old not in router.trees for router in mesh.routers.values())
+    assert all(mesh.routers[name].trees.way_to("a") is not None for name in "bcd")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_there_is_no_loop_at_any_moment_whatever_breaks(seed: int) -> None:
+    rng = random.Random(seed)
+    names = "abcdefg"
+    links = [(names[rng.randrange(i)], names[i]) for i in range(1, len(names))]
+    every = [(a, b) for a in names for b in names if a < b]
+    links += [pair for pair in every if rng.random() < 0.3 and pair[::-1] not in links]
+    links = list(dict.fromkeys((min(p), max(p)) for p in links))
+    mesh = Mesh(links, seed=seed)
+    broken: list[tuple[str, str]] = []
+    for _ in range(60):
+        kind = rng.random()
+        if kind < 0.15 and len(broken) < 4:
+            pair = rng.choice([p for p in links if p not in broken])
+            broken.append(pair)
+            mesh.down(*pair)
+        elif kind < 0.3 and broken:
+            mesh.up(*broken.pop(rng.randrange(len(broken))))
+        elif kind < 0.34 and not broken:
+            mesh.restart(rng.choice(names))
+        for _ in range(rng.randrange(25)):
+            mesh.step()
+        if kind > 0.9:
+            mesh.run(0.1)
+        for origin in names:
+            assert not has_loop(mesh.parents(mesh.root(origin)))
+    for pair in broken:
+        mesh.up(*pair)
+    mesh.run(20.0)
+    for name, router in mesh.routers.items():
+        ways = [router.trees.way_to(origin) for origin in names if origin != name]
+        assert None not in ways
+
+
+def test_a_way_with_more_hops_than_there_are_brokers_is_none_and_is_sought() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    tree, router = mesh.root("a"), mesh.routers["c"]
+    sent = router.frame(mesh.now, "b", Routes([Route(tree, 2, len("abcd"))]))
+    assert router.trees.parent(tree) is None
+    assert router.trees.lost() == [tree]
+    assert not any(isinstance(each, Send) and isinstance(each.frame, Routes) for each in sent)
+    mesh.do("c", sent)
+    mesh.run(3.0)
+    wave, distance, parent = router.trees.stands()[tree]
+    assert (wave > 2, distance, parent in ("b", "d")) == (True, 2, True)
+    assert router.trees.lost() == []
+
+
+def test_a_root_outdoes_waves_that_it_never_sent() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    own = TreeId("a", 1, 0)
+    # A liar said so, and those who believed it pass it on in good faith.
+    mesh.do("b", mesh.routers["b"].frame(mesh.now, "c", Routes([Route(own, 99, 1)])))
+    mesh.run()
+    assert {router.trees.stands()[own][0] for router in mesh.routers.values()} == {100}
+    assert not has_loop(mesh.parents(own))
+
+
+def test_waves_beyond_all_that_can_be_are_refused() -> None:
+    mesh = Mesh(RING)
+    with pytest.raises(RemoteError, match="never sent out"):
+        mesh.routers["a"].frame(mesh.now, "b", Routes([Route(TreeId("a", 1, 0), 1 << 61, 1)]))
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route(TreeId("stranger", 1, 0), 1, 1),
+        Route(TreeId("c", 1, 999), 1, 1),
+    ],
+)
+def test_routes_that_cannot_be_are_refused(route: Route) -> None:
+    mesh = Mesh(RING)
+    with pytest.raises(RemoteError):
+        mesh.routers["a"].frame(mesh.now, "b", Routes([route]))

@@ -1,0 +1,63 @@
+"""Some filters at once: when there is an index, and what is said of them."""
+
+from anabranch.matching.any_of import FEW, PAYS_OFF_AFTER, AnyOf
+from anabranch.model.encoding import decode_envelope, encode_event
+from anabranch.model.event import Event
+from anabranch.model.filter import Filter
+from anabranch.model.header import EventId
+from anabranch.model.limits import Limits
+
+
+def prices(count: int) -> AnyOf:
+    return AnyOf(Filter.parse(f"price = {n}") for n in range(count))
+
+
+def test_few_filters_never_have_an_index() -> None:
+    some = prices(FEW)
+    for _ in range(10 * PAYS_OFF_AFTER):
+        assert some.matches(Event({"price": 3}))
+    assert not some.is_indexed
+
+
+def test_many_filters_have_an_index_once_it_has_paid_off() -> None:
+    many = prices(FEW + 1)
+    indexed = []
+    for _ in range(PAYS_OFF_AFTER + 1):
+        assert many.matches(Event({"price": FEW}))
+        indexed.append(many.is_indexed)
+    assert indexed == [False] * PAYS_OFF_AFTER + [True]
+    assert many.matches(Event({"price": FEW}))
+    assert not many.matches(Event({"price": FEW + 1}))
+
+
+def test_an_index_that_was_forgotten_is_made_again_when_it_has_paid_off_again() -> None:
+    many = prices(FEW + 1)
+    for _ in range(2):
+        for _ in range(PAYS_OFF_AFTER + 1):
+            assert not many.is_indexed
+            assert not many.matches(Event({"price": -1}))
+        assert many.is_indexed
+        many.forget_index()
+
+
+def test_the_text_of_many_filters_is_that_of_the_first_few() -> None:
+    assert str(prices(2)) == "price = 0 or price = 1"
+    assert str(prices(3)) == "price = 0 or price = 1 or price = 2"
+    assert str(prices(5)) == "price = 0 or price = 1 or price = 2, or one of 2 more"
+    assert str(AnyOf(())) == "nothing that can be"
+    assert len(str(AnyOf([Filter.parse(f"name = '{'x' * 1_000}'")]))) == 200
+
+
+def test_nothing_matches_none_of_no_filters() -> None:
+    assert not AnyOf(()).matches(Event({"price": 1}))
+
+
+def test_filters_that_an_index_has_no_room_for_are_asked_beside_it() -> None:
+    texts = [f"a{n} = 1" for n in range(FEW + 4)]
+    many = AnyOf(map(Filter.parse, texts), Limits(index_attributes_max=2))
+    events = [Event({f"a{n}": 1}, id=EventId("p", 1, n + 1)) for n in range(FEW + 6)] * 4
+    last = len(events) // 4
+    outside = [n for n in range(len(events)) if n % last >= FEW + 4]
+    assert many.outside([decode_envelope(encode_event(event)) for event in events]) == outside
+    assert many.is_indexed
+    assert [n for n, event in enumerate(events) if not many.matches(event)] == outside

@@ -1,0 +1,161 @@
+"""Claims: what is said of runs."""
+
+import pytest
+from msgspec.structs import replace
+
+from anabranch.sim.evaluation.claims import Claim, claims, mean_ms, verdict
+from anabranch.sim.evaluation.delays import WAYS, Delays, Scene
+from anabranch.sim.evaluation.overhead import MatchCost, Overhead, deep_bytes, match_cost, measure
+
+
+def delays(part: str, case: str, way: str, arrival_ms: float, **changes: object) -> Delays:
+    plain = Delays(
+        scene=Scene(part=part, case=case, way=way),
+        published=100,
+        arrived=200,
+        notified=300,
+        arrival_ms=arrival_ms,
+        notification_ms=arrival_ms,
+        early_ms=arrival_ms,
+        late_ms=arrival_ms,
+        copies=4.0,
+        ends=2.0,
+        busiest=0.5,
+        per_s=[10.0] * 8,
+        by_hops={},
+    )
+    return replace(plain, **changes)
+
+
+def the_claim(found: list[Claim], beginning: str) -> Claim:
+    (claim,) = [claim for claim in found if claim.test.startswith(beginning)]
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        (-0.01, -0.2, "no difference here"),
+        (-0.1, -0.2, "same direction, smaller"),
+        (-0.3, -0.2, "same direction"),
+        (0.1, -0.2, "the other way round"),
+        (-0.1, 0.04, "the other way round"),
+        (0.2, 0.008, "worse here, no difference there"),
+    ],
+)
+def test_verdict_goes_by_sign_and_size(ours: float, theirs: float, said: str) -> None:
+    assert verdict(ours, theirs) == said
+
+
+def test_mean_is_over_all_events_of_all_graphs() -> None:
+    runs = [
+        delays("degree", "degree 4", "fixed", 10.0),
+        delays("degree", "degree 4", "fixed", 40.0, arrived=100),
+        delays("degree", "degree 4", "dynamic", 99.0),
+    ]
+    assert mean_ms(runs, "fixed") == pytest.approx(20.0)
+
+
+def test_difference_is_against_fixed_paths() -> None:
+    times = zip(WAYS, (20.0, 18.0, 22.0), strict=True)
+    found = claims([delays("degree", "degree 4", way, ms) for way, ms in times], [])
+    assert found == [
+        Claim(
+            test="delay, degree 4",
+            fixed="20.0 ms",
+            dynamic="18.0 ms (-10.0%)",
+            waiting="22.0 ms (+10.0%)",
+            source="-20.3%",
+            verdict="same direction, smaller",
+        )
+    ]
+
+
+def test_highest_rate_is_the_last_before_delays_grow() -> None:
+    runs = []
+    for way, limit in zip(WAYS, (1, 2, 1), strict=True):
+        for number in range(4):
+            late_ms = 99.0 if number > limit else 10.0
+            run = delays("rate", f"{number}", way, 10.0, late_ms=late_ms, busiest=1.1)
+            scene = replace(run.scene, rate=10.0 * (number + 1))
+            runs.append(replace(run, scene=scene))
+    claim = the_claim(claims(runs, []), "highest rate")
+    assert (claim.fixed, claim.dynamic) == ("600 events/s", "900 events/s")
+    assert claim.verdict == "same direction"
+
+
+def test_delays_of_overloaded_networks_are_called_that() -> None:
+    runs = [delays("degree", "degree 2", way, 500.0, late_ms=900.0, busiest=1.2) for way in WAYS]
+    (claim,) = claims(runs, [])
+    assert claim.verdict == "no difference here; overloaded either way"
+
+
+def test_recovery_is_counted_from_the_end_of_the_burst() -> None:
+    slow = [10.0, 10.0, 90.0, 90.0, 80.0, 40.0, 10.0, 10.0]
+    quick = [10.0, 10.0, 50.0, 50.0, 20.0, 10.0, 10.0, 10.0]
+    runs = [
+        delays("burst", "burst", way, 10.0, per_s=per_s)
+        for way, per_s in zip(WAYS, (slow, quick, quick), strict=True)
+    ]
+    found = claims(runs, [])
+    peak = the_claim(found, "burst: highest")
+    assert (peak.fixed, peak.dynamic, peak.verdict) == ("90 ms", "50 ms", "same direction")
+    recovery = the_claim(found, "burst: seconds")
+    assert (recovery.fixed, recovery.dynamic) == ("2 s", "1 s")
+
+
+def test_distances_are_compared_one_by_one() -> None:
+    times = zip(
+        WAYS,
+        ({"6": 40.0, "12": 80.0}, {"6": 40.0, "12": 60.0}, {"6": 40.0, "12": 80.0}),
+        strict=True,
+    )
+    found = claims([delays("hops", "ladder", way, 1.0, by_hops=each) for way, each in times], [])
+    assert the_claim(found, "delay over 6").verdict == "no difference here"
+    assert the_claim(found, "delay over 12").dynamic == "60.0 ms (-25.0%)"
+    assert the_claim(found, "growth").dynamic == "+50.0%"
+
+
+def test_failures_are_held_against_the_time_before() -> None:
+    per_s = [10.0, 10.0, 15.0, 10.0, 30.0, 20.0, 12.0, 12.0]
+    found = claims([delays("failures", "two", way, 1.0, per_s=per_s) for way in WAYS], [])
+    assert [claim.dynamic for claim in found] == ["+50%", "+200%", "+20%"]
+    calm = claims([delays("failures", "two", way, 1.0) for way in WAYS], [])
+    assert {claim.verdict for claim in calm} == {"no disturbance here"}
+
+
+def test_matchings_are_counted_per_event() -> None:
+    runs = []
+    for way in WAYS:
+        run = delays("matching", "everywhere", way, 20.0)
+        ends = replace(run.scene, matching_everywhere=False)
+        runs += [run, replace(run, scene=ends, arrival_ms=15.0)]
+    found = claims(runs, [], MatchCost(1_000, 10.0))
+    # One at the origin; four brokers get it, two of them for themselves.
+    said = [claim.fixed for claim in found]
+    assert said == ["20.0%", "60.0%", "15.0 ms (-25.0%)", "50 → 30 µs"]
+
+
+def test_overhead_is_dynamic_over_fixed() -> None:
+    costs = [
+        Overhead(way=way, published=1, event_us=cpu, copy_us=cpu, router_bytes=size)
+        for way, cpu, size in (("fixed", 100.0, 1_000.0), ("dynamic", 110.0, 1_050.0))
+    ]
+    assert [claim.dynamic for claim in claims([], costs)] == ["+10.0%", "+5.0%"]
+
+
+def test_deep_bytes_count_shared_objects_once() -> None:
+    shared = ["x" * 1_000]
+    assert deep_bytes([[shared, shared]]) < 1.5 * deep_bytes([shared])
+
+
+def test_overhead_is_measured_for_all_ways() -> None:
+    found = measure(brokers=4, seconds=1.0, times=1, seed=1)
+    assert [each.way.split(",")[0] for each in found] == ["fixed", "dynamic", "dynamic"]
+    assert all(each.event_us > 0 and each.router_bytes > 1_000 for each in found)
+
+
+def test_matching_is_timed_against_as_many_subscriptions_as_asked_for() -> None:
+    cost = match_cost(200, seed=1)
+    assert cost.subscriptions == 200
+    assert cost.match_us > 0

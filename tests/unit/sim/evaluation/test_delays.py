@@ -1,0 +1,82 @@
+"""Scenes of the evaluation of meshes, on a small scale."""
+
+import pytest
+from msgspec.structs import replace
+
+from anabranch.sim.evaluation.delays import WAYS, Delays, Scene, ladder, market_of, run
+from anabranch.sim.evaluation.parts import DELAY_PARTS, DelayPart, play_all, scenes
+
+SMALL = Scene(part="degree", case="small", way="fixed", degree=2, brokers=6, seconds=3.0)
+
+
+@pytest.fixture(scope="module")
+def by_way() -> dict[str, Delays]:
+    return {way: run(replace(SMALL, way=way)) for way in WAYS}
+
+
+def test_every_way_notifies_the_same_subscribers_of_the_same_events(
+    by_way: dict[str, Delays],
+) -> None:
+    assert len({(d.published, d.arrived, d.notified) for d in by_way.values()}) == 1
+    assert by_way["fixed"].notified > by_way["fixed"].published > 100
+
+
+def test_delays_and_copies_are_of_this_world(by_way: dict[str, Delays]) -> None:
+    for delays in by_way.values():
+        assert 10.0 < delays.arrival_ms < 1_000.0
+        assert delays.copies >= delays.ends > 0
+        assert len(delays.per_s) == 3
+
+
+def test_burst_is_seen_in_its_quarter() -> None:
+    delays = run(replace(SMALL, part="burst", seconds=8.0, rate=20.0))
+    assert max(delays.per_s[2:4]) == max(delays.per_s) > 1.5 * delays.per_s[0]
+
+
+def test_two_brokers_die_and_the_others_go_on() -> None:
+    scene = replace(SMALL, part="failures", degree=0, seconds=8.0)
+    delays, whole = run(scene), run(replace(scene, part="degree"))
+    assert delays.arrived < whole.arrived
+    assert delays.per_s[-1] > 0
+
+
+def test_too_much_is_called_overloaded_and_a_little_is_not() -> None:
+    assert run(replace(SMALL, part="rate", rate=60.0)).is_overloaded
+    assert not run(replace(SMALL, part="rate", rate=4.0)).is_overloaded
+
+
+def test_ladder_has_two_rows_and_rungs() -> None:
+    network = ladder([f"b{number}" for number in range(1, 9)])
+    assert sorted(network.links_of("b1")) == ["b2", "b3"]
+    assert sorted(network.links_of("b4")) == ["b2", "b3", "b6"]
+
+
+def test_far_subscribers_are_as_far_as_they_are_said_to_be() -> None:
+    scene = Scene(part="hops", case="ladder", way="fixed", degree=-1, brokers=14, seconds=3.0)
+    market = market_of(scene)
+    far = next(watcher for watcher in market.watchers if watcher.name.startswith("far "))
+    assert (market.quoters[-1].home, far.home) == ("b1", "b13")
+    delays = run(replace(scene, rate=4.0))
+    # Seven brokers handle it.
+    assert delays.by_hops.keys() == {"6"}
+    assert delays.by_hops["6"] >= 7 * 5.0
+
+
+@pytest.mark.parametrize("part", DELAY_PARTS)
+def test_every_part_has_all_ways_for_every_case(part: DelayPart) -> None:
+    every = scenes(part, 1.0, seed=5)
+    assert {scene.way for scene in every} == set(WAYS)
+    assert len({(s.case, s.way, s.seed) for s in every}) == len(every)
+    assert all(scene.part == part and scene.seed >= 5 for scene in every)
+
+
+def test_smaller_scales_have_less_of_everything() -> None:
+    full, tiny = scenes("degree", 1.0, 1), scenes("degree", 0.05, 1)
+    assert len(full) > len(tiny)
+    assert full[0].brokers > tiny[0].brokers
+    assert full[0].seconds > tiny[0].seconds
+
+
+def test_results_come_in_the_order_of_the_scenes() -> None:
+    short = [replace(SMALL, way=way, brokers=4, seconds=1.0) for way in ("dynamic", "fixed")]
+    assert [delays.scene for delays in play_all(short, processes=1)] == short
