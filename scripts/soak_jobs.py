@@ -44,7 +44,7 @@ def _property_job(path: Path) -> Job:
 
 def _sim_jobs() -> Iterator[Job]:
     """A hundred seeds per chunk: chunk 17 has the seeds 1700 to 1799."""
-    for routing, chunks in ("tree", 200), ("flood", 10):
+    for routing, chunks in ("tree", 200), ("mesh", 100), ("flood", 10):
         command = ("-m", "anabranch", "sim", "--routing", routing, "--processes", "1", "--json")
         seeds = ("--seeds", "{seed}00..{seed}99")
         count = r'"seeds":(\d+)'

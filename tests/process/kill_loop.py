@@ -1,13 +1,13 @@
 """Kill −9, again and again: any broker, at any instant, while applications go on.
 
-    python -m tests.process.kill_loop --seed 3 --kills 10 --events 40000 --json
+    python -m tests.process.kill_loop --seed 3 --kills 10 --events 40000 --json [--routing mesh]
 
-Two publishers and five subscribers, durable and not, use a network of seven brokers. At moments
-that the seed chooses, one broker or two are killed and stay away for a while that the seed chooses;
-an edge among them makes its clients roam. The moments are spread over all of the publishing: of so
-many kills each has its share of the events, and falls somewhere into it. In the end everything is
-back, everything arrives, and the checker judges. Exit code 1 if a promise was broken, or something
-did not arrive.
+Two publishers, of which one advertises, and five subscribers, durable and not, use a network of
+seven brokers: two sites of relays, or a mesh. At moments that the seed chooses, one broker or two
+are killed and stay away for a while that the seed chooses; an edge among them makes its clients
+roam. The moments are spread over all of the publishing: of so many kills each has its share of the
+events, and falls somewhere into it. In the end everything is back, everything arrives, and the
+checker judges. Exit code 1 if a promise was broken, or something did not arrive.
 """
 
 import argparse
@@ -23,6 +23,19 @@ from anabranch.local.drill import Drill
 from anabranch.local.verdict import Verdict
 from tests.process_parts import BRISK, DOUBLE, SETTLE_BOUND_S, drilling, published
 
+#: The same edges round four relays that are joined in a ring, and two of the edges to each other.
+MESH = """
+[network]
+name = "ring"
+[mesh]
+links = [
+    ["w1", "w2"], ["w2", "x2"], ["x2", "x1"], ["x1", "w1"],
+    ["e1", "w1"], ["e1", "w2"], ["e2", "w2"], ["e2", "x2"], ["e3", "x1"], ["e3", "x2"],
+    ["e1", "e2"],
+]
+relays = ["w1", "w2", "x1", "x2"]
+"""
+NETWORKS = {"tree": DOUBLE, "mesh": MESH}
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -68,16 +81,23 @@ async def populate(drill: Drill, rate: float) -> None:
     await drill.listen("moves", "change > 1 OR change < -1", "e1", durable=True, options=BRISK)
     await drill.listen("large", "volume > 70000", "e3", "e2", options=BRISK)
     await drill.listen("london", "exchange = 'LON' AND price > 20", "e2", "e1", options=BRISK)
-    await drill.speak("west", "e1", "e2", rate=rate / 2, options=BRISK)
+    promises = ("exchange = 'LON' OR exchange = 'NYC'", "price < 100")
+    await drill.speak("west", "e1", "e2", rate=rate / 2, advertised=promises, options=BRISK)
     await drill.speak("east", "e3", "e2", rate=rate / 2, options=BRISK)
 
 
 async def kill_loop(
-    folder: Path, *, seed: int, kills: int, events: int, rate: float = 600.0
+    folder: Path,
+    *,
+    seed: int,
+    kills: int,
+    events: int,
+    rate: float = 600.0,
+    text: str = DOUBLE,
 ) -> tuple[Outcome, Verdict]:
     """Kill so many brokers while at least so many events are published."""
     chance = Random(seed)
-    async with drilling(folder, DOUBLE, seed=1_000 * seed) as drill:
+    async with drilling(folder, text, seed=1_000 * seed) as drill:
         await populate(drill, rate)
         for strike in strikes(chance, kills, events):
             await _until_published(drill, strike.events)
@@ -124,6 +144,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--events", type=int, default=40_000)
     parser.add_argument("--rate", type=float, default=600.0)
+    parser.add_argument("--routing", choices=list(NETWORKS), default="tree")
+    parser.add_argument("--options", default="", help="lines for [options] of the network file")
     parser.add_argument("--keep", type=Path, help="keep everything in this directory")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -134,6 +156,7 @@ def main() -> int:
             kills=options.kills,
             events=options.events,
             rate=options.rate,
+            text=f"{NETWORKS[options.routing]}\n[options]\n{options.options}\n",
         )
         outcome, verdict = asyncio.run(loop)
     document = _encoder.encode(outcome if options.json else verdict).decode()

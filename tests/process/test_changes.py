@@ -237,6 +237,65 @@ def test_sites_join_and_leave_by_command_and_nothing_is_lost(tmp_path: Path) -> 
     run(work())
 
 
+#: A ring of three edges and a relay.
+RING = """
+[network]
+name = "ring"
+[mesh]
+links = [["e1", "e2"], ["e2", "e3"], ["e3", "m1"], ["m1", "e1"]]
+relays = ["m1"]
+"""
+
+
+async def links(drill: Drill, broker: str) -> set[str]:
+    """The neighbours that a broker has links to."""
+    return {link.peer for link in (await status(drill.network, broker)).links}
+
+
+def test_links_and_brokers_of_a_mesh_come_and_go_by_command_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    """A publisher and a durable subscriber are there all the time, and roam if they have to."""
+    file, folder = str(tmp_path / "ring.toml"), tmp_path / "up"
+    Path(file).write_text(RING)
+    apply = ("apply", file, "--state", str(folder))
+
+    async def work() -> None:
+        async with drilling(folder, RING) as drill:
+            serving = asyncio.create_task(serve(drill.network))
+            await drill.listen("acme", "symbol = 'ACME'", "e3", "e1", durable=True, options=BRISK)
+            await drill.speak("ticker", "e1", rate=200, options=BRISK)
+            await published(drill, 50)
+            await do("add-link", file, "e1", "e3")
+            await do(*apply)
+            assert await links(drill, "e1") == {"e2", "e3", "m1"}
+            await published(drill, 50)
+            await do("remove-link", file, "e1", "m1")
+            await do("remove-link", file, "e2", "e3")
+            await do("add-broker", file, "e4", "--link-to", "m1", "--link-to", "e2")
+            await do(*apply)
+            assert await revisions(drill) == {5}
+            assert await links(drill, "e4") == {"m1", "e2"}
+            await all_started(drill, "e3", "e4")
+            await drill.speak("newcomer", "e4", "e1", rate=100, options=BRISK)
+            await drill.listen("late", "price < 60", "e4", "e2", durable=True, options=BRISK)
+            await published(drill, 100)
+            drill.follow_logs()
+            await do("remove-broker", file, "m1")
+            await do("remove-broker", file, "e4")
+            await do(*apply)
+            assert set(drill.network.brokers) == {"e1", "e2", "e3"}
+            assert await links(drill, "e1") == {"e2", "e3"}
+            await published(drill, 50)
+            verdict = await judged(drill)
+            speakers = drill.speakers.values()
+            assert verdict.confirmed == sum(each.published for each in speakers)
+            assert [each.failed for each in speakers] == [0, 0]
+            serving.cancel()
+
+    run(work())
+
+
 def test_a_network_that_nobody_runs_cannot_be_changed(tmp_path: Path) -> None:
     file = tmp_path / "pair.toml"
     file.write_text('[network]\nname = "pair"\n[tree]\na = ["b"]\n')

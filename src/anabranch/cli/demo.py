@@ -1,8 +1,9 @@
 """`anabranch demo`: a redundant network of real processes, killed piece by piece, and judged.
 
-Eleven brokers carry stock quotes from two publishers to five subscribers. A relay is killed, then a
-whole site but one broker, then an edge, whose clients roam. Everything comes back, and the checker
-says from traces and logs whether a promise was broken. Then the data pipeline (`demo_pipeline`)
+Ten brokers or more carry stock quotes from publishers to five subscribers. A relay is killed, then
+several of them, then an edge, whose clients roam; `demo_plays` has what is played with `tree` and
+with `mesh` routing. Everything comes back, and the checker says from traces and logs whether a
+promise was broken. Then the data pipeline (`demo_pipeline`)
 archives what was carried and audits it once more, on Spark. On a terminal it moves; elsewhere it is
 lines.
 """
@@ -22,41 +23,24 @@ import typer
 from rich.live import Live
 
 from anabranch.cli.demo_pipeline import PipelineReport, conclude, obstacle, print_pipeline
+from anabranch.cli.demo_plays import PLAYS, Blow, Play, PlayName, populate
 from anabranch.cli.demo_view import DemoReport, Event, Moment, line, moment_of, tables
 from anabranch.cli.output import console, print_json
 from anabranch.cli.trace import print_verdict
-from anabranch.client.options import ClientOptions
 from anabranch.config.network_file import NetworkFile
 from anabranch.local.drill import Drill
 from anabranch.local.network import LocalNetwork
 from anabranch.local.source import network_from
 
-SHAPE = "redundant"
 CALM_S = 4.0
 AWAY_S = 5.0
 SETTLE_BOUND_S = 20.0
 KEEP_S = 3_600.0
 REDRAW_AFTER_S = 0.25
 LINE_AFTER_S = 2.0
-_BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.5)
-
-#: Name, filter, edges by preference, whether durable.
-READERS = (
-    ("acme", "symbol = 'ACME' AND price > 10", ("e3", "e4"), True),
-    ("bargains", "price < 60", ("e2", "e1"), True),
-    ("movers", "change > 1 OR change < -1", ("e4", "e2"), False),
-    ("london", "exchange = 'LON' AND symbol IN ('BOLT', 'CRUX', 'DUNE')", ("e3", "e4"), False),
-    ("blocks", "volume BETWEEN 80000 AND 100000", ("e1", "e2"), False),
-)
-#: What is killed, and how that is told.
-BLOWS = (
-    ("a relay", ("w1",)),
-    ("a whole site but one broker", ("c1", "c2")),
-    ("an edge, whose clients roam", ("e3",)),
-)
 NEXT = """\
 Try next:
-  anabranch up redundant                       the same network, for you; it says what to type
+  anabranch up {shape:<30}  the same network, for you; it says what to type
   anabranch trace verify TRACE --state DIR     judge a run of your own
   anabranch sim --seeds 0..99                  the same protocols under far worse, simulated
   anabranch pipeline --help                    archive, history, statistics, audits on Spark
@@ -65,6 +49,9 @@ Try next:
 
 def demo(
     *,
+    routing: Annotated[
+        PlayName, typer.Option(help="tree: sites of relays. mesh: ways round and round.")
+    ] = "tree",
     rate: Annotated[float, typer.Option(min=1, help="Events per second.")] = 200.0,
     keep: Annotated[
         Path | None, typer.Option(help="Keep state, logs and traces in this directory.")
@@ -74,7 +61,7 @@ def demo(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run eleven brokers, kill them piece by piece, and show that nothing is lost.
+    """Run ten brokers or more, kill them piece by piece, and show that nothing is lost.
 
     Exit code 1 if a promise was broken."""
     if pipeline and (problem := obstacle()):
@@ -82,24 +69,27 @@ def demo(
         pipeline = False
     page = _page(keep) if pipeline else None
     with _directory(keep) as directory:
-        report = asyncio.run(Demonstration(directory, rate, page, quiet=as_json).run())
+        play = PLAYS[routing]
+        network = LocalNetwork(_keeping(network_from(play.shape)), directory)
+        showing = Demonstration(network, play, rate, page, quiet=as_json)
+        report = asyncio.run(showing.run())
     if as_json:
         print_json(report)
     else:
-        _print(report)
+        _print(report, play.shape)
     is_clean = report.pipeline is None or report.pipeline.clean
     if not report.verdict.clean or report.missing or not is_clean:
         raise typer.Exit(1)
 
 
-def _print(report: DemoReport) -> None:
+def _print(report: DemoReport, shape: str) -> None:
     print_verdict(report.verdict)
     if report.missing:
         typer.echo(f"not arrived in time: {report.missing}")
     if report.pipeline is not None:
         print_pipeline(report.pipeline)
     typer.echo(f"{report.brokers} brokers, {report.seconds:.0f} s in all.")
-    typer.echo(NEXT)
+    typer.echo(NEXT.format(shape=shape))
 
 
 def _page(keep: Path | None) -> Path:
@@ -128,9 +118,12 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 class Demonstration:
     """A network, its traffic, and what is done to them."""
 
-    def __init__(self, directory: Path, rate: float, page: Path | None, *, quiet: bool) -> None:
+    def __init__(
+        self, network: LocalNetwork, play: Play, rate: float, page: Path | None, *, quiet: bool
+    ) -> None:
         """`page`: where the pipeline writes its page; None: it is left out."""
-        self._directory = directory
+        self._network = network
+        self._play = play
         self._rate = rate
         self._page = page
         self._quiet = quiet
@@ -147,10 +140,10 @@ class Demonstration:
 
     async def run(self) -> DemoReport:
         """From the first broker to the verdict."""
-        network = LocalNetwork(_keeping(network_from(SHAPE)), self._directory)
+        network = self._network
         self._say(f"starting {len(network.brokers)} broker processes")
         async with network:
-            drill = Drill(network, self._directory / "traces", seed=1)
+            drill = Drill(network, network.directory / "traces", seed=1)
             try:
                 await self._populate(drill)
                 with self._display():
@@ -176,34 +169,33 @@ class Demonstration:
             return None
         traces = [*map(drill.trace_path, (*drill.listeners, *drill.speakers))]
         addresses = [drill.network.address(edge) for edge in drill.network.edges]
-        filters = {name: text for name, text, *_ in READERS}
+        filters = {each.name: each.filter for each in self._play.listeners}
         return await asyncio.to_thread(
             conclude,
             addresses,
             traces,
             filters,
-            archive=self._directory / "archive",
+            archive=self._network.directory / "archive",
             page=self._page,
             say=self._say,
         )
 
     async def _populate(self, drill: Drill) -> None:
-        self._say(f"{len(READERS)} subscribers, two of them durable, and 2 publishers connect")
-        readers = [
-            drill.listen(name, text, *edges, durable=durable, options=_BRISK)
-            for name, text, edges, durable in READERS
-        ]
-        await asyncio.gather(*readers)
-        await drill.speak("west", "e1", rate=self._rate / 2, options=_BRISK)
-        await drill.speak("east", "e4", rate=self._rate / 2, options=_BRISK)
+        listeners, speakers = self._play.listeners, self._play.speakers
+        durable = sum(each.is_durable for each in listeners)
+        self._say(
+            f"{len(listeners)} subscribers, {durable} of them durable, and {len(speakers)}"
+            " publishers connect"
+        )
+        await populate(drill, self._play, self._rate)
 
     async def _perform(self, drill: Drill) -> str:
         watching = asyncio.create_task(self._watch(drill))
         try:
             self._say("all is well")
             await asyncio.sleep(CALM_S)
-            for what, victims in BLOWS:
-                await self._strike(drill, what, victims)
+            for blow in self._play.blows:
+                await self._strike(drill, blow)
             drill.healed()
             self._say("publishing stops; what is on the way arrives")
             return await drill.settle(SETTLE_BOUND_S)
@@ -211,13 +203,13 @@ class Demonstration:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _strike(self, drill: Drill, what: str, victims: tuple[str, ...]) -> None:
-        names = ", ".join(victims)
-        self._say(f"kill -9 of {what}: {names}")
-        await drill.network.kill(*victims)
+    async def _strike(self, drill: Drill, blow: Blow) -> None:
+        names = ", ".join(blow.victims)
+        self._say(f"kill -9 of {blow.what}: {names}")
+        await drill.network.kill(*blow.victims)
         await asyncio.sleep(AWAY_S)
         self._say(f"{names} started again")
-        await drill.network.revive(*victims)
+        await drill.network.revive(*blow.victims)
         await asyncio.sleep(CALM_S / 2)
 
     # -- showing --------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ is confirmed, that is, safe in the log of the broker it went to. Progress goes t
    pipe is published as it comes.
 2. If something goes wrong before everything is confirmed, it says how many events are, and from
    which line on to go on.
+3. What is advertised (`--advertise`) is all that is published; an event outside of it is a mistake
+   like any other.
 """
 
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -25,11 +27,13 @@ from anabranch.cli.errors import CommandError, explanation
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.sources import Item, LineError, Source
 from anabranch.cli.values import attributes_of, read_types
+from anabranch.client.advertising import check_advertised, check_possible, promised_by
 from anabranch.client.client import Client
 from anabranch.client.composing import How, compose
-from anabranch.client.errors import PublishUnknownError
+from anabranch.client.errors import NotAdvertisedError, PublishUnknownError
 from anabranch.client.outbox import Promise
 from anabranch.model.errors import AnabranchError
+from anabranch.model.filter import Filter
 from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
 
@@ -74,6 +78,14 @@ Types = Annotated[
 FromLine = Annotated[
     int, typer.Option("--from-line", min=1, help="Leave out the lines before this one.")
 ]
+Advertised = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--advertise",
+        metavar="FILTER",
+        help="Publish only what matches this, and say so to the broker; repeatable.",
+    ),
+]
 Repeats = Annotated[int, typer.Option("--repeat", min=1, help="Publish all of it N times.")]
 Rate = Annotated[float, typer.Option("--rate", min=0.0, help="Events per second; 0: any.")]
 TimeLimit = Annotated[
@@ -87,6 +99,7 @@ def pub(
     json_lines: JsonLines = "",
     table: Csv = "",
     types: Types = None,
+    advertised: Advertised = None,
     from_line: FromLine = 1,
     repeats: Repeats = 1,
     rate: Rate = 0,
@@ -148,7 +161,14 @@ def pub(
         trace=trace,
         within_s=within,
     )
-    _print(asyncio.run(_Publishing(source, how, rate).run(way)), as_json)
+    promised = [_promise(text) for text in advertised or []]
+    _print(asyncio.run(_Publishing(source, how, rate, promised).run(way)), as_json)
+
+
+def _promise(text: str) -> Filter:
+    filter = Filter.parse(text)
+    check_possible(filter)
+    return filter
 
 
 def _print(summary: Summary, as_json: bool) -> None:
@@ -166,10 +186,13 @@ def _print(summary: Summary, as_json: bool) -> None:
 class _Publishing:
     """One run of the command."""
 
-    def __init__(self, source: Source, how: How, rate: float) -> None:
+    def __init__(
+        self, source: Source, how: How, rate: float, promised: Sequence[Filter] = ()
+    ) -> None:
         self._source = source
         self._how = how
         self._rate = rate
+        self._promised = promised_by(promised)
         self._sent = 0
         #: Line and promise of what was sent and not seen to be done, in order.
         self._waiting: deque[tuple[int, Promise]] = deque()
@@ -189,10 +212,12 @@ class _Publishing:
         except StopAsyncIteration:
             raise CommandError("there is no event in what was given") from None
         # A mistake in the first event should not need a broker to be seen.
-        compose(first.attributes, DEFAULT_LIMITS, **self._how)
+        self._check_one(first)
         client: Client | None = None
         try:
             async with await way.connect() as client:
+                for filter in self._promised.filters:
+                    client.advertise(filter)
                 return await self._publish_all(client, first, events, total)
         except (AnabranchError, OSError) as error:
             if client is None or not self._sent:
@@ -208,11 +233,20 @@ class _Publishing:
         count = 0
         try:
             for item in source.at_once():
-                compose(item.attributes, DEFAULT_LIMITS, **self._how)
+                self._check_one(item)
                 count += 1
         except LineError as error:
             raise CommandError(f"{error}; nothing was published") from None
         return count * source.repeats
+
+    def _check_one(self, item: Item) -> None:
+        event = compose(item.attributes, DEFAULT_LIMITS, **self._how)
+        try:
+            check_advertised(event, self._promised)
+        except NotAdvertisedError as error:
+            if not item.line:
+                raise
+            raise LineError(self._source.place, item.line, str(error)) from None
 
     async def _publish_all(
         self, client: Client, first: Item, rest: AsyncIterator[Item], total: int | None
@@ -248,6 +282,8 @@ class _Publishing:
     async def _publish(self, client: Client, item: Item) -> None:
         self._settle(client)
         self._raise_failure()
+        if self._promised.filters:
+            self._check_one(item)
         promise = await client.publish_soon(item.attributes, **self._how)
         self._waiting.append((item.line, promise))
         self._sent += 1

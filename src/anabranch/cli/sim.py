@@ -21,7 +21,7 @@ from anabranch.sim.plants import FOUND_BY_HISTORIES, PLANTS, SEEDS_MAX
 from anabranch.sim.runner import Order, Timed, plan_of, run_seeds
 from anabranch.sim.shrink import shrink
 from anabranch.sim.story import story_of
-from anabranch.sim.swarm import Shape
+from anabranch.sim.swarm import MESH_SHAPES, Shape
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -48,7 +48,10 @@ class Summary(msgspec.Struct, frozen=True):
 
 def sim(
     *,
-    routing: Annotated[RoutingName, typer.Option(help="Which way to route.")] = "tree",
+    routing: Annotated[
+        RoutingName | None,
+        typer.Option(help="Which way to route; tree, or where the plant is, if not given."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="One seed.")] = None,
     seeds: Annotated[
         str, typer.Option(help="Several: FIRST..LAST; 0..99, or 0..399 with a plant, if not given.")
@@ -70,11 +73,15 @@ def sim(
     default = f"0..{SEEDS_MAX - 1}" if plant else "0..99"
     chosen = [seed] if seed is not None else _range_of(seeds or default)
     _check_plants(plant or [])
+    planted = (PLANTS[name].routing for name in plant or () if name in PLANTS)
+    route: RoutingName = routing if routing is not None else next(planted, "tree")
+    if shape in MESH_SHAPES and route != "mesh":
+        raise CommandError(f"a network of shape {shape!r} is no tree; add --routing mesh")
     try:
         asked_mix(faults)
     except LocalError as error:
         raise CommandError(str(error)) from error
-    order = Order(routing, shape, brokers, faults, tuple(plant or ()))
+    order = Order(route, shape, brokers, faults, tuple(plant or ()))
     results = _run(order, chosen, processes)
     summary = summarise(results)
     if as_json:

@@ -1,9 +1,9 @@
 """What `anabranch status` shows of the brokers that were asked.
 
-First a table of brokers. Then, as far as there is anything: the links of each broker, the vector
-that the newest tick of each stream carries, what is staged and which batches are under way, the
-durable subscriptions that are farthest behind, and at the end whatever is not as it should be.
-Nothing of it is wider than the screen.
+First a table of brokers. Then, as far as there is anything: the links of each broker, what it knows
+of a mesh and did in it, the vector that the newest tick of each stream carries, what is staged and
+which batches are under way, the durable subscriptions that are farthest behind, and at the end
+whatever is not as it should be. Nothing of it is wider than the screen.
 
 A vector says for every edge which version of its interest the stream's newest tick was routed with;
 only the counters are shown, with a `*` if they are of an earlier life of the edge than others know.
@@ -24,6 +24,14 @@ from anabranch.node.status import LinkStatus, Status
 CURSORS_MAX = 20
 #: Edges of one vector.
 EDGES_MAX = 24
+#: A link that costs no more than this keeps up with what it is given, or is idle.
+_COST_MIN = 1.125
+#: Counters of a mesh router that are shown once they have counted anything, and what they are.
+_MESH_COUNTERS = {
+    "targets_moved": "moved",
+    "targets_dropped": "dropped",
+    "data_unfiltered": "unfiltered",
+}
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _BROKERS = (
     Column("broker"),
@@ -65,6 +73,8 @@ def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [fitted(_BROKERS, rows, width)]
     links = [line for each in told for line in _links(each, width, indent)]
     parts += _section("links", links)
+    mesh = [line for each in told for line in _mesh(each, width, indent)]
+    parts += _section("mesh", mesh)
     parts += _section("vectors", list(_vectors(told, width, indent)))
     batches = [line for each in told for line in _batches(each, width, indent)]
     parts += _section("batches", batches)
@@ -116,16 +126,36 @@ def queued_bytes(status: Status) -> int:
 def _links(status: Status, width: int, indent: int) -> list[str]:
     if not status.links:
         return []
-    up = [_link(link) for link in status.links if link.is_up]
+    costs = {} if status.mesh is None else status.mesh.costs
+    up = [_link(link, costs.get(link.peer, 0.0)) for link in status.links if link.is_up]
     down = [f"{link.peer} (down)" for link in status.links if not link.is_up]
     return folded(f"  {status.broker}", up + down, width, indent)
 
 
-def _link(link: LinkStatus) -> str:
+def _link(link: LinkStatus, cost: float) -> str:
+    notes = ["full"] if link.is_full else []
+    if cost > _COST_MIN:
+        notes.append(f"cost {cost:,.1f}")
     if link.waiting_bytes or link.is_full:
-        full = "full, " if link.is_full else ""
-        return f"{link.peer} ({full}{size(link.waiting_bytes)} queued)"
-    return link.peer
+        notes.append(f"{size(link.waiting_bytes)} queued")
+    return f"{link.peer} ({', '.join(notes)})" if notes else link.peer
+
+
+def _mesh(status: Status, width: int, indent: int) -> list[str]:
+    mesh = status.mesh
+    if mesh is None:
+        return []
+    lost = f" ({mesh.trees_lost} lost)" if mesh.trees_lost else ""
+    words = [
+        f"trees={mesh.trees}{lost}",
+        f"branches={mesh.branches}",
+        f"advertisements={mesh.advertisements} (of {mesh.origins})",
+    ]
+    counters = status.routing_counters
+    words += [
+        f"{word}={counters[name]:,}" for name, word in _MESH_COUNTERS.items() if counters[name]
+    ]
+    return folded(f"  {status.broker}", words, width, indent)
 
 
 def _batches(status: Status, width: int, indent: int) -> list[str]:
@@ -194,6 +224,13 @@ def _troubles(asked: Asked) -> list[str]:
     lines += [f"{name}: the link to {link.peer} is full" for link in status.links if link.is_full]
     if status.departure is not None:
         lines.append(f"{name}: {_departing(status.departure)}")
+    if status.mesh is not None and status.mesh.lost:
+        lines.append(f"{name}: no way is known to {', '.join(status.mesh.lost)}; one is sought")
+    circles = status.routing_counters.get("hop_bound_fired", 0)
+    if circles:
+        lines.append(
+            f"{name}: {circles} copies of events went in circles, which is a mistake of ours"
+        )
     for stream in status.streams:
         if stream.behind or stream.waiting:
             lines.append(

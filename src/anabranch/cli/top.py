@@ -18,6 +18,7 @@ from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
 from anabranch.cli.status import ask_all, brokers_of
 from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
+from anabranch.core.report import MeshReport
 from anabranch.node.status import Status
 
 #: Column → the counter whose growth it shows.
@@ -42,6 +43,20 @@ _COLUMNS = (
     Column("lag", is_number=True),
     Column("queued", rank=5, is_number=True),
     Column("memory", rank=4, is_number=True),
+)
+
+
+#: Those that are shown as well where brokers are in a mesh, and their counters.
+_MESH_RATES = {
+    "moved/s": "targets_moved",
+    "drop/s": "targets_dropped",
+    "unfilt/s": "data_unfiltered",
+}
+_MESH_COLUMNS = (
+    Column("trees", rank=3, is_number=True),
+    Column("moved/s", rank=2, is_number=True),
+    Column("drop/s", rank=2, is_number=True),
+    Column("unfilt/s", rank=3, is_number=True),
 )
 
 
@@ -116,6 +131,11 @@ def rates(before: Sample, after: Sample, name: str) -> dict[str, float]:
     found["in/s"] = (_bytes(other, "received_bytes") - _bytes(one, "received_bytes")) / seconds
     found["out/s"] = (_bytes(other, "sent_bytes") - _bytes(one, "sent_bytes")) / seconds
     found["cpu"] = (other.cpu_s - one.cpu_s) / seconds
+    if other.mesh is not None:
+        found |= {
+            column: (other.routing_counters[counter] - one.routing_counters[counter]) / seconds
+            for column, counter in _MESH_RATES.items()
+        }
     return found
 
 
@@ -125,16 +145,23 @@ def _bytes(status: Status, field: str) -> int:
 
 def picture(before: Sample, after: Sample, width: int) -> Table:
     """One row for each broker, and a row for all."""
+    told = [each.status for each in after.asked if each.status is not None]
+    is_mesh = any(status.mesh is not None for status in told)
     rows: list[list[str]] = []
     sums: dict[str, float] = {}
     for each in after.asked:
         found = rates(before, after, each.name)
         for column, value in found.items():
             sums[column] = sums.get(column, 0.0) + value
-        rows.append([each.name, *_cells(each.status, found)])
+        cells = _cells(each.status, found)
+        if each.status is not None:
+            cells += _mesh_cells(each.status.mesh, found)
+        rows.append([each.name, *cells])
     up = sum(each.status is not None for each in after.asked)
-    rows.append(["all", f"{up}/{len(after.asked)} up", *_rate_cells(sums)])
-    return fitted(_COLUMNS, rows, width)
+    last = ["all", f"{up}/{len(after.asked)} up", *_rate_cells(sums)]
+    if is_mesh:
+        last += [""] * (len(_COLUMNS) - len(last)) + _mesh_cells(None, sums)
+    return fitted((*_COLUMNS, *(_MESH_COLUMNS if is_mesh else ())), [*rows, last], width)
 
 
 def _cells(status: Status | None, found: dict[str, float]) -> list[str]:
@@ -149,6 +176,12 @@ def _cells(status: Status | None, found: dict[str, float]) -> list[str]:
         size(queued_bytes(status)),
         size(status.resident_bytes),
     ]
+
+
+def _mesh_cells(mesh: MeshReport | None, found: dict[str, float]) -> list[str]:
+    """What is shown of a mesh: trees with a way to their root, of all; and rates."""
+    trees = "" if mesh is None else f"{mesh.trees - mesh.trees_lost}/{mesh.trees}"
+    return [trees, *(f"{found[each]:,.0f}" if each in found else "" for each in _MESH_RATES)]
 
 
 def _rate_cells(found: dict[str, float]) -> list[str]:

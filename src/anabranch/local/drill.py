@@ -21,7 +21,7 @@ State kept: counters, worth nothing; and the traces.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -206,12 +206,14 @@ class Drill:
         *edges: str,
         rate: float,
         events_max: int = 2**62,
+        advertised: Sequence[str] = (),
         options: ClientOptions | None = None,
     ) -> Speaker:
-        """An application that publishes at a rate."""
+        """An application that publishes at a rate: what it advertises, or anything."""
         client = await self.connect(name, *edges, options=options)
         self._seed += 1
-        speaker = Speaker(name, client, Quotes(self._seed), self._tell)
+        promised = [client.advertise(text).filter for text in advertised]
+        speaker = Speaker(name, client, Quotes(self._seed, promised), self._tell)
         speaker.task = asyncio.create_task(speaker.speak(rate, events_max), name=f"speak {name}")
         self.speakers[name] = speaker
         return speaker

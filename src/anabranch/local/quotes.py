@@ -1,27 +1,43 @@
 """A stock-quote workload: prices that wander, symbols that are not equally popular.
 
-The same seed gives the same quotes. State kept: the price of each symbol, worth nothing.
+The same seed gives the same quotes. Whoever wants only those that match a filter gets these, in
+the same order; a filter that next to no quote matches is refused. State kept: the price of each
+symbol, worth nothing.
 """
 
+from collections.abc import Sequence
 from random import Random
 
+from anabranch.model.errors import LocalError
+from anabranch.model.filter import Filter
 from anabranch.model.values import Value
 
 SYMBOLS = ("ACME", "BOLT", "CRUX", "DUNE", "ECHO", "FLUX", "GLOW", "HALO", "IRIS", "JADE")
 EXCHANGES = ("AMS", "LON", "NYC", "TYO")
 _WEIGHTS = tuple(1 / rank for rank in range(1, len(SYMBOLS) + 1))
 _PRICE_LOW, _PRICE_HIGH = 5.0, 500.0
+#: Quotes that are looked at for one that matches.
+_DRAWS_MAX = 10_000
 
 
 class Quotes:
     """An endless row of quotes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, among: Sequence[Filter] = ()) -> None:
+        """`among`: every quote matches one of these; without any it may be anything."""
+        self._among = tuple(among)
         self._chance = Random(seed)
         self._prices = {symbol: self._chance.uniform(20.0, 200.0) for symbol in SYMBOLS}
 
     def draw(self) -> dict[str, Value]:
         """The next quote."""
+        for _ in range(_DRAWS_MAX):
+            quote = self._next()
+            if not self._among or any(filter.matches(quote) for filter in self._among):
+                return quote
+        raise LocalError(f"of {_DRAWS_MAX:,} quotes none matches what was asked for")
+
+    def _next(self) -> dict[str, Value]:
         chance = self._chance
         symbol = chance.choices(SYMBOLS, _WEIGHTS)[0]
         before = self._prices[symbol]

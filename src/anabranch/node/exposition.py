@@ -28,6 +28,22 @@ _COUNTERS = {
     "ticks_appended": "Ticks of the log, events and marks",
 }
 
+_MESH_COUNTERS = {
+    "advertisements_sent": "Frames with advertisements",
+    "binds_sent": "Frames with interest on its way to origins",
+    "branches_sent": "Frames that tell parents which edges are behind",
+    "carries_dropped": "Messages and interest for which there was no way",
+    "copies_sent": "Frames with ticks for edges",
+    "data_sent": "Events in these",
+    "data_unfiltered": "Events sent to edges whose interest was not known well enough",
+    "hop_bound_fired": "Copies that went in circles; always 0, or there is a mistake of ours",
+    "matches": "Events looked up in the index of the own origin",
+    "routes_sent": "Frames of waves",
+    "seeks_sent": "Frames of searches for a lost way",
+    "targets_dropped": "Targets of copies for which no neighbour was nearer",
+    "targets_moved": "Targets of copies that left their tree",
+}
+
 _Labels = Mapping[str, str]
 _Sample = tuple[_Labels, float]
 _NONE: _Labels = {}
@@ -48,6 +64,7 @@ def _lines(status: Status, counters: Counters) -> Iterator[str]:
     yield from _staging(status)
     yield from _links(status)
     yield from _streams(status)
+    yield from _mesh(status)
     yield from _histogram("step_seconds", "From bytes that came to all effects", counters.step_s)
     yield from _histogram("sync_seconds", "From asking for a sync to having it", counters.sync_s)
 
@@ -133,6 +150,27 @@ def _streams(status: Status) -> Iterator[str]:
     for name, (text, field) in families.items():
         samples = [({"stream": s.stream}, float(getattr(s, field))) for s in status.streams]
         yield from _family(name, "gauge", text, samples)
+
+
+def _mesh(status: Status) -> Iterator[str]:
+    """What only a mesh has."""
+    mesh = status.mesh
+    if mesh is None:
+        return
+    gauges = {
+        "mesh_trees": ("Trees that are known", mesh.trees),
+        "mesh_trees_lost": ("Trees without a way to their root", mesh.trees_lost),
+        "mesh_branches": ("Edges known behind neighbours, on every tree", mesh.branches),
+        "mesh_advertisements": ("Advertisements that are known", mesh.advertisements),
+        "mesh_origins": ("Origins that told what they advertise", mesh.origins),
+    }
+    for name, (text, value) in gauges.items():
+        yield from _family(name, "gauge", text, [(_NONE, value)])
+    for name, text in _MESH_COUNTERS.items():
+        samples = [(_NONE, status.routing_counters[name])]
+        yield from _family(f"mesh_{name}_total", "counter", text, samples)
+    costs = [({"peer": peer}, cost) for peer, cost in mesh.costs.items()]
+    yield from _family("mesh_link_cost", "gauge", "What sending over the link costs", costs)
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:

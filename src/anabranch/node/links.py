@@ -22,8 +22,10 @@ from functools import partial
 from time import monotonic, perf_counter
 
 from anabranch.core import contract as say
+from anabranch.model.carried import Nack, Replay
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.frames import Carry, Knowledge, LinkFrame, Nack, Ping, Replay
+from anabranch.model.frames import Carry, Knowledge, LinkFrame, Ping
+from anabranch.model.mesh_frames import Copies
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog
 from anabranch.node.settings import Address, NodeConfig
@@ -35,6 +37,8 @@ from anabranch.wire.transport import Connection
 
 Handle = Callable[[say.Stimulus], None]
 _HELD_BYTES_MAX = 4 * 1024 * 1024
+#: How often the core hears how busy links are.
+_LOADS_EVERY_S = 0.1
 
 
 class Link:
@@ -44,6 +48,7 @@ class Link:
         "_every",
         "_held",
         "_received_bytes",
+        "_reported",
         "_sent_bytes",
         "connection",
         "down_because",
@@ -74,6 +79,8 @@ class Link:
         self.frames_received = 0
         #: Frames of this connection that wait for the matching index.
         self._held: list[bytes] = []
+        #: Bytes sent, and waiting, when the load was reported last.
+        self._reported = (0, 0)
         #: Of earlier connections.
         self._sent_bytes = 0
         self._received_bytes = 0
@@ -99,6 +106,7 @@ class Link:
         self.times_up += 1
         self.is_full = False
         self._held = []
+        self._reported = (0, 0)
         self.gone.clear()
         connection.hand_over(self)
         self._every.log.info("link to %s is up (%s)", self.peer, connection.peer_address)
@@ -139,7 +147,7 @@ class Link:
             if self.connection is not connection:
                 return
             frame = decode_link(data, limits)
-            if is_cold and needs_index(frame):
+            if is_cold and needs_index(frame, every.name):
                 every.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
                 break
@@ -168,6 +176,18 @@ class Link:
             self.is_full = full
             self._every.handle(say.LinkFull(self.peer, full))
 
+    def report_load(self) -> None:
+        """Tell the core how busy the link is, unless it is idle and was."""
+        connection = self.connection
+        if connection is None:
+            return
+        sent, waiting = connection.sent_bytes, connection.waiting_bytes
+        (sent_before, waited), self._reported = self._reported, (sent, waiting)
+        given = sent - sent_before
+        if given or waiting or waited:
+            gone = max(waited + given - waiting, 0)
+            self._every.handle(say.LinkLoad(self.peer, given, gone, waiting))
+
     def closed(self, connection: Connection, reason: str) -> None:
         """The connection is gone."""
         if connection is self.connection:
@@ -181,7 +201,7 @@ class Link:
         if connection is None:
             return
         counters = self._every.counters
-        if isinstance(frame, Knowledge):
+        if isinstance(frame, Knowledge | Copies):
             counters.events_forwarded += len(frame.data)
         elif isinstance(frame, Carry) and frame.source == self._every.name:
             counters.nacks += isinstance(frame.content, Nack)
@@ -215,6 +235,8 @@ class Links:
         self._tls = config.tls
         self._greeting = greeting
         self._links = {peer: Link(self, peer) for peer in config.network.links_of(config.name)}
+        #: One way only needs no loads to choose by.
+        self._reports_loads = config.routing == "mesh" and config.options.paths == "dynamic"
         self._tasks: list[asyncio.Task[None]] = []
         self._encoded: tuple[LinkFrame | None, bytes] = (None, b"")
 
@@ -280,6 +302,14 @@ class Links:
         for peer, link in self._links.items():
             if self.name < peer:
                 self._tasks.append(loop.create_task(self._keep(link, addresses[peer])))
+        if self._reports_loads:
+            self._tasks.append(loop.create_task(self._report_loads()))
+
+    async def _report_loads(self) -> None:
+        while True:
+            await asyncio.sleep(_LOADS_EVERY_S)
+            for link in self._links.values():
+                link.report_load()
 
     async def _keep(self, link: Link, address: Address) -> None:
         pause = redial_s = self._timing.redial_s

@@ -374,6 +374,7 @@ class Node:
             syncs=self._driver.syncs,
             counters=counted(self.counters),
             routing_counters=found.routing,
+            mesh=found.mesh,
         )
 
     def _health(self) -> Page:

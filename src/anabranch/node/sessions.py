@@ -6,8 +6,8 @@
    on. So is one that the core cuts, unless it told the client itself.
 4. What one client sends at once is dealt with for `_TURN_S` at a time; meanwhile nothing more is
    read from it.
-5. A `Subscribe` that has to wait for the matching index (`warming`) is held back, and all behind it
-   but for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
+5. A frame that has to wait for the matching index (`warming`) is held back, and all behind it but
+   for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
 6. What a client asks about the log is not for the core: `fetching` answers it.
 7. A chunk that the disk may have no room for (`room`) is refused here, not by the core.
 8. A session that was cut counts as left at once; its connection may last a little longer, until
@@ -35,14 +35,13 @@ from anabranch.model.client_frames import (
     PublishRefused,
     Refused,
     Stage,
-    Subscribe,
 )
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.node.fetching import Fetching
 from anabranch.node.metrics import Counters
 from anabranch.node.room import Room
-from anabranch.node.warming import WarmUp
+from anabranch.node.warming import WarmUp, asks_for_index
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
@@ -102,7 +101,7 @@ class Session:
             except RemoteError as error:
                 every.cut(self.number, str(error))
                 break
-            if type(frame) is Subscribe and not every.warm_up.is_over:
+            if not every.warm_up.is_over and asks_for_index(frame):
                 every.warm_up.after(partial(self._release, connection))
                 self._hold(connection, frames[place:])
                 break

@@ -15,6 +15,7 @@ from anabranch.core.report import (
     CursorReport,
     DepartureReport,
     LogReport,
+    MeshReport,
     StagingReport,
     StreamReport,
 )
@@ -87,6 +88,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     syncs: int
     counters: dict[str, int]
     routing_counters: dict[str, int]
+    #: None unless routing is `mesh`.
+    mesh: MeshReport | None = None
 
 
 def link_status(link: Link) -> LinkStatus:

@@ -1,8 +1,8 @@
 """Loading the kernels of the matching index while the broker goes on.
 
-A broker without subscriptions needs no index, and does not load what one is made of: a compiler,
-and some 120 MB. Loading takes about a second (the first time on a machine, a minute or two), which
-is longer than a neighbour may be silent. Rules:
+A broker without subscriptions, and without publishers that advertise much, needs no index, and does
+not load what one is made of: a compiler, and some 120 MB. Loading takes about a second (the first
+time on a machine, a minute or two), which is longer than a neighbour may be silent. Rules:
 
 1. Whatever needs an index, and everything behind it on the same connection, is held back until the
    kernels are loaded; that is begun by the first of them, in a thread. Timers and all other
@@ -28,7 +28,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from anabranch.matching.any_of import FEW
+from anabranch.model.client_frames import Advertises, AnyClientFrame, Subscribe
 from anabranch.model.frames import InterestChange, InterestState, LinkFrame
+from anabranch.model.mesh_frames import Bind
 from anabranch.node.notes import NodeLog
 
 #: In the state directory of a broker that knows of subscriptions.
@@ -72,7 +75,7 @@ class WarmUp:
         """Have this called when the kernels are loaded; those who asked first come first."""
         self._waiting.append(go_on)
         if self._thread is None:
-            self._log.info("loading the matching index for the first subscription")
+            self._log.info("loading the matching index, which is needed for the first time")
             # The process does not end before it: a compiler that is torn out of its work crashes.
             self._thread = threading.Thread(target=self._run, name="warming")
             self._thread.start()
@@ -122,8 +125,19 @@ class WarmUp:
             self._loop.call_soon(go_on)
 
 
-def needs_index(frame: LinkFrame) -> bool:
-    """Whether a neighbour tells of subscriptions."""
+def asks_for_index(frame: AnyClientFrame) -> bool:
+    """Whether a client wants what takes an index: a subscription, or to advertise much."""
+    return isinstance(frame, Subscribe) or (
+        isinstance(frame, Advertises) and len(frame.filters) > FEW
+    )
+
+
+def needs_index(frame: LinkFrame, name: str) -> bool:
+    """Whether a neighbour tells a broker of this name of subscriptions."""
     if isinstance(frame, InterestChange):
         return bool(frame.plus or frame.minus)
+    if isinstance(frame, Bind):
+        # What is meant for others is passed on unread.
+        is_meant = any(binding.origin == name for binding in frame.bindings)
+        return is_meant and bool(frame.plus or frame.minus)
     return isinstance(frame, InterestState) and bool(frame.conjunctions)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def test_every_example_loads_and_checks_cleanly(shape: str, tmp_path: Path) -> N
     assert runner.invoke(app, ["network", "new", shape, "--out", str(path)]).exit_code == 0
     done = runner.invoke(app, ["network", "check", str(path)])
     assert done.exit_code == 0
-    assert done.stdout.startswith(f"network {shape}, revision 1, tree routing\n")
+    routing = "mesh" if shape in ("mesh", "braided") else "tree"
+    assert done.stdout.startswith(f"network {shape}, revision 1, {routing} routing\n")
     assert "note:" not in done.stdout
     assert runner.invoke(app, ["network", "new", shape]).stdout == path.read_text()
 
@@ -153,6 +155,166 @@ def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:
     assert done.exit_code == 2
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+# -- meshes
+
+
+def mesh(links: Iterable[tuple[str, str]], relays: Sequence[str] = ()) -> str:
+    pairs = ", ".join(f'["{a}", "{b}"]' for a, b in links)
+    return f"[mesh]\nlinks = [{pairs}]\nrelays = {list(relays)}\n"
+
+
+#: A triangle and a broker that hangs on its relay.
+OFFICE = mesh([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")], ["c"])
+
+
+def test_check_lists_the_links_of_a_mesh_and_whose_loss_cuts_off_whom(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["network", "check", written(tmp_path, OFFICE)])
+    assert done.exit_code == 0
+    said = """network quotes, revision 1, mesh routing
+4 brokers: 3 edges with clients; 1 relay
+4 links; 1 to 3 at each broker
+longest path: 2 hops: a – c – d
+connections: plain, on this machine only
+if one broker dies:
+  c: cut off from each other: a b | d
+  an edge: its clients roam to another edge, if they know one
+if one link is lost:
+  c – d: cut off from each other: a b | d
+
+broker     links  to
+a              2  b c
+b              2  a c
+c (relay)      3  a b d
+d              1  c
+"""
+    assert done.stdout.startswith(said)
+
+
+def ring_of(size: int) -> list[tuple[str, str]]:
+    names = [f"broker{number}" for number in range(size)]
+    return list(zip(names, [*names[1:], names[0]], strict=True))
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        ring_of(3),
+        ring_of(50),
+        [(f"broker{n}", f"broker{n + 1}") for n in range(49)],
+        [("hub", f"broker{n}") for n in range(49)],
+        [(f"b{a}", f"b{b}") for b in range(50) for a in range(b)],
+        [(f"b{a}", f"b{b}") for b in range(50) for a in range(b) if (a + b) % 3],
+    ],
+)
+def test_what_check_says_of_a_mesh_fits_into_80_columns(
+    links: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    path = written(tmp_path, mesh(links))
+    done = runner.invoke(app, ["network", "check", path], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.stderr
+    words = done.stdout.split("┏")[0].splitlines()
+    assert max(map(len, words)) <= 80
+    assert len(words) < 300
+
+
+def test_check_says_that_a_ring_bears_every_loss_and_that_everybody_knows_everybody(
+    tmp_path: Path,
+) -> None:
+    done = runner.invoke(app, ["network", "check", written(tmp_path, mesh(ring_of(10)))])
+    assert "if one broker dies:\n  nobody is cut off\n  an edge: " in done.stdout
+    assert "if one link is lost:\n  nobody is cut off\n" in done.stdout
+    assert "\n10 links; 2 at each broker\nlongest path: 5 hops: " in done.stdout
+    triangle = runner.invoke(app, ["network", "check", written(tmp_path, mesh(ring_of(3)))])
+    everybody = "every broker has a link to all 2 others:\n  broker0 broker1 broker2\n"
+    assert everybody in triangle.stdout
+
+
+def test_brokers_of_a_mesh_are_listed_in_the_order_in_which_people_count(tmp_path: Path) -> None:
+    links = [("b10", "b2"), ("b2", "a"), ("b2", "b1"), ("b10", "b11"), ("b2", "b"), ("b2", "01")]
+    done = runner.invoke(app, ["network", "check", written(tmp_path, mesh(links))])
+    assert "\nb2          5  01 a b b1 b10\n" in done.stdout
+    rows = done.stdout.partition("links  to\n")[2].partition("\n\n")[0].splitlines()
+    assert [row.split()[0] for row in rows] == ["01", "a", "b", "b1", "b2", "b10", "b11"]
+
+
+def test_of_many_cuts_of_a_mesh_the_gravest_are_told(tmp_path: Path) -> None:
+    chain = [(f"b{number:02}", f"b{number + 1:02}") for number in range(29)]
+    done = runner.invoke(app, ["network", "check", written(tmp_path, mesh(chain))])
+    assert "if one broker dies:\n  b14: cut off from each other: " in done.stdout
+    assert "  and 20 more that cut others off; --json names all\n" in done.stdout
+    assert "  and 21 more that cut others off; --json names all\n" in done.stdout
+
+
+def test_a_mesh_without_a_cycle_reads_the_same_under_every_routing(tmp_path: Path) -> None:
+    text = mesh([("a", "b"), ("b", "c"), ("b", "d"), ("d", "e")], ["d"])
+    said = [
+        runner.invoke(app, ["network", "check", written(tmp_path, f'routing = "{each}"\n{text}')])
+        for each in ("mesh", "tree", "flood")
+    ]
+    rest = {each.stdout.partition("\n")[2].partition("┏")[0] for each in said}
+    assert len(rest) == 1
+    assert "  d: cut off from each other: a b c | e\n" in rest.pop()
+
+
+def test_check_notes_a_relay_on_no_way(tmp_path: Path) -> None:
+    path = written(tmp_path, mesh([("a", "b"), ("b", "r")], ["r"]))
+    done = runner.invoke(app, ["network", "check", path])
+    assert "note: relay r has one link only and carries nothing" in done.stdout
+
+
+def test_check_prints_the_json_of_a_mesh(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["network", "check", written(tmp_path, OFFICE), "--json"])
+    document = json.loads(done.stdout)
+    assert document["routing"] == "mesh"
+    assert document["links"] == [["a", "b"], ["a", "c"], ["b", "c"], ["c", "d"]]
+    assert document["brokers"]["c"]["links"] == ["b", "a", "d"]
+    assert document["cuts"] == {"c": [["a", "b"], ["d"]]}
+    assert document["link_cuts"] == [{"link": ["c", "d"], "parts": [["a", "b"], ["d"]]}]
+
+
+def change(*words: str) -> str:
+    """What a command says; it ends well or badly."""
+    return runner.invoke(app, ["network", *words]).stderr
+
+
+def test_commands_change_the_links_and_brokers_of_a_mesh(tmp_path: Path) -> None:
+    path = written(tmp_path, OFFICE)
+    assert "revision 2; the one before is" in change("add-link", path, "a", "d")
+    assert "revision 3" in change("remove-link", path, "c", "d")
+    assert "revision 4" in change("add-broker", path, "e", "--link-to", "a", "--link-to", "d")
+    assert "revision 5" in change("add-broker", path, "m", "--link-to", "e", "--relay")
+    assert "revision 6" in change("remove-broker", path, "b")
+    file = load(Path(path))
+    assert (file.revision, file.left, file.network.edges) == (6, ("b",), ("a", "d", "e"))
+    assert set(file.network.links_of("e")) == {"a", "d", "m"}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["add-link", "a", "x"], "there is no broker 'x'"),
+        (["add-link", "a", "b"], "there is a link between 'a' and 'b' already"),
+        (["remove-link", "d", "c"], "cut in two: d would be cut off from a, b, c; add another"),
+        (["remove-link", "a", "d"], "there is no link between 'a' and 'd'; 'a' has b, c"),
+        (["remove-broker", "c"], "without 'c' these would be apart: a, b | d; add links between"),
+        (["add-broker", "e"], "say where it is"),
+        (["add-broker", "e", "--below", "a"], "a mesh and has no sites; say which brokers"),
+        (["add-broker", "e", "--site", "a", "--link-to", "a"], "say where it is"),
+        (["add-broker", "e", "--below", "a", "--relay"], "--relay goes with --link-to"),
+    ],
+)
+def test_a_change_that_cannot_be_is_one_line_and_changes_nothing(
+    words: list[str], complaint: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, OFFICE)
+    before = Path(path).read_text()
+    done = runner.invoke(app, ["network", words[0], path, *words[1:]])
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert Path(path).read_text() == before
 
 
 TLS = '[tls]\nca = "ca.pem"\ncertificate = "{broker}.pem"\nkey = "{broker}.key"\n'

@@ -12,9 +12,11 @@ from anabranch.core.report import (
     BatchReport,
     CursorReport,
     LogReport,
+    MeshReport,
     StagingReport,
     StreamReport,
 )
+from anabranch.core.routing.mesh import counters as mesh_counters
 from anabranch.node.metrics import Counters
 from anabranch.node.status import LinkStatus, Status, counted
 
@@ -192,3 +194,72 @@ def test_top_has_as_many_columns_as_fit_and_cuts_none() -> None:
     assert shown[-1].startswith("all")
     wide = lines(top.picture(before, after, 200), width=200)
     assert {"in/s", "out/s", "memory", "queued"} <= set(wide[0].split())
+
+
+def meshed(name: str, **more: Any) -> Status:
+    """A broker of a mesh, with work done in it."""
+    mesh: dict[str, Any] = {
+        "trees": 14,
+        "trees_lost": 0,
+        "lost": (),
+        "branches": 120,
+        "advertisements": 1_030,
+        "origins": 6,
+        "costs": {"b": 1.0, "c": 2.345, "d": 123_456.0},
+    }
+    counted_here = {**mesh_counters.Counters().as_dict(), **more.pop("counters", {})}
+    return status(
+        name,
+        routing="mesh",
+        links=(link("b"), link("c"), link("d", waiting_bytes=12_000)),
+        mesh=MeshReport(**(mesh | more)),
+        routing_counters=counted_here,
+    )
+
+
+def test_what_a_broker_knows_of_a_mesh_is_shown_with_what_it_did_and_what_links_cost() -> None:
+    done = {"targets_moved": 1_200, "data_unfiltered": 40}
+    shown = lines(*picture(asked(meshed("a", counters=done), meshed("m")), 80))
+    assert shown[shown.index("mesh") + 1 :] == [
+        "  a    trees=14 branches=120 advertisements=1030 (of 6) moved=1,200",
+        "       unfiltered=40",
+        "  m    trees=14 branches=120 advertisements=1030 (of 6)",
+    ]
+    assert "  a    b c (cost 2.3) d (cost 123,456.0, 12 kB queued)" in shown
+    assert "to be looked at" not in shown
+
+
+def test_lost_trees_and_copies_in_circles_are_to_be_looked_at() -> None:
+    lost = meshed("a", trees_lost=3, lost=("e1", "e2"), counters={"hop_bound_fired": 2})
+    shown = lines(*picture(asked(lost), 80))
+    assert any("trees=14 (3 lost)" in line for line in shown)
+    assert "  a: no way is known to e1, e2; one is sought" in shown
+    assert "  a: 2 copies of events went in circles, which is a mistake of ours" in shown
+
+
+def test_of_brokers_that_route_by_a_tree_nothing_of_a_mesh_is_shown() -> None:
+    shown = lines(*picture(asked(busy("america-1")), 200), width=200)
+    assert "mesh" not in shown
+    assert not [line for line in shown if "cost" in line]
+    before, after = (top.Sample(asked(busy("america-1"))) for _ in range(2))
+    heading = lines(top.picture(before, after, 300), width=300)[0].split()
+    assert not {"trees", "moved/s", "drop/s", "unfilt/s"} & set(heading)
+
+
+def test_top_shows_of_a_mesh_how_many_trees_are_reached_and_what_is_moved_and_dropped() -> None:
+    before = top.Sample(asked(meshed("america-1"), meshed("europe-2")))
+    done = {"targets_moved": 500, "targets_dropped": 20}
+    after = top.Sample(asked(meshed("america-1", counters=done, trees_lost=2), meshed("europe-2")))
+    after.at_s = before.at_s + 2.0
+    after.asked.append(Asked("gone", "127.0.0.1", 4_102))
+    assert top.rates(before, after, "america-1")["moved/s"] == 250.0
+    shown = lines(top.picture(before, after, 300), width=300)
+    heading, first, second, gone, every = (line.split() for line in shown)
+    assert heading[-4:] == ["trees", "moved/s", "drop/s", "unfilt/s"]
+    assert first[-4:] == ["12/14", "250", "10", "0"]
+    assert second[-4:] == ["14/14", "0", "0", "0"]
+    assert gone == ["gone", "down"]
+    assert every[-3:] == ["250", "10", "0"]
+    narrow = lines(top.picture(before, after, 80), width=200)
+    assert max(map(len, narrow)) <= 80
+    assert {"broker", "taken/s", "deliv/s", "lag"} <= set(narrow[0].split())

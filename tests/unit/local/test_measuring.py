@@ -22,7 +22,7 @@ def test_a_chain_has_as_many_links_as_hops(hops: int) -> None:
     assert set(network.edges) == {ORIGIN, EDGE}
 
 
-@pytest.mark.parametrize("routing", ["tree", "flood"])
+@pytest.mark.parametrize("routing", ["tree", "flood", "mesh"])
 def test_twins_are_both_between_origin_and_edge(routing: RoutingName) -> None:
     file = twins(routing)
     assert file.routing == routing

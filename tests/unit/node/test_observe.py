@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from anabranch import ClientOptions, ConnectError, connect
+from anabranch.core.report import MeshReport
 from anabranch.node.metrics import Histogram
 from anabranch.node.node import Node
 from anabranch.node.observe import REQUEST_BYTES_MAX
@@ -54,6 +55,48 @@ def test_status_tells_links_sessions_streams_and_the_log(tmp_path: Path) -> None
             assert "z" in origin.log.vector
             relay = msgspec.json.decode(await get(m, "/status"), type=Status)
             assert (relay.log, relay.is_edge, len(relay.links)) == (None, False, 2)
+
+    asyncio.run(story())
+
+
+def test_a_broker_of_a_mesh_tells_trees_branches_advertisements_and_costs(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with chain(tmp_path, routing="mesh") as (a, m, z):
+            client = await RawClient.at(z, "c")
+            await client.subscribe("dear", "price > 10", streams=2)
+            publisher = await RawClient.at(a, "p")
+            publisher.publish({"price": 11}, {"price": 9})
+            await until(client.events)
+            await until(lambda: known(m).advertisements == 1)
+            # Origin a advertises everything, z nothing; m knows their first trees, and edges there.
+            assert (known(m).trees, known(m).trees_lost, known(m).lost) == (2, 0, ())
+            assert (known(m).branches, known(m).origins) == (2, 2)
+            assert known(m).costs.keys() == {"a", "z"}
+            relay = msgspec.json.decode(await get(m, "/status"), type=Status)
+            assert relay.mesh is not None
+            assert relay.routing_counters["copies_sent"] > 0
+            text = await get(m, "/metrics")
+            assert "anabranch_mesh_trees 2\n" in text
+            assert "anabranch_mesh_trees_lost 0\n" in text
+            assert "anabranch_mesh_hop_bound_fired_total 0\n" in text
+            assert 'anabranch_mesh_link_cost{peer="z"} ' in text
+            await client.close()
+            await publisher.close()
+
+    asyncio.run(story())
+
+
+def known(node: Node) -> MeshReport:
+    mesh = node.status().mesh
+    assert mesh is not None
+    return mesh
+
+
+def test_a_broker_of_a_tree_tells_nothing_of_a_mesh(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            assert node.status().mesh is None
+            assert "mesh" not in await get(node, "/metrics")
 
     asyncio.run(story())
 

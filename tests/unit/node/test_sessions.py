@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.core import contract as say
+from anabranch.core.session.effects import TellPublishRefused
 from anabranch.model.limits import Limits
 from anabranch.model.values import Value
 from anabranch.node import sessions
@@ -112,3 +113,44 @@ def pour(node: Node, publisher: RawClient) -> bool:
         large: list[dict[str, Value]] = [{"x": 1, "note": "n" * 50_000}]
         publisher.publish(*large * 10)
     return is_enough
+
+
+@pytest.mark.parametrize("routing", ["flood", "tree", "mesh"])
+def test_an_event_outside_of_what_its_session_advertised_is_refused_for_good(
+    tmp_path: Path, routing: str
+) -> None:
+    """A client of this library would not send it; the broker does not rely on that."""
+
+    async def story() -> None:
+        async with running(config("a", tmp_path, routing=routing)) as node:
+            liar, other = await RawClient.at(node, "liar"), await RawClient.at(node, "other")
+            liar.perform(liar.session.advertise(["price > 10", "price < 1 AND price > 2"]))
+            liar.publish({"price": 11})
+            await until(lambda: liar.confirmed() == 1)
+            liar.publish({"price": 9})
+            await until(lambda: liar.of("TellPublishRefused"))
+            (refusal,) = liar.of("TellPublishRefused")
+            assert isinstance(refusal, TellPublishRefused)
+            assert refusal.final
+            assert "not among what its publisher advertised, which is price > 10" in refusal.reason
+            other.publish({"price": 9})
+            await until(lambda: other.confirmed() == 1)
+            await liar.close()
+            await other.close()
+
+    asyncio.run(story())
+
+
+def test_an_advertisement_that_is_no_filter_costs_its_sender_the_connection(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            liar, other = await RawClient.at(node, "liar"), await RawClient.at(node, "other")
+            liar.perform(liar.session.advertise(["price >"]))
+            await until(lambda: liar.end)
+            other.publish({"price": 9})
+            await until(lambda: other.confirmed() == 1)
+            await other.close()
+
+    asyncio.run(story())

@@ -12,9 +12,11 @@ import pytest
 
 from anabranch.core.options import Options
 from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.matching.any_of import FEW
 from anabranch.matching.warm import warm_for_broker
 from anabranch.model.client_frames import Alive, Connect, Subscribe, Subscribed
-from anabranch.model.frames import PROTOCOL_VERSION, Conjuncts, Hello, InterestState, Ping
+from anabranch.model.frame_parts import Conjuncts
+from anabranch.model.frames import PROTOCOL_VERSION, Hello, InterestState, Ping
 from anabranch.model.version import Version
 from anabranch.node import links, sessions, warming
 from anabranch.node.links import Link
@@ -112,6 +114,28 @@ def test_a_subscription_waits_and_other_clients_do_not(tmp_path: Path) -> None:
             assert gate.asked == 1
             await subscriber.close()
             await publisher.close()
+
+    asyncio.run(story())
+
+
+def test_who_advertises_much_waits_and_who_advertises_little_does_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            much, little = await RawClient.at(node, "m"), await RawClient.at(node, "l")
+            little.perform(little.session.advertise([f"price = {n}" for n in range(FEW)]))
+            little.publish({"price": 3})
+            await until(lambda: little.confirmed() == 1)
+            assert gate.asked == 0
+            much.perform(much.session.advertise([f"price = {n}" for n in range(FEW + 1)]))
+            much.publish({"price": 3})
+            await until(lambda: gate.asked)
+            little.publish({"price": 4})
+            await until(lambda: little.confirmed() == 2)
+            assert much.told == []
+            gate.open()
+            await until(lambda: much.confirmed() == 1)
+            await much.close()
+            await little.close()
 
     asyncio.run(story())
 

@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from anabranch.model import client_frames as c
-from anabranch.model import frames as f
+from anabranch.model.carried import Answer, Nack
 from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import Carry, Knowledge, LinkFrame, MarkIs, Ping
 from anabranch.model.limits import Limits
 from anabranch.model.version import Version
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
@@ -19,7 +21,7 @@ def test_every_type_of_frame_has_a_sample() -> None:
 
 
 @pytest.mark.parametrize("frame", LINK, ids=lambda frame: type(frame).__name__)
-def test_a_link_frame_comes_back_as_it_was(frame: f.LinkFrame) -> None:
+def test_a_link_frame_comes_back_as_it_was(frame: LinkFrame) -> None:
     again = decode_link(encode_link(frame))
     assert type(again) is type(frame)
     assert again == frame
@@ -34,9 +36,9 @@ def test_a_client_frame_comes_back_as_it_was(frame: c.AnyClientFrame) -> None:
 
 def test_a_frame_is_its_tag_and_its_fields_in_order() -> None:
     vector = {"edge-1": Version(7, 2)}
-    carry = f.Carry("a", "b", 3, f.Nack([(1, 9)]))
-    assert msgspec.msgpack.decode(encode_link(f.Ping())) == [2]
-    assert msgspec.msgpack.decode(encode_link(f.MarkIs("s", 6, vector))) == [
+    carry = Carry("a", "b", 3, Nack([(1, 9)]))
+    assert msgspec.msgpack.decode(encode_link(Ping())) == [2]
+    assert msgspec.msgpack.decode(encode_link(MarkIs("s", 6, vector))) == [
         4,
         "s",
         6,
@@ -48,7 +50,7 @@ def test_a_frame_is_its_tag_and_its_fields_in_order() -> None:
 
 def test_fields_at_the_end_that_have_a_default_may_be_missing() -> None:
     short = msgspec.msgpack.encode([3, "origin-1", "site", "", 6, []])
-    assert decode_link(short) == f.Knowledge("origin-1", "site", "", 6, [])
+    assert decode_link(short) == Knowledge("origin-1", "site", "", 6, [])
 
 
 def test_the_same_bytes_may_be_a_frame_of_either_family() -> None:
@@ -68,16 +70,16 @@ def test_a_frame_beyond_the_limit_is_refused_on_both_sides() -> None:
     with pytest.raises(RemoteError, match=f"a frame of {size} bytes arrived; at most"):
         decode_client(encode_client(frame), short)
     with pytest.raises(LocalError, match="a Ping frame takes"):
-        encode_link(f.Ping(), Limits(frame_bytes_max=1))
+        encode_link(Ping(), Limits(frame_bytes_max=1))
     with pytest.raises(RemoteError, match="at most 1 are"):
-        decode_link(encode_link(f.Ping()), Limits(frame_bytes_max=1))
+        decode_link(encode_link(Ping()), Limits(frame_bytes_max=1))
 
 
 def test_the_largest_event_fits_into_every_frame_that_carries_one() -> None:
     limits = Limits()
-    datum = f.Datum(2**62, 2**63 - 1, bytes(limits.event_bytes_max))
+    datum = Datum(2**62, 2**63 - 1, bytes(limits.event_bytes_max))
     name = "é" * 255
     encode_client(c.Publish([datum.body]), limits)
     encode_client(c.Deliver(name, [c.Matches(name, 2**62, [datum])]), limits)
-    encode_link(f.Knowledge(name, name, name, 2**62, [datum], [], [], 2**62, 1), limits)
-    encode_link(f.Carry(name, name, 255, f.Answer(2**63 - 1, 1, 1, 1, [datum])), limits)
+    encode_link(Knowledge(name, name, name, 2**62, [datum], [], [], 2**62, 1), limits)
+    encode_link(Carry(name, name, 255, Answer(2**63 - 1, 1, 1, 1, [datum])), limits)

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from anabranch.model import client_frames as c
-from anabranch.model import frames as f
+from anabranch.model.carried import Done, Find, Nack
 from anabranch.model.errors import RemoteError
+from anabranch.model.frame_parts import Conjuncts
+from anabranch.model.frames import AskMark, Carry, InterestState, LinkFrame
 from anabranch.wire import codec
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from tests.frame_parts import CLIENT, LINK, Codec
@@ -140,13 +142,13 @@ def test_what_is_no_frame_is_refused(family: Codec, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("family", "frame"),
     [
-        (LINKS, f.AskMark("x" * 256, 0)),
-        (LINKS, f.AskMark("x", 2**62 + 1)),
-        (LINKS, f.AskMark("x", -1)),
-        (LINKS, f.Carry("a", "b", 256, f.Done(1))),
-        (LINKS, f.Carry("a", "b", 1, f.Nack([(0, 1)]))),
-        (LINKS, f.Carry("a", "b", 1, f.Nack([(1, 1)] * 65_536))),
-        (LINKS, f.Carry("a", "b", 1, f.Find(2**63, "x"))),
+        (LINKS, AskMark("x" * 256, 0)),
+        (LINKS, AskMark("x", 2**62 + 1)),
+        (LINKS, AskMark("x", -1)),
+        (LINKS, Carry("a", "b", 256, Done(1))),
+        (LINKS, Carry("a", "b", 1, Nack([(0, 1)]))),
+        (LINKS, Carry("a", "b", 1, Nack([(1, 1)] * 65_536))),
+        (LINKS, Carry("a", "b", 1, Find(2**63, "x"))),
         (CLIENTS, c.Subscribe(1, "s", "x" * 262_145, "durable")),
         (CLIENTS, c.Subscribe(1, "s", "TRUE", "durable", window=0)),
         (CLIENTS, c.Subscribe(1, "s", "TRUE", "sturdy")),  # type: ignore[arg-type]
@@ -157,7 +159,7 @@ def test_what_is_no_frame_is_refused(family: Codec, data: bytes) -> None:
     ],
     ids=lambda item: type(item).__name__,
 )
-def test_values_beyond_their_bounds_are_refused(family: Codec, frame: f.LinkFrame) -> None:
+def test_values_beyond_their_bounds_are_refused(family: Codec, frame: LinkFrame) -> None:
     refusal(family, family[0](frame))
 
 
@@ -187,8 +189,8 @@ def test_a_giant_length_that_is_only_declared_costs_no_memory(family: Codec, dat
 
 def test_a_frame_takes_a_small_multiple_of_its_bytes_in_memory() -> None:
     # Small integers above 256 are the densest thing there is: three bytes become an object.
-    conjuncts = f.Conjuncts("", (300,) * 65_535)
-    data = encode_link(f.InterestState("s", "e", {}, [conjuncts] * 10))
+    conjuncts = Conjuncts("", (300,) * 65_535)
+    data = encode_link(InterestState("s", "e", {}, [conjuncts] * 10))
     tracemalloc.start()
     try:
         decode_link(data)

@@ -8,7 +8,8 @@ Brokers, publishers and subscribers are processes of their own on loopback, with
     d   relays killed and paused while events pass: time without a delivery; an idle broker
     e   one broker's log read in bulk by one process: events per second, CPU per event
 
-`tree` and `flood` routing are measured in the same run, one after the other. Rules:
+`tree`, `flood` and `mesh` routing are measured in the same run, one after the other, on the same
+networks; publishers advertise nothing. Rules:
 
 1. Whatever can be CPU time is CPU time, the least of several passes. Latencies and rates are wall
    time and suffer from whatever else the machine does; of several passes the quickest counts.
@@ -44,7 +45,7 @@ from anabranch.matching.warm import warm
 from anabranch.store.bulk.warm import warm as warm_bulk
 
 PARTS = ("a", "b", "c", "d", "e")
-ROUTINGS: tuple[RoutingName, ...] = ("tree", "flood")
+ROUTINGS: tuple[RoutingName, ...] = ("tree", "flood", "mesh")
 #: For a look at whether everything works; too little to judge by.
 QUICK = NetworkSize(
     latency=LatencySize(hops=(1, 4), rates=(200.0,), seconds=0.5, passes=1, starts=3),
@@ -57,6 +58,7 @@ QUICK = NetworkSize(
 )
 
 Result = TypeVar("Result")
+Name = TypeVar("Name", bound=str)
 
 
 def network(
@@ -67,6 +69,9 @@ def network(
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes, to see that it works.")
     ] = False,
+    routing: Annotated[
+        str, typer.Option(help="Ways to route, separated by commas, such as tree,mesh.")
+    ] = ",".join(ROUTINGS),
     subscriptions: Annotated[
         str, typer.Option(help="Other numbers of subscriptions for part b, such as 100,10000.")
     ] = "",
@@ -76,27 +81,28 @@ def network(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure a network of broker processes: latency, rates, CPU per event, outages, reading."""
-    parts = chosen(only)
+    parts = chosen(only, PARTS, "--only", "part")
+    routings = chosen(routing, ROUTINGS, "--routing", "routing")
     size = QUICK if quick else NetworkSize()
     if subscriptions:
         size = msgspec.structs.replace(size, subscriptions=counts(subscriptions))
     with steps_on_stderr() as steps:
-        report = run(parts, size, directory, steps)
+        report = run(parts, size, directory, steps, routings)
     if as_json:
         print_json(report)
     else:
         print_report(report, console())
 
 
-def chosen(only: str) -> tuple[str, ...]:
-    """The parts that were asked for."""
-    wanted = {part.strip() for part in only.split(",")}
-    unknown = sorted(wanted - set(PARTS))
+def chosen(text: str, among: tuple[Name, ...], option: str, kind: str) -> tuple[Name, ...]:
+    """Those of some names that were asked for, in the order of all."""
+    wanted = {name.strip() for name in text.split(",")}
+    unknown = sorted(wanted - set(among))
     if unknown:
         raise typer.BadParameter(
-            f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}", param_hint="--only"
+            f"there is no {kind} {unknown[0]!r}; choose from {', '.join(among)}", param_hint=option
         )
-    return tuple(part for part in PARTS if part in wanted)
+    return tuple(name for name in among if name in wanted)
 
 
 def counts(text: str) -> tuple[int, ...]:

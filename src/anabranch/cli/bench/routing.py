@@ -6,6 +6,8 @@ one of its parts, and for `flood`. The workloads are those of the work that tree
 scaled down; their expected shapes and its analytical model stand beside what was counted.
 
 The same command with the same options gives the same figures on every machine.
+
+With `--routing mesh` it is another evaluation, in `routing_mesh`.
 """
 
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from anabranch.cli.bench.routing_mesh import SCALE as MESH_SCALE
+from anabranch.cli.bench.routing_mesh import MeshPart, run_mesh
 from anabranch.cli.bench.routing_page import write_page
 from anabranch.cli.bench.routing_report import RoutingReport, Size, print_report
 from anabranch.cli.bench.tables import Steps, steps_on_stderr
@@ -28,14 +32,24 @@ from anabranch.sim.evaluation.shapes import (
 )
 
 Workload = Literal["all", "selective", "growing", "crashing", "nested"]
+_SCALE = 0.05
 
 
 def routing(
     *,
-    workload: Annotated[Workload, typer.Option(help="What to run.")] = "all",
+    routing: Annotated[
+        Literal["tree", "mesh"], typer.Option(help="Tree: does content pay? Mesh: do paths?")
+    ] = "tree",
+    workload: Annotated[Workload, typer.Option(help="What to run, tree.")] = "all",
+    part: Annotated[MeshPart, typer.Option(help="What to run, mesh.")] = "all",
     scale: Annotated[
-        float, typer.Option(min=0.002, max=1.0, help="Share of the source's rates and sizes.")
-    ] = 0.05,
+        float | None,
+        typer.Option(
+            min=0.002,
+            max=1.0,
+            help="Share of the source's rates and sizes; tree 0.05, mesh 0.2 if not given.",
+        ),
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.5, help="Simulated seconds per point of selective load.")
     ] = 3.0,
@@ -49,9 +63,12 @@ def routing(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Count what routing by content costs and saves, in simulated networks."""
+    """Count what routing costs and saves, in simulated networks."""
+    if routing == "mesh":
+        run_mesh(part, scale or MESH_SCALE, seed, write, as_json=as_json)
+        return
     size = Size(
-        scale=scale,
+        scale=scale or _SCALE,
         seconds=seconds,
         publishers=selective.PUBLISHERS,
         edges=growing.EDGES,

@@ -2,7 +2,7 @@
 
 The plot stands in a folder beside the page, named like it, and is drawn by matplotlib, which only
 developers have. Without it the page has tables only, and the command says so. Nothing on the page
-depends on the day or the machine.
+depends on the day or the machine. A section about meshes that is there already stays.
 """
 
 import shlex
@@ -11,7 +11,10 @@ from pathlib import Path
 
 from anabranch.cli.bench.routing_report import Grid, RoutingReport, grids
 
-_NO_PLOT = (
+#: The section about meshes is between these; it belongs to `routing_mesh_page`.
+MESH_BEGIN = "<!-- mesh -->"
+MESH_END = "<!-- end of mesh -->"
+NO_PLOT = (
     "anabranch: no plot: matplotlib is not installed; it comes with the development tools,"
     " `pip install matplotlib` will do as well"
 )
@@ -41,10 +44,18 @@ def write_page(report: RoutingReport, path: Path) -> list[str]:
     picture = path.parent / path.stem.lower() / "routing.svg"
     has_plot = _plot(report, picture)
     link = f"{picture.parent.name}/{picture.name}" if has_plot else ""
-    path.write_text("\n".join(_page(report, link)), encoding="utf-8")
+    kept = mesh_section(path.read_text(encoding="utf-8")) if path.exists() else ""
+    text = "\n".join(_page(report, link))
+    path.write_text(f"{text}\n{kept}" if kept else text, encoding="utf-8")
     if not has_plot:
-        return [_NO_PLOT, f"wrote {path}"]
+        return [NO_PLOT, f"wrote {path}"]
     return [f"wrote {path} and {picture}"]
+
+
+def mesh_section(text: str) -> str:
+    """The section about meshes of a page, with its marks; empty if there is none."""
+    begin, end = text.find(MESH_BEGIN), text.find(MESH_END)
+    return text[begin : end + len(MESH_END) + 1] if 0 <= begin < end else ""
 
 
 def _plot(report: RoutingReport, picture: Path) -> bool:
@@ -62,11 +73,12 @@ def _page(report: RoutingReport, link: str) -> Iterator[str]:
     if link:
         yield f"![Curves of the workloads, and the model beside them]({link})\n"
     for grid in grids(report):
-        yield from _table(grid)
+        yield from table(grid)
 
 
-def _table(grid: Grid) -> Iterator[str]:
-    yield f"## {grid.title}\n"
+def table(grid: Grid, heading: str = "##") -> Iterator[str]:
+    """A grid as it stands on a page."""
+    yield f"{heading} {grid.title}\n"
     yield f"{grid.remark}\n"
     yield "| " + " | ".join(grid.heads) + " |"
     yield "|" + "|".join("---:" if is_number else "---" for is_number in grid.numbers()) + "|"

@@ -5,6 +5,7 @@ with the model as lines through what was counted, and deliveries over time while
 return. The picture is the same for the same figures: no dates, no random names inside.
 """
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib as mpl
@@ -32,9 +33,9 @@ _MOMENTS = (
 )
 
 
-def draw(report: RoutingReport, path: Path) -> None:
-    """Draw the picture; its kind is what the path ends with."""
-    with mpl.rc_context(
+def styled() -> AbstractContextManager[None]:
+    """While it is on, pictures look as all of the evaluation do."""
+    return mpl.rc_context(
         {
             "svg.hashsalt": "anabranch",
             "svg.fonttype": "path",
@@ -48,7 +49,12 @@ def draw(report: RoutingReport, path: Path) -> None:
             "figure.constrained_layout.h_pad": 0.12,
             "figure.constrained_layout.w_pad": 0.1,
         }
-    ):
+    )
+
+
+def draw(report: RoutingReport, path: Path) -> None:
+    """Draw the picture; its kind is what the path ends with."""
+    with styled():
         figure = Figure(figsize=(10.0, 7.6), layout="constrained")
         (traffic, work), (vectors, deliveries) = figure.subplots(2, 2)
         _traffic(traffic, report)

@@ -4,7 +4,7 @@ A grid is a title, a line about it, column heads and rows; the terminal and the 
 grids.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from rich.console import Console
@@ -62,7 +62,12 @@ class Grid(msgspec.Struct, frozen=True):
 
 def print_report(report: RoutingReport, console: Console) -> None:
     """All grids on a terminal."""
-    for grid in grids(report):
+    print_grids(grids(report), console)
+
+
+def print_grids(every: Iterable[Grid], console: Console) -> None:
+    """Grids on a terminal."""
+    for grid in every:
         table = Table(*grid.heads, title=grid.title, title_justify="left", caption=grid.remark)
         table.caption_justify = "left"
         for column, is_number in zip(table.columns, grid.numbers(), strict=True):

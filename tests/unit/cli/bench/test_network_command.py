@@ -9,7 +9,7 @@ from rich.progress import Progress
 from typer.testing import CliRunner
 
 from anabranch.cli.bench import app
-from anabranch.cli.bench.network import ROUTINGS, chosen, counts, run, together
+from anabranch.cli.bench.network import PARTS, ROUTINGS, chosen, counts, run, together
 from anabranch.cli.bench.network_report import NetworkReport, NetworkSize, print_report
 from anabranch.cli.bench.tables import Steps
 from anabranch.local.measuring.fetching import FetchSize
@@ -46,9 +46,10 @@ def test_every_part_is_measured(report: NetworkReport) -> None:
     assert report.unmeasured == []
 
 
-def test_tree_and_flood_are_measured_in_one_run() -> None:
+def test_all_ways_to_route_are_measured_in_one_run() -> None:
     loads = [*TINY.loads(ROUTINGS), *TINY.fan_out_loads(ROUTINGS)]
-    assert [load.routing for load in loads] == ["tree", "tree", "flood", "flood", "tree", "flood"]
+    twice = ["tree", "tree", "flood", "flood", "mesh", "mesh"]
+    assert [load.routing for load in loads] == [*twice, "tree", "flood", "mesh"]
 
 
 def test_the_fewest_and_the_most_subscriptions_of_a_kind_are_measured_in_turns() -> None:
@@ -57,9 +58,9 @@ def test_the_fewest_and_the_most_subscriptions_of_a_kind_are_measured_in_turns()
     assert [[load.subscriptions for load in group] for group in groups] == [
         [1_000],
         [100, 10_000],
-    ] * 4
+    ] * 6
     assert all(len({(load.routing, load.service) for load in group}) == 1 for group in groups)
-    assert [len(group) for group in together(TINY.loads(ROUTINGS))] == [1] * 4
+    assert [len(group) for group in together(TINY.loads(ROUTINGS))] == [1] * 6
 
 
 @pytest.mark.slow
@@ -116,14 +117,15 @@ def test_a_load_that_is_too_much_is_listed_and_the_others_are_measured(
 
 
 def test_parts_are_measured_in_their_order() -> None:
-    assert chosen("d, a") == ("a", "d")
+    assert chosen("d, a", PARTS, "--only", "part") == ("a", "d")
+    assert chosen("mesh,tree", ROUTINGS, "--routing", "routing") == ("tree", "mesh")
     assert counts("100,10000") == (100, 10_000)
 
 
 @pytest.mark.parametrize("wrong", ["f", "", "a,,b"])
 def test_an_unknown_part_is_refused(wrong: str) -> None:
     with pytest.raises(typer.BadParameter, match="there is no part"):
-        chosen(wrong)
+        chosen(wrong, PARTS, "--only", "part")
 
 
 @pytest.mark.parametrize("wrong", ["many", "0", "100,-1", ","])
@@ -136,6 +138,9 @@ def test_the_command_says_what_is_wrong_before_it_starts_anything() -> None:
     result = CliRunner().invoke(app, ["network", "--only", "z"])
     assert result.exit_code == 2
     assert "there is no part" in result.output
+    result = CliRunner().invoke(app, ["network", "--routing", "tree,star"])
+    assert result.exit_code == 2
+    assert "there is no routing 'star'" in result.output
 
 
 def test_a_report_comes_back_from_json() -> None:

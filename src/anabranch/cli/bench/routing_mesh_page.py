@@ -1,0 +1,120 @@
+"""What `anabranch bench routing --routing mesh --write` makes: a section of the page, and more.
+
+The page is the one that `--routing tree` makes. Of it, only the section about meshes is replaced,
+or added at its end: the table of ours and the source's, the model, and the picture. All tables are
+on a page of their own, in the folder of pictures. What is between the two marks belongs to this
+module; `routing_page` keeps it when it writes the rest anew.
+"""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from anabranch.cli.bench.routing_mesh_report import (
+    MeshReport,
+    claims_grid,
+    mesh_grids,
+    model_grid,
+)
+from anabranch.cli.bench.routing_page import MESH_BEGIN, MESH_END, NO_PLOT, mesh_section, table
+
+_SECTION = """\
+## Mesh: does choosing paths by load pay?
+
+Markets in simulated meshes: brokers run their real code, on machines that handle one frame after
+the other, so that what comes has to wait. This section is made by
+
+    {command}
+
+and all tables are on [a page of their own]({details}). Thirty brokers on twenty machines; twenty
+publishers of one symbol each; thirty subscribers with five subscriptions each, to Zipf-distributed
+symbols. A machine takes 4.5 ms to match an event, 0.5 ms to handle it, and 0.05 ms for any frame; a
+link takes 0.1 to 0.2 ms; loads are reported every 10 ms. What the source (Li, Muthusamy, Jacobsen
+2008, §5) does not say was chosen, once; the rate, 300 events/s, so that the busiest machine is busy
+for about nine tenths of the time with fixed paths at degree 4. Shapes are compared, not times.
+
+*Where it pays.* Paths by load keep up with more events before a network is overloaded, and shorten
+bursts. They pay most where the first trees came out badly, because links came up one after the
+other: fixed paths stay on those trees.
+
+*Where it does not.* A network that keeps up has little to gain: more than half of the copies of an
+event are at the broker that they are for, whichever way they came, and that work cannot be moved. A
+path is changed only for a nearer one ([0016](adr/0016-copies-know-their-targets.md)), which keeps
+events from being delivered twice and from running in circles, and leaves fewer alternatives than
+the source has. Trees of other publishers are used in any case, so that overlapping advertisements
+add nothing. Where everything is overloaded, another path is overloaded too, and detours add to the
+work. In a full mesh paths are direct: nothing is gained, and the death of a broker disturbs nobody
+but its own clients.
+
+*Matching.* An event is matched at its origin and at the edges it is for, by their own
+subscriptions; brokers in between do not match. The source's saving, of matching at the origin only,
+leaves out the edges. All other delays are with matching at every broker, as in the source's runs.
+"""
+
+_DETAILS = """\
+# Mesh routing: all tables
+
+Made by
+
+    {command}
+
+The same command gives the same tables, but for *Overhead*, which is measured. What it means is in
+[the section about meshes](../{page}).
+"""
+
+
+def write_mesh_page(report: MeshReport, path: Path) -> list[str]:
+    """Write the section, the page with all tables, and the picture; lines about what was done."""
+    folder = path.parent / path.stem.lower()
+    folder.mkdir(parents=True, exist_ok=True)
+    details, picture = folder / "mesh.md", folder / "mesh.svg"
+    has_plot = _plot(report, picture)
+    details.write_text("\n".join(_details(report, path.name)), encoding="utf-8")
+    link = f"{folder.name}/{picture.name}" if has_plot else ""
+    section = "\n".join(_section(report, f"{folder.name}/{details.name}", link))
+    _put_section(path, f"{MESH_BEGIN}\n\n{section}\n{MESH_END}\n")
+    if not has_plot:
+        return [NO_PLOT, f"wrote {path} and {details}"]
+    return [f"wrote {path}, {details} and {picture}"]
+
+
+def _put_section(path: Path, section: str) -> None:
+    """Replace the section in a page, or add it at the end."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = mesh_section(text)
+    rest = f"{text}\n" if text else ""
+    text = text.replace(before, section) if before else rest + section
+    path.write_text(text, encoding="utf-8")
+
+
+def _plot(report: MeshReport, picture: Path) -> bool:
+    try:
+        from anabranch.cli.bench.routing_mesh_plot import (  # noqa: PLC0415 - needs matplotlib
+            draw_mesh_picture,
+        )
+    except ImportError:
+        return False
+    draw_mesh_picture(report, picture)
+    return True
+
+
+def _section(report: MeshReport, details: str, link: str) -> Iterator[str]:
+    yield _SECTION.format(command=_command(report), details=details)
+    if link:
+        yield f"![Delays with fixed paths and with paths by load]({link})\n"
+    if report.claims:
+        yield from table(claims_grid(report.claims), "###")
+    if report.model:
+        yield from table(model_grid(report.model), "###")
+
+
+def _details(report: MeshReport, page: str) -> Iterator[str]:
+    yield _DETAILS.format(command=_command(report), page=page)
+    for grid in mesh_grids(report):
+        yield from table(grid)
+
+
+def _command(report: MeshReport) -> str:
+    words = ["anabranch", "bench", "routing", "--routing", "mesh", "--part", report.part]
+    words += ["--scale", f"{report.scale:g}", "--seed", str(report.seed), "--write", "PAGE"]
+    return shlex.join(words)
