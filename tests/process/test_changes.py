@@ -46,7 +46,7 @@ async def all_started(drill: Drill, edge: str, stream: str) -> None:
         streams = {each.stream: each for each in (await status(drill.network, edge)).streams}
         return streams[stream].live > 0 and not streams[stream].waiting
 
-    await until_asked(is_so, f"{edge} follows {stream}")
+    await until_asked(is_so, f"{edge} follows {stream}", bound_s=120.0)
 
 
 def test_a_relay_and_an_edge_join_and_a_relay_goes(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ PLANTS: dict[str, Plant] = {
         "origins filter for edges that have not read the advertisements", 0, "gap", "mesh"
     ),
     "withdrawal-ignored": Plant(
-        "events are filtered as if nothing had been withdrawn since", 23, "gap", "mesh"
+        "events are filtered as if nothing had been withdrawn since", 31, "gap", "mesh"
     ),
     "silence-promoted": Plant(
         "silence that waits is told with the version of later ticks", 11, "gap", "mesh"

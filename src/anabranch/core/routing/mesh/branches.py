@@ -151,7 +151,7 @@ class BranchTable:
         before = self._told.get(tree)
         if before is not None and before[0] == parent:
             changed = {e: d for e, d in edges.items() if before[1].get(e) != d}
-            changed |= dict.fromkeys(before[1].keys() - edges.keys(), -1)
+            changed |= {edge: -1 for edge in before[1] if edge not in edges}
             if changed:
                 self._around.send(parent, Branches(tree, changed))
         else:

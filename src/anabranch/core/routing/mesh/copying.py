@@ -123,9 +123,10 @@ class Copying:
         if len(unsure) < len(edges):
             meant = set(edges)
             for place, wanted in enumerate(self._wishes.match(data)):
-                for edge in wanted:
+                # In one order everywhere, whatever sets make of it.
+                for edge in sorted(map(str, wanted)):
                     if edge in meant:
-                        known = places.setdefault(str(edge), [])
+                        known = places.setdefault(edge, [])
                         assert known is not None
                         known.append(place)
         places.update(dict.fromkeys(unsure))
