@@ -29,7 +29,6 @@ from tests.pattern_parts import (
     timely_calls,
 )
 
-MORE = settings(max_examples=3 * settings().max_examples)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,6 @@ def is_right(case: Case, outcome: Outcome) -> bool:
     return outcome.identities == expected(case.pattern, accepted)
 
 
-@MORE
 @given(timely_cases())
 def test_out_of_order_within_the_lateness_nothing_is_late_and_all_matches_are_found(
     case: Case,
@@ -117,7 +115,6 @@ def test_out_of_order_within_the_lateness_nothing_is_late_and_all_matches_are_fo
     assert is_right(case, outcome)
 
 
-@MORE
 @given(cases)
 def test_late_events_are_told_and_the_others_give_what_the_reference_gives(case: Case) -> None:
     outcome = detected(case.pattern, case.calls)
@@ -174,7 +171,6 @@ def test_moving_the_state_changes_nothing(case: Case) -> None:
 # -- at the bounds
 
 
-@MORE
 @given(timely_cases(), st.integers(1, 4), st.integers(1, 4))
 def test_beyond_a_bound_nothing_false_is_claimed_and_all_that_is_missing_is_told(
     case: Case, events_max: int, pending_max: int

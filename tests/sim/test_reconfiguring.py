@@ -42,7 +42,7 @@ def test_links_relays_and_edges_of_a_mesh_join_and_leave() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(5))
+@pytest.mark.parametrize("chunk", range(2))
 def test_changes_among_all_other_faults_keep_every_promise(chunk: int) -> None:
     first = first_fresh_seed() + chunk * _CHUNK
     changes(TROUBLED, *range(first, first + _CHUNK))
@@ -55,7 +55,6 @@ def test_flooding_networks_change_too() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(3))
-def test_meshes_change_too(chunk: int) -> None:
-    first = first_fresh_seed() + chunk * _CHUNK
+def test_meshes_change_too() -> None:
+    first = first_fresh_seed()
     changes(Order(routing="mesh", faults=TROUBLED.faults), *range(first, first + _CHUNK))

@@ -47,7 +47,7 @@ def test_crowd_without_kernels_is_matched_exactly(style: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("seed", range(3, 5))
+@pytest.mark.parametrize("seed", [3])
 def test_crowd_that_turns_over_is_matched_exactly(style: str, seed: int) -> None:
     crowd = Crowd(style, seed, Watched(["numba"]))
     crowd.grow(2_000)
