@@ -30,7 +30,6 @@ from tests.pattern_parts import (
 )
 
 
-
 @dataclass(frozen=True)
 class Case:
     """A pattern, and what comes."""
