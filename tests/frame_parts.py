@@ -13,14 +13,20 @@ from anabranch.model.carried import (
     AnyCarried,
     Claim,
     Done,
+    DropPoint,
     Find,
     Found,
     Held,
     Hold,
+    KeepPoints,
     Known,
     Nack,
     NotKept,
+    PointDropped,
+    PointSettled,
+    PointTaken,
     Replay,
+    TakePoint,
     Yield,
 )
 from anabranch.model.frame_parts import Conjuncts, Datum, Hole
@@ -52,6 +58,7 @@ from anabranch.model.mesh_frames import (
     Target,
     TreeId,
 )
+from anabranch.model.pattern.record import PointRecord, Start
 from anabranch.model.version import Version
 
 Codec = tuple[Callable[..., bytes], Callable[..., object]]
@@ -66,6 +73,23 @@ VECTOR = {"edge-1": Version(7, 2), "édge": Version(2**63 - 1, 0)}
 CONJUNCTIONS = [Conjuncts("price > 12.5 OR symbol = 'IBM'", (0, 300)), Conjuncts("TRUE", ())]
 TREE = TreeId("origin-1", 7, 3)
 TICKS = {"origin-1": 0, "origin-2": 2**62}
+POINT = PointRecord(
+    "rise",
+    "low:{price < 20} WITHIN 2 s",
+    "topology",
+    60,
+    "edge-1",
+    Version(7, 2),
+    incarnation=3,
+    moves=2,
+    reported_ns=-(2**63),
+    starts={"origin-1": Start(7, 2**63 - 1)},
+    ticks=TICKS,
+    reports=TICKS,
+    came_from="edge-1",
+    goes_to="édge",
+    is_over=True,
+)
 
 CARRIED: list[AnyCarried] = [
     Nack([(1, 1), (3, 2**62)]),
@@ -80,6 +104,12 @@ CARRIED: list[AnyCarried] = [
     Find(5, "orders"),
     Found(5, "orders", 3, "price > 1", TICKS),
     Known(Version(7, 2), Version(3, 1), True),
+    TakePoint(POINT),
+    PointTaken("rise", 3, True),
+    PointSettled("rise", 3),
+    DropPoint(5, "rise"),
+    PointDropped(5, "rise", True),
+    KeepPoints(["rise", "fäll"]),
 ]
 LINK: list[LinkFrame] = [
     Hello(PROTOCOL_VERSION, "broker-1", 2**63 - 1),
@@ -136,6 +166,11 @@ CLIENT: list[c.AnyClientFrame] = [
     c.Fetch(4, 1, 2**62, "price > 1", 2**20),
     c.Fetched(4, 1, 0, 0, b"\0\1"),
     c.Advertises(["price > 1", "TRUE"]),
+    c.Define(2**50, "rise", "low:{price < 20} WITHIN 2 s", "cost", 60),
+    c.Defined(2**50),
+    c.Drop(2**50 + 1, "rise"),
+    c.Dropped(2**50 + 1),
+    c.Keep(["rise", "fäll"]),
 ]
 
 TEXTS = st.characters(exclude_categories=["Cs"])

@@ -1,6 +1,6 @@
-"""What origin and edge ask of the broker around them, beside effects.
+"""What origin, edge and join points ask of the broker around them, beside effects.
 
-Origin and edge know neither router nor each other. They return these values among their effects,
+None of them knows the router or the others. They return these values among their effects,
 and the broker turns them into calls. An `Emission` is for the router as it is.
 """
 
@@ -11,6 +11,7 @@ import msgspec
 from anabranch.core.contract import Effect
 from anabranch.core.routing.contract import Emission
 from anabranch.model.carried import AnyCarried
+from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.filter import Filter
 from anabranch.model.version import Version
 
@@ -51,4 +52,30 @@ class SyncPlease(msgspec.Struct, frozen=True, gc=False):
     ticket: int
 
 
-Ask = Effect | CarryTo | ChangeInterest | ChangeOffers | Emission | Marked | SyncPlease
+class PointAsk(msgspec.Struct, frozen=True, gc=False):
+    """What a join point does, as a client of its own broker would."""
+
+    session: int
+
+
+class PointCame(PointAsk, frozen=True, gc=False):
+    """It connects."""
+
+
+class PointLeft(PointAsk, frozen=True, gc=False):
+    """It is gone."""
+
+
+class PointFull(PointAsk, frozen=True, gc=False):
+    """It takes no more for the time being, or takes again."""
+
+    full: bool
+
+
+class FromPoint(PointAsk, frozen=True, gc=False):
+    """It says something."""
+
+    frame: AnyClientFrame
+
+
+Ask = Effect | CarryTo | ChangeInterest | ChangeOffers | Emission | Marked | SyncPlease | PointAsk

@@ -1,4 +1,4 @@
-"""One broker: an origin, an edge and a router behind one door.
+"""One broker: a router, links, and (if it takes clients) a home for them, behind one door.
 
     broker = Broker(config, recovered, now)
     effects = broker.handle(now, stimulus)
@@ -23,12 +23,22 @@ import msgspec
 
 from anabranch.core import contract as say
 from anabranch.core import departing
-from anabranch.core.asks import Ask, CarryTo, ChangeInterest, ChangeOffers, Marked, SyncPlease
+from anabranch.core.asks import (
+    Ask,
+    CarryTo,
+    ChangeInterest,
+    ChangeOffers,
+    Marked,
+    PointAsk,
+    SyncPlease,
+)
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
+from anabranch.core.home import Home, Who
 from anabranch.core.links import Links
 from anabranch.core.options import Options
 from anabranch.core.origin import Origin
+from anabranch.core.points.points import JoinPoints
 from anabranch.core.routing.contract import (
     Arrival,
     Delivery,
@@ -40,8 +50,6 @@ from anabranch.core.routing.contract import (
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.model.carried import Done, Hold, Nack, Replay
-from anabranch.model.client_frames import Advertises, Commit, Discard, Publish, Stage
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import Hello, Ping
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -92,15 +100,29 @@ class Broker:
         make_router = config.router or ROUTERS[config.routing]
         self.router = make_router(config.name, network, config.options, config.limits, self.life)
         parts = (config.name, network, config.options, config.limits, recovered, now)
-        self.origin = Origin(*parts) if self.is_edge else None
-        self.edge = Edge(*parts) if self.is_edge else None
+        self._home = Home(*parts, self._do) if self.is_edge else None
         self._departed = departing.stored_departure(recovered.catalog)
         self._sync_number = 0
         #: (sync number, who asked, its ticket), oldest first.
-        self._syncs: deque[tuple[int, Edge | Origin | None, int]] = deque()
-        self._sync_wanted: list[tuple[Edge | Origin | None, int]] = []
+        self._syncs: deque[tuple[int, Who, int]] = deque()
+        self._sync_wanted: list[tuple[Who, int]] = []
         #: (who wants it, what), oldest first.
-        self._work: deque[tuple[Edge | Origin | None, Sequence[Ask | Outcome]]] = deque()
+        self._work: deque[tuple[Who, Sequence[Ask | Outcome]]] = deque()
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where events enter; None if it takes no clients."""
+        return None if self._home is None else self._home.origin
+
+    @property
+    def edge(self) -> Edge | None:
+        """Where they leave, likewise."""
+        return None if self._home is None else self._home.edge
+
+    @property
+    def points(self) -> JoinPoints | None:
+        """Where patterns are detected, likewise."""
+        return None if self._home is None else self._home.points
 
     # -- the door -------------------------------------------------------------------------------
 
@@ -124,9 +146,13 @@ class Broker:
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` is wanted."""
-        parts = (self._links, self.router, self.origin, self.edge)
-        deadlines = [part.next_deadline() for part in parts if part is not None]
+        deadlines = [part.next_deadline() for part in self._parts]
         return min((each for each in deadlines if each is not None), default=None)
+
+    @property
+    def _parts(self) -> tuple[Links | Router | Origin | Edge | JoinPoints, ...]:
+        home = () if self._home is None else self._home.parts
+        return (self._links, self.router, *home)
 
     # -- stimuli --------------------------------------------------------------------------------
 
@@ -145,6 +171,10 @@ class Broker:
             self._do(None, [say.Put("broker", "life", b"%d" % self.life), SyncPlease(_LIFE)])
         elif isinstance(stimulus, say.Depart):
             self._depart(now)
+        elif isinstance(stimulus, say.MovePoint):
+            if self._home is not None and self.is_ready:
+                points = self._home.points
+                self._do(points, points.move(now, stimulus.pattern, stimulus.target))
         elif not self._client_event(now, stimulus):
             self._link_event(now, stimulus)
 
@@ -178,42 +208,20 @@ class Broker:
         elif isinstance(stimulus, say.LinkFull):
             self._do(None, self.router.link_full(now, stimulus.peer, stimulus.full))
         else:
-            assert self.origin is not None
-            if isinstance(stimulus, say.LogRead):
-                self._do(self.origin, self.origin.log_read(now, stimulus))
-            elif isinstance(stimulus, say.LogFull):
-                self._do(self.origin, self.origin.log_full(now, stimulus.full))
+            assert self._home is not None
+            self._home.log_event(now, stimulus)
 
     def _client_event(self, now: float, stimulus: Stimulus) -> bool:
-        edge, origin = self.edge, self.origin
+        if self._home is not None and self.is_ready:
+            return self._home.client_event(now, stimulus)
         if isinstance(stimulus, say.ClientCame):
-            if edge is None or not self.is_ready:
-                why = "the broker is starting" if self.is_edge else "this broker takes no clients"
-                self._do(None, [say.CutClient(stimulus.session, why)])
-            else:
-                self._do(edge, edge.client_came(now, stimulus.session))
-        elif isinstance(stimulus, say.ClientLeft):
-            if edge is not None and origin is not None and self.is_ready:
-                self._do(edge, edge.client_left(now, stimulus.session))
-                self._do(origin, origin.client_left(now, stimulus.session))
-        elif isinstance(stimulus, say.ClientFull):
-            if edge is not None and self.is_ready:
-                self._do(edge, edge.client_full(now, stimulus.session, stimulus.full))
-        else:
-            return False
-        return True
+            why = "the broker is starting" if self.is_edge else "this broker takes no clients"
+            self._do(None, [say.CutClient(stimulus.session, why)])
+        return isinstance(stimulus, say.ClientCame | say.ClientLeft | say.ClientFull)
 
     def _client_frame(self, now: float, stimulus: say.ClientFrameReceived) -> None:
-        if self.edge is None or self.origin is None or not self.is_ready:
-            return
-        if isinstance(stimulus.frame, Publish | Advertises | Stage | Commit | Discard):
-            if not self.edge.is_connected(stimulus.session, stimulus.frame):
-                return
-            asks = self.origin.client_frame(now, stimulus.session, stimulus.frame)
-            self._do(self.origin, asks)
-        else:
-            asks = self.edge.client_frame(now, stimulus.session, stimulus.frame)
-            self._do(self.edge, asks)
+        if self._home is not None and self.is_ready:
+            self._home.client_frame(now, stimulus.session, stimulus.frame)
 
     def _synced(self, now: float, number: int) -> None:
         while self._syncs and self._syncs[0][0] <= number:
@@ -226,12 +234,12 @@ class Broker:
     def _begin(self, now: float) -> None:
         """The life is on disk: greet whoever is there, and let the parts start."""
         self.is_ready = True
-        if self.origin is not None and self.edge is not None:
-            self._do(None, self.router.advertise(now, (), (), self.origin.newest))
-            self._do(self.origin, self.origin.started(now))
-            self._do(self.edge, self.edge.started(now))
+        home = self._home
+        if home is not None:
+            self._do(None, self.router.advertise(now, (), (), home.origin.newest))
+            home.started(now)
             if self.departure is not None:
-                self._serve_no_more(now)
+                home.depart(now)
         for peer in self._links.all():
             self._do(None, self._links.hello(peer, self.life))
             if self._links.is_greeted(peer):
@@ -249,49 +257,39 @@ class Broker:
     @property
     def is_drained(self) -> bool:
         """Whether it departs, and the others need it no longer. From then on they never will."""
-        departure = self.departure
-        if departure is None or self.origin is None or self.edge is None or not self.is_ready:
+        departure, home = self.departure, self._home
+        if departure is None or home is None or not self.is_ready:
             return False
         if "departs-undrained" in self.config.options.plants:
             return True
-        if self.origin.is_committing:
-            return False
-        head = self.last_needed
-        # A lossy log forgets what is needed: whoever needs it is told so before he is done.
-        is_released = self.origin.oldest > head and not self.origin.needing(head)
-        return is_released and not self.edge.kept() and not self._syncs
+        return home.is_drained(departure) and not self._syncs
 
     @property
     def last_needed(self) -> int:
         """The last tick with an event of a broker that departs, but for batches under way."""
-        assert self.origin is not None
+        assert self._home is not None
         assert self.departure is not None
-        return max(self.departure.head, self.origin.committed)
+        return self._home.last_needed(self.departure)
 
     def _depart(self, now: float) -> None:
-        if self.origin is None or not self.is_ready or self.departure is not None:
+        home = self._home
+        if home is None or not self.is_ready or self.departure is not None:
             return
-        self._departed = departing.Departure(self.config.revision, self.origin.newest)
+        self._departed = departing.Departure(self.config.revision, home.origin.newest)
         self._do(None, [self._departed.put(), SyncPlease(_DEPARTURE)])
-        self._serve_no_more(now)
-
-    def _serve_no_more(self, now: float) -> None:
-        assert self.origin is not None
-        assert self.edge is not None
-        self.origin.depart(now)
-        self._do(self.edge, self.edge.depart(now))
+        home.depart(now)
 
     def _time_passed(self, now: float) -> None:
-        for part in (self._links, self.router, self.origin, self.edge):
-            deadline = None if part is None else part.next_deadline()
-            if part is None or deadline is None or deadline > now:
+        for part in self._parts:
+            deadline = part.next_deadline()
+            if deadline is None or deadline > now:
                 continue
-            who = part if isinstance(part, Edge | Origin) else None
+            who = part if isinstance(part, Edge | Origin | JoinPoints) else None
             self._do(who, part.time_passed(now))
 
     # -- what the parts want --------------------------------------------------------------------
 
-    def _do(self, who: Edge | Origin | None, wishes: Sequence[Ask | Outcome]) -> None:
+    def _do(self, who: Who, wishes: Sequence[Ask | Outcome]) -> None:
         if wishes:
             self._work.append((who, wishes))
 
@@ -304,6 +302,9 @@ class Broker:
                     if isinstance(wish.frame, Hello) or self._links.is_greeted(wish.peer):
                         self._links.sent(now, wish.peer)
                         effects.append(wish)
+                elif isinstance(wish, say.SendClient | say.CutClient) and wish.session < 0:
+                    assert self._home is not None
+                    self._home.to_point(now, wish)
                 elif isinstance(wish, Effect):
                     effects.append(wish)
                 elif isinstance(wish, SyncPlease):
@@ -312,45 +313,40 @@ class Broker:
                     self._pass_on(now, wish, effects)
 
     def _pass_on(self, now: float, wish: Ask | Outcome, effects: Effects) -> None:
-        router, origin, edge = self.router, self.origin, self.edge
+        router, home = self.router, self._home
         if isinstance(wish, CarryTo):
             self._do(None, router.carry(now, wish.target, wish.content))
             return
-        if isinstance(wish, Delivery) and origin is None:
-            effects.append(say.Note("warning", f"from {wish.source!r}: this broker is no edge"))
-            return
-        assert origin is not None
-        assert edge is not None
-        if isinstance(wish, Arrival):
-            self._do(edge, edge.arrival(now, wish))
-        elif isinstance(wish, Delivery):
+        if isinstance(wish, Delivery):
             self._deliver(now, wish, effects)
+            return
+        assert home is not None
+        if isinstance(wish, Arrival):
+            self._do(home.edge, home.edge.arrival(now, wish))
         elif isinstance(wish, Emission):
             self._do(None, router.publish(now, wish))
         elif isinstance(wish, ChangeInterest):
             versions, outcomes = router.interest(now, wish.added, wish.removed)
-            self._do(edge, edge.versions(now, versions))
+            self._do(home.edge, home.edge.versions(now, versions))
             self._do(None, outcomes)
         elif isinstance(wish, ChangeOffers):
-            parts = wish.added, wish.removed, origin.newest
+            parts = wish.added, wish.removed, home.origin.newest
             self._do(None, router.advertise(now, *parts))
         elif isinstance(wish, Marked):
             self._do(None, router.marked(now, wish.mark, wish.vector))
         elif isinstance(wish, VectorAdvance):
-            self._do(origin, origin.vector_advance(now, wish.vector))
+            self._do(home.origin, home.origin.vector_advance(now, wish.vector))
+        elif isinstance(wish, PointAsk):
+            home.from_point(now, wish)
         else:
             raise AssertionError(f"nobody takes {wish!r}")
 
     def _deliver(self, now: float, delivery: Delivery, effects: Effects) -> None:
         """A carried message; a bad one is its sender's fault, not the neighbour's."""
-        source, content = delivery.source, delivery.content
-        assert self.origin is not None
-        assert self.edge is not None
         try:
-            if isinstance(content, Nack | Done | Replay | Hold):
-                self._do(self.origin, self.origin.carried(now, source, content))
-            else:
-                self._do(self.edge, self.edge.carried(now, source, content))
+            if self._home is None:
+                raise RemoteError("this broker is no edge")
+            self._home.carried(now, delivery)
         except RemoteError as error:
             effects.append(say.Note("warning", f"from {delivery.source!r}: {error}"))
 

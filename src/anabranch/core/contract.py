@@ -122,6 +122,13 @@ class Depart(Stimulus, frozen=True):
     """The broker is to leave the network: see `departing`."""
 
 
+class MovePoint(Stimulus, frozen=True):
+    """A pattern is to be detected at another broker, if it is detected here; see `points`."""
+
+    pattern: str
+    target: str
+
+
 class TimePassed(Stimulus, frozen=True):
     """The deadline has come."""
 

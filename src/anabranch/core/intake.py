@@ -15,7 +15,7 @@ any other is refused with a reason, and so is what follows it in its incarnation
    since a client that was cut for them would only come back with them; what is no event at all
    breaks the protocol. A broker that departs refuses for ever too, and so does one that has a sink
    (`staging`) of the publisher's name. Nor is anything taken that its session did not advertise
-   (`offers`).
+   (`offers`), nor attributes that are the network's own, but from a join point.
 
 State: who waits for a confirmation. Safe to lose.
 """
@@ -34,6 +34,7 @@ from anabranch.core.options import Options
 from anabranch.core.publishers import Key, Refusal, Waiting
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
 from anabranch.core.tail import STORED_LIMITS
+from anabranch.model.attributes import reserved_in
 from anabranch.model.client_frames import DEPARTING, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
@@ -73,7 +74,7 @@ class Intake:
 
     def publish(self, now: float, session: int, frame: Publish) -> list[Ask]:
         """A client publishes events."""
-        checked = [self._checked(body) for body in frame.bodies]
+        checked = [self._checked(session, body) for body in frame.bodies]
         outside = self.offers.refusals(session, [envelope for envelope, _ in checked])
         publishers = self._ledger.publishers
         asks: list[Ask] = []
@@ -109,12 +110,14 @@ class Intake:
         asks += [SendClient(session, frame) for frame in refused.values()]
         return asks
 
-    def _checked(self, body: bytes) -> tuple[Envelope, Refusal | None]:
-        """An event, and whether it is beyond the limits."""
+    def _checked(self, session: int, body: bytes) -> tuple[Envelope, Refusal | None]:
+        """An event, and whether it is beyond the limits, or not a client's to publish."""
         excess = None
         try:
             envelope = decode_envelope(body, self._limits)
-            envelope.attributes()
+            reserved = reserved_in(body, envelope.attributes())
+            if reserved and session >= 0:
+                excess = Refusal(reserved, is_final=True)
         except RemoteError as error:
             # Raises again if it is no event for anybody.
             envelope = decode_envelope(body, self._widest)

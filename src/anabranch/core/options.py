@@ -103,6 +103,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: by this cost of links.
     cost: Literal["utilisation", "waiting"] = "utilisation"
 
+    # -- patterns
+    #: A join point writes this often down how far it has reported,
+    pattern_save_s: float = 1.0
+    #: and lets time pass this often for what waits for that.
+    pattern_look_s: float = 0.1
+    #: What another broker does not answer is said again after this long.
+    pattern_again_s: float = 1.0
+    #: A join point that was moved, or dropped, is remembered for this long.
+    pattern_gone_s: float = 600.0
+
     #: Names of planted bugs, for proving that the checker can fail.
     plants: frozenset[str] = frozenset()
 

@@ -10,6 +10,8 @@ How values compare is the business of `values`; this module says which ones an e
 3. A string is any Unicode text, control characters included; a lone surrogate is no text.
 4. No value means no attribute: None is refused, leave the attribute out.
 5. Names follow `names`; count and sizes follow `Limits`.
+6. Names that begin with `anabranch.pattern` are the network's own. An event may have them, but no
+   client may publish it (`reserved_in`).
 """
 
 from collections.abc import Mapping
@@ -21,6 +23,9 @@ from anabranch.model.values import INT_MAX, INT_MIN, Value
 
 #: What a name and its value take at most beside their text: two string headers, or one and 8 bytes.
 _FRAMING_BYTES_MAX = 14
+#: Names that begin like this are the network's own.
+RESERVED = "anabranch.pattern"
+_RESERVED_BYTES = RESERVED.encode()
 
 
 def check_attributes(attributes: Mapping[str, Value], limits: Limits) -> int:
@@ -41,6 +46,18 @@ def check_attributes(attributes: Mapping[str, Value], limits: Limits) -> int:
         elif type(value) is not float and type(value) is not bool:
             raise EventError(_wrong_type(name, value))
     return size
+
+
+def reserved_in(encoded: bytes, attributes: Mapping[str, Value]) -> str:
+    """Why an event with these attributes is not to be published by a client; "" if it may be.
+
+    `encoded` is the whole event: nearly always a look at its bytes is enough."""
+    if _RESERVED_BYTES in encoded:
+        for name in attributes:
+            if name.startswith(RESERVED):
+                own = f"names that begin with {RESERVED!r} are the network's own"
+                return f"attribute {clipped(name)}: {own}"
+    return ""
 
 
 def names_are_plain(attributes: Mapping[str, Value], limits: Limits) -> bool:

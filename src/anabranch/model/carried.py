@@ -22,6 +22,7 @@ from anabranch.model.frame_parts import (
 )
 from anabranch.model.header import Count
 from anabranch.model.mesh_frames import Edition
+from anabranch.model.pattern.record import PointRecord
 from anabranch.model.version import Version
 
 
@@ -133,5 +134,48 @@ class Known(Carried, frozen=True, tag=12):
     is_lacking: bool = False
 
 
+class TakePoint(Carried, frozen=True, tag=13):
+    """The receiver is to go on with this join point; the sender has stopped."""
+
+    record: PointRecord
+
+
+class PointTaken(Carried, frozen=True, tag=14):
+    """The sender has it, on disk; or it never will take it with this count of moves."""
+
+    pattern: Name
+    moves: Count
+    is_refused: bool = False
+
+
+class PointSettled(Carried, frozen=True, tag=15):
+    """The sender has forgotten a join point that the receiver has taken."""
+
+    pattern: Name
+    moves: Count
+
+
+class DropPoint(Carried, frozen=True, tag=16):
+    """A pattern is wanted no more, if the receiver has it."""
+
+    request: Count
+    pattern: Name
+
+
+class PointDropped(Carried, frozen=True, tag=17):
+    """The sender does not have it; whether it had."""
+
+    request: Count
+    pattern: Name
+    was_there: bool
+
+
+class KeepPoints(Carried, frozen=True, tag=18):
+    """Patterns that are wanted still."""
+
+    patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+ForPoints = TakePoint | PointTaken | PointSettled | DropPoint | PointDropped | KeepPoints
 Questions = Nack | Replay | Hold | Find
-AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known
+AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known | ForPoints

@@ -1,7 +1,8 @@
 """Client frames: everything that a client and the broker it is connected to say to each other.
 
 The rules of `frames` hold here too. A client speaks to the origin (`Publish`, `Stage`, `Commit`,
-`Discard`), to the log (`Describe`, `Fetch`) and to the edge (all the rest) of one broker.
+`Discard`), to the log (`Describe`, `Fetch`), to the join points (`Define`, `Drop`, `Keep`) and to
+the edge (all the rest) of one broker.
 
 Reasons are for people. Where a program has to know why, there is a field for that: a *code*, which
 is one of those below or "", and which may be ignored.
@@ -26,6 +27,7 @@ from anabranch.model.frame_parts import (
     Ticks,
 )
 from anabranch.model.header import Count
+from anabranch.model.pattern.record import Placement
 
 Quality = Literal["best-effort", "reliable", "durable"]
 Code = Annotated[str, msgspec.Meta(max_length=32)]
@@ -310,6 +312,42 @@ class Advertises(ClientFrame, frozen=True, tag=25):
     filters: Annotated[list[Text], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
+class Define(ClientFrame, frozen=True, tag=26):
+    """A pattern is to be detected in the network from now on."""
+
+    request: Count
+    pattern: Name
+    text: Text
+    placement: Placement = "simple"
+    #: It is dropped when nobody says `Keep` for this long; 0: it stays.
+    lasts_s: Count = 0
+
+
+class Defined(ClientFrame, frozen=True, tag=27):
+    """It is, and that outlives a crash."""
+
+    request: Count
+
+
+class Drop(ClientFrame, frozen=True, tag=28):
+    """A pattern is wanted no more."""
+
+    request: Count
+    pattern: Name
+
+
+class Dropped(ClientFrame, frozen=True, tag=29):
+    """It is not detected any more."""
+
+    request: Count
+
+
+class Keep(ClientFrame, frozen=True, tag=30):
+    """Patterns that are wanted still."""
+
+    patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
 AnyClientFrame = (
     Connect
     | Publish
@@ -336,4 +374,9 @@ AnyClientFrame = (
     | Fetch
     | Fetched
     | Advertises
+    | Define
+    | Defined
+    | Drop
+    | Dropped
+    | Keep
 )

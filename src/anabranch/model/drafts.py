@@ -14,6 +14,7 @@ This module keeps no state.
 
 import msgspec
 
+from anabranch.model.attributes import reserved_in
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.event import ENCODING_VERSION, Event, encoded_parts
@@ -59,7 +60,10 @@ def check_draft(draft: bytes, limits: Limits) -> None:
         _check_size(draft, limits, "it")
     except EventError as error:
         raise RemoteError(str(error)) from error
-    decode_envelope(identified(draft, _SOME_ID), limits).attributes()
+    attributes = decode_envelope(identified(draft, _SOME_ID), limits).attributes()
+    reserved = reserved_in(draft, attributes)
+    if reserved:
+        raise RemoteError(reserved)
 
 
 def identified(draft: bytes, event_id: EventId) -> bytes:

@@ -89,6 +89,13 @@ class Control(
     #: Who shall get the event; empty: everybody whose filter matches. No name twice.
     destinations: Destinations = ()
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether everybody who wants it gets it, now or later, wherever he is."""
+        limits = (self.time_limit_ns, self.hop_limit, self.level_limit)
+        is_limited = any(limit is not None for limit in limits)
+        return self.persistence == "persistent" and not is_limited and not self.destinations
+
 
 DEFAULT_CONTROL = Control()
 

@@ -50,6 +50,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds of a window, and of the lateness.
     pattern_window_s_max: int = 86_400
     pattern_lateness_s_max: int = 3_600
+    #: Patterns that one broker detects.
+    patterns_max: int = 1_000
     #: Events that one detector keeps, and matches that wait in it to become final.
     pattern_events_max: int = 100_000
     pattern_pending_max: int = 100_000

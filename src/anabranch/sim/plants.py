@@ -44,10 +44,10 @@ PLANTS: dict[str, Plant] = {
     ),
     "silence-any-version": Plant("silence counts for subscriptions it does not know", 6, "gap"),
     "no-sufficiency": Plant("filters are used without knowing enough", 5, "gap"),
-    "constraint-at-least": Plant("a change applies to later states too", 21, "leftover"),
+    "constraint-at-least": Plant("a change applies to later states too", 37, "leftover"),
     "no-constraint": Plant("a change applies to any state", 29, "s-lambda"),
     "digest-survives-link": Plant(
-        "what a broken link carried counts as known", 12, "unknown-vector"
+        "what a broken link carried counts as known", 17, "unknown-vector"
     ),
     "vst-too-low": Plant("a subscription starts with the version before it", 1, "s-lambda"),
     "silence-without-vector": Plant("silence comes without its vector", 0, "gap"),
@@ -55,7 +55,7 @@ PLANTS: dict[str, Plant] = {
     "withheld-one-more": Plant(
         "one tick more is withheld than the log lacks", 4, "wrongly-withheld"
     ),
-    "old-events-replayed": Plant("replays bring events past their limits", 12, "unmatched"),
+    "old-events-replayed": Plant("replays bring events past their limits", 25, "unmatched"),
     "hold-one-late": Plant("an explicit start is one tick late", 0, "late-start"),
     "checkpoint-lacks-publishers": Plant(
         "a start trusts a checkpoint that does not know the publishers", 10, "stuck"
@@ -78,8 +78,21 @@ PLANTS: dict[str, Plant] = {
     "commit-told-early": Plant(
         "a batch is told to be there before its intent is on disk", 188, "lost-batch"
     ),
-    "client-no-dedup": Plant("a client takes what it has had", 12, "duplicate"),
+    "client-no-dedup": Plant("a client takes what it has had", 4, "duplicate"),
     "publisher-moves-unconfirmed": Plant("a publisher moves with open events", 6, "phantom"),
+    "reports-again": Plant(
+        "a join point does not look which matches are reported", 157, "duplicate-pattern"
+    ),
+    "ready-at-once": Plant(
+        "a join point reports before it knows what is reported", 157, "duplicate-pattern"
+    ),
+    "acks-all": Plant("a join point acknowledges events that it still needs", 12, "missed-pattern"),
+    "reported-early": Plant(
+        "a join point writes down as reported what is not in the log", 320, "missed-pattern"
+    ),
+    "watermark-greatest": Plant(
+        "a join point goes by the stream that is farthest", 25, "missed-pattern"
+    ),
     "printed-algorithm": Plant(
         "events take the cheapest link, near or far, as printed", 2, "rising-distance", "mesh"
     ),

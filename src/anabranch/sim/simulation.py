@@ -19,9 +19,11 @@ from anabranch.check import history as told
 from anabranch.check.checker import Anomaly, check
 from anabranch.core.broker import BrokerConfig, RouterMaker
 from anabranch.core.ledger import Beginning
+from anabranch.core.points.names import RESERVED
 from anabranch.core.records import EventRecord, MarkRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher
+from anabranch.sim.detecting import Definer, Detections
 from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
@@ -36,6 +38,8 @@ from anabranch.sim.world import World
 
 _WARM_UP_S = 0.5
 _LOADS_EVERY_S = 0.1
+#: How often somebody looks whether a join point should move, for each pattern.
+_MOVES_PER_S = 0.3
 #: How long after healing publishers go on.
 _MORE_S = 1.5
 #: Logs that may hold as many ticks never get full here.
@@ -90,6 +94,9 @@ class Simulation:
         self.reconfiguring = Reconfiguring(self.world, plan.network, operator, self._stream_joined)
         self.history: list[told.Record] = []
         self.applications: list[Application] = []
+        self.definers: list[Definer] = []
+        self._detections = Detections(self.world, self.definers)
+        self._moving = Random(plan.seed ^ 0x30E5)
         self.interest_changes = 0
         self.troubled_changes = 0
         self._watch = InterestWatch(self.world)
@@ -120,6 +127,7 @@ class Simulation:
         self.reconfiguring.begin(plan.faults.reconfigure)
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
+        self._repeat(plan.patterns * _MOVES_PER_S, self._move_patterns)
         world.after(0.4, self._look)
         world.run_until(plan.fault_s)
         self.faults.heal()
@@ -184,8 +192,16 @@ class Simulation:
         for number in range(self.plan.sinks):
             home = more.choice(edges)
             self.applications.append(Sink(self.world, f"sink{number}", home, self.history, more))
+        self._define_patterns(edges)
         for application in self.applications:
             application.connect_in(self.rng.random() * 0.2)
+
+    def _define_patterns(self, edges: list[str]) -> None:
+        rng = Random(self.plan.seed ^ 0x9A77)
+        for number in range(self.plan.patterns):
+            name, home = f"definer{number}", rng.choice(edges)
+            self.definers.append(Definer(self.world, name, home, self.history, rng))
+        self.applications += self.definers
 
     def _advertising(self, number: int) -> Random | None:
         """What decides about a publisher's advertisements, if it makes any."""
@@ -219,6 +235,12 @@ class Simulation:
         who = self.rng.choice(self.applications)
         who.act(self.rng, self.reconfiguring.open_edges())
         self._repeat(self.plan.restless, self._unrest)
+
+    def _move_patterns(self) -> None:
+        if self._is_calm:
+            return
+        self._detections.move_one(self._moving, self.reconfiguring.open_edges())
+        self._repeat(self.plan.patterns * _MOVES_PER_S, self._move_patterns)
 
     def _look(self) -> None:
         self._watch.look()
@@ -275,7 +297,8 @@ class Simulation:
             for application in self.applications
             if isinstance(application, Publisher | Subscriber)
         ]
-        return all(settled) and all(sink.is_settled() for sink in self._sinks())
+        is_detected = self._detections.is_settled()
+        return is_detected and all(settled) and all(sink.is_settled() for sink in self._sinks())
 
     def _sinks(self) -> list[Sink]:
         return [each for each in self.applications if isinstance(each, Sink)]
@@ -306,6 +329,7 @@ class Simulation:
         self.history.append(told.Finished(world.now, edges, self._settled))
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
         found = [*self._watch.anomalies, *breaches, *self._repetitions(), *self._unfinished()]
+        found += self._detections.judged(list(self.reconfiguring.streams))
         return [*found, *check(self.history)]
 
     def _verdict(self, anomalies: list[Anomaly]) -> Verdict:
@@ -353,6 +377,9 @@ def _logged(stream: str, records: dict[int, bytes], has_times: bool) -> list[tol
             event_id, draft = envelope.id, draft_in(envelope.attributes())
         else:
             event_id = record.id
+        if event_id.publisher.startswith(RESERVED):
+            # A notification; see `detecting`.
+            continue
         publisher = (event_id.publisher, event_id.incarnation, event_id.sequence)
         time = record.time_ns / 1e9 - CLOCK_BEGIN_S if has_times else None
         found.append(told.Logged(stream, tick, *publisher, time, draft))

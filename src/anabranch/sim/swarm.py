@@ -27,6 +27,7 @@ _MORE = 0xD1CE
 _CHANGING = 0x1187
 #: Chosen so that the seeds which tests know by heart have none.
 _SINKING = 0x20FE
+_DETECTING = 0x9A77
 _MESHING = 0x3E54
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: Shapes that only a mesh can have, beside `large`, which both have.
@@ -61,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sinks: int = 0
     #: Chance that a publisher advertises what it publishes.
     advertising: float = 0.0
+    #: Patterns that are defined.
+    patterns: int = 0
     #: Made at the start by all subscribers together; 0: each makes one to four.
     subscriptions: int = 0
 
@@ -90,14 +93,18 @@ def draw(
     sinking = Random(seed ^ _SINKING)
     sinks = sinking.choice((1, 1, 2)) if sinking.random() < 0.2 else 0
     asked = asked_mix(faults)
+    chosen = drawn if asked is None else asked
+    options = _draw_staging(sinking, sinks, _draw_checkpoints(seed, _draw_retention(more, options)))
+    detecting = Random(seed ^ _DETECTING)
+    patterns = _draw_patterns(detecting, options, chosen)
+    if patterns:
+        options = _draw_pattern_options(detecting, options)
     return Plan(
         seed=seed,
         routing=routing,
         network=network,
-        options=_draw_staging(
-            sinking, sinks, _draw_checkpoints(seed, _draw_retention(more, options))
-        ),
-        faults=drawn if asked is None else asked,
+        options=options,
+        faults=chosen,
         publishers=rng.randint(1, 3),
         subscribers=rng.randint(2, 6) if size < 12 else rng.randint(3, 9),
         rate=rng.choice((5.0, 12.0, 26.0)),
@@ -109,7 +116,16 @@ def draw(
         limited_events=more.choice((0.0, 0.0, 0.25)),
         sinks=sinks,
         advertising=advertising,
+        patterns=patterns,
     )
+
+
+def _draw_patterns(detecting: Random, options: Options, faults: FaultMix) -> int:
+    """How many patterns are detected. None where events are forgotten, or clocks are set back: then
+    nobody can say which matches there are."""
+    count = detecting.choice((1, 2)) if detecting.random() < 0.2 else 0
+    is_kept = options.retention == "refuse" and options.log_ticks_max > _SMALL_LOG
+    return count if is_kept and not faults.clock_jump else 0
 
 
 def _draw_network(rng: Random, shape: Shape, brokers: int | None) -> Network:
@@ -222,6 +238,19 @@ def _draw_staging(sinking: Random, sinks: int, options: Options) -> Options:
     if sinking.random() < 0.6:
         return options
     return msgspec.structs.replace(options, stage_keep_s=3.0, stage_bytes_max=30_000)
+
+
+def _draw_pattern_options(detecting: Random, options: Options) -> Options:
+    return msgspec.structs.replace(
+        options,
+        pattern_save_s=detecting.choice((0.02, 0.2, 1.0)),
+        pattern_look_s=detecting.choice((0.02, 0.1)),
+        pattern_again_s=detecting.choice((0.1, 1.0)),
+    )
+
+
+#: A log with fewer ticks may be full.
+_SMALL_LOG = 1_000
 
 
 def _draw_retention(more: Random, options: Options) -> Options:

@@ -10,6 +10,7 @@ from anabranch.core.contract import CutClient
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Session
+from anabranch.core.points.names import RESERVED
 from anabranch.model.client_frames import REPLACED, Code, Connect, Cut
 from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION
@@ -41,6 +42,8 @@ class Connecting:
                 f"a client speaks protocol version {frame.protocol_version};"
                 f" this broker speaks {PROTOCOL_VERSION}"
             )
+        if frame.client.startswith(RESERVED) and session.number >= 0:
+            raise RemoteError(f"names that begin with {RESERVED!r} are those of join points")
         try:
             check_name(frame.client, "client", self._state.limits.name_bytes_max)
         except EventError as error:

@@ -77,7 +77,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
-from anabranch.model.version import Version
+from anabranch.model.version import NOTHING, Version
 
 #: Answer → the requests it may answer.
 _ANSWERS: dict[type, tuple[type, ...]] = {
@@ -114,6 +114,8 @@ class Edge:
         self._connecting = Connecting(state, leaving)
         self._subscribing = Subscribing(state, self._attaching, self._standing)
         self._is_departing = False
+        #: A version of the edge's interest that has all subscriptions so far.
+        self.version = NOTHING
         self._cursors.recover(recovered.catalog)
         state.touch(now)
 
@@ -132,10 +134,10 @@ class Edge:
         return state.result()
 
     def depart(self, now: float) -> list[Ask]:
-        """Serve nobody any more."""
+        """Serve nobody any more but join points, which go by themselves."""
         self._state.begin()
         self._is_departing = True
-        for session in list(self._state.sessions.values()):
+        for session in [each for each in self._state.sessions.values() if each.number >= 0]:
             self._connecting.cut(now, session, departing.REASON)
         return self._state.result()
 
@@ -206,7 +208,7 @@ class Edge:
             raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
         elif isinstance(frame, Ack):
             self._ack(now, known, frame)
-        elif isinstance(frame, Subscribe) and self._is_departing:
+        elif isinstance(frame, Subscribe) and self._is_departing and session >= 0:
             self._connecting.cut(now, known, departing.REASON)
         elif isinstance(frame, Subscribe):
             self._subscribing.subscribe(now, known, frame)
@@ -237,6 +239,7 @@ class Edge:
         line = stream.line
         dropped = line.dropped
         ready = line.take(runs, arrival.head, arrival.version)
+        stream.timed(arrival.head, arrival.time_ns)
         if line.dropped > dropped:
             state.note("warning", f"too much of {stream.name!r} is out of order; will ask again")
         self._moved(now, stream, ready)
@@ -255,9 +258,15 @@ class Edge:
         if ready:
             state.touch(now)
 
+    def reach(self, name: str) -> dict[str, tuple[int, int]]:
+        """As `Subscription.reach`; empty if there is no such durable one."""
+        subscription = self._state.subscriptions.get(name)
+        return {} if subscription is None else subscription.reach()
+
     def versions(self, now: float, versions: dict[str, Version]) -> list[Ask]:
         """Subscriptions are in the edge's interest now, in these versions."""
         self._state.begin()
+        self.version = max([self.version, *versions.values()])
         for subscription in self._delivery.versions(now, versions):
             self._behind.settle_subscription(now, subscription)
         return self._state.result()

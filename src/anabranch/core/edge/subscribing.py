@@ -19,6 +19,7 @@ from anabranch.core.edge.attaching import Attaching, other_filter
 from anabranch.core.edge.standing import Standing
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Attach, Session, Subscription
+from anabranch.core.points.names import RESERVED
 from anabranch.model.client_frames import Refused, Subscribe
 from anabranch.model.errors import EventError, FilterError
 from anabranch.model.filter import Filter
@@ -100,6 +101,8 @@ class Subscribing:
     ) -> str:
         """Why a request cannot be granted; "" if it can."""
         attach = self._state.attaches.get(key)
+        if key.startswith(RESERVED) and session.number >= 0:
+            return f"names that begin with {RESERVED!r} are those of join points"
         if attach is not None and attach.client != session.client:
             return f"the name {frame.subscription!r} belongs to another client"
         keys = (frame.subscription, _own_key(session, frame.subscription))

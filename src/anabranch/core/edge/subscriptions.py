@@ -130,6 +130,14 @@ class Subscription:
             stream: place.acked for stream, place in self.places.items() if place.mode != "starting"
         }
 
+    def reach(self) -> dict[str, tuple[int, int]]:
+        """Stream → the tick up to which it was served, and the time before which nothing more will
+        come; 0 if that is not known."""
+        return {
+            stream: (place.through, place.stream.known_ns if place.mode == "live" else 0)
+            for stream, place in self.places.items()
+        }
+
 
 class Place:
     """Where a subscription stands on one stream on which it has started."""
@@ -203,12 +211,14 @@ class Stream:
 
     __slots__ = (
         "_floor",
+        "_timed",
         "behind",
         "done_again_at",
         "done_pause",
         "done_told",
         "earliest",
         "hops",
+        "known_ns",
         "line",
         "live",
         "name",
@@ -236,6 +246,10 @@ class Stream:
         #: How many live ones need every tick.
         self.needing = 0
         self._floor: Version | None = NOTHING
+        #: No tick after the line's position was made before this time,
+        self.known_ns = 0
+        #: nor, when the line has come there, one after this tick before that time.
+        self._timed = (0, 0)
         #: Where the line was when all clients were last told how far it goes.
         self.progress_at = 0
         #: Those that are yet to be told, the last one first.
@@ -245,6 +259,17 @@ class Stream:
         self.done_told = -1
         self.done_again_at = 0.0
         self.done_pause = 0
+
+    def timed(self, head: int, time_ns: int) -> None:
+        """No tick after a head was made before this time; and the line may have moved."""
+        position, (next_head, next_ns) = self.line.position, self._timed
+        if next_ns and next_head <= position:
+            self.known_ns = max(self.known_ns, next_ns)
+            self._timed = next_head, next_ns = 0, 0
+        if head and head <= position:
+            self.known_ns = max(self.known_ns, time_ns)
+        elif head and not next_ns:
+            self._timed = head, time_ns
 
     def expect(self, version: Version | None) -> None:
         """One that waits is contained in this version; None if it is not known yet in which."""

@@ -114,6 +114,11 @@ class Detector:
         self._takes_late = "takes-late" in plants
         self._key_of = PLANTED_KEYS[next(iter(plants & PLANTED_KEYS.keys()), "")]
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is anything that only the passing of time decides."""
+        return bool(self._waiting or self._pending)
+
     # -- stimuli
 
     def take(self, event: PlacedEvent) -> Findings:

@@ -66,6 +66,8 @@ class Scheme:
         #: How long after an event it can be chosen what ends with it.
         lengths = [absence.window_ns for layout in layouts for absence, _ in layout.final]
         self.delay_ns = max(lengths, default=0) if self.is_choosing else 0
+        #: How long after its last event a match is final, at the latest.
+        self.final_ns = max(lengths, default=0)
         self.retention_ns = pattern.window_ns + self.delay_ns
         #: Part → the slots that an event of it can fill; the last ones only, where one is chosen.
         self.anchors = tuple(tuple(self._anchors_of(part)) for part in range(len(self.names)))

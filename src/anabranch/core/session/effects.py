@@ -200,4 +200,17 @@ class TellAnswer(SessionEffect, frozen=True):
     answer: Described | Fetched | Refused
 
 
+class TellDefined(SessionEffect, frozen=True):
+    """The broker answers what was asked about a pattern."""
+
+    request: int
+    pattern: str
+    #: Whether it was to be dropped, and not defined.
+    is_drop: bool
+    #: Why that is not granted; "" if it is.
+    reason: str = ""
+    #: As in the frame `Refused`.
+    code: Code = ""
+
+
 SessionEffects = list[SessionEffect]

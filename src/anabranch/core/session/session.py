@@ -9,8 +9,8 @@ A session is for one broker and for any number of connections to it, one after t
 calls of the application, frames of the broker and the passing of time, and returns effects
 (`effects`). Its parts are independent: `publishing` says how events are published exactly once,
 `subscribing` how matches are delivered exactly once, `staging` how batches are committed exactly
-once; their rules are the promises. Beside them, `fetching` reads the broker's log, and promises
-nothing that outlives a connection.
+once, `defining` how patterns begin; their rules are the promises. Beside them, `fetching` reads the
+broker's log, and promises nothing that outlives a connection.
 
 Moving to another broker: the subscriptions go at once,
 
@@ -28,6 +28,7 @@ protocol raises `RemoteError`; whoever drives the session then closes the connec
 from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.core.session.advertising import Advertising
+from anabranch.core.session.defining import Defining
 from anabranch.core.session.effects import (
     SendFrame,
     SessionEffects,
@@ -47,8 +48,10 @@ from anabranch.model.client_frames import (
     Confirmed,
     Connect,
     Cut,
+    Defined,
     Deliver,
     Described,
+    Dropped,
     Fetched,
     PublishRefused,
     Quality,
@@ -90,6 +93,8 @@ class Session:
         #: Chunks and commits; see there.
         self.staging = Staging(options, limits)
         self._fetching = Fetching()
+        #: Patterns; see there.
+        self.defining = Defining()
 
     # -- publishing -----------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class Session:
 
     def may_move_publisher(self) -> bool:
         """Whether the publisher may go on at another broker, with a new incarnation."""
-        return self._publishing.may_move() and self.staging.is_idle
+        return self._publishing.may_move() and self.staging.is_idle and self.defining.is_idle
 
     def open_incarnation(self, incarnation: int) -> None:
         """Publish with this incarnation from now on; it is higher than any used before."""
@@ -223,7 +228,7 @@ class Session:
         greeting = SendFrame(Connect(PROTOCOL_VERSION, self.client))
         again = [*self._subscribing.connected(), *self._advertising.connected()]
         again += self._publishing.connected(now)
-        return [greeting, *again, *self.staging.connected()]
+        return [greeting, *again, *self.staging.connected(), *self.defining.connected()]
 
     def disconnected(self, _now: float) -> SessionEffects:
         """The connection is gone, and whatever was on its way."""
@@ -234,6 +239,7 @@ class Session:
         self._advertising.disconnected()
         self.staging.disconnected()
         self._fetching.disconnected()
+        self.defining.disconnected()
         return self._subscribing.disconnected()
 
     def frame(self, now: float, frame: AnyClientFrame) -> SessionEffects:
@@ -260,6 +266,10 @@ class Session:
                 return self.staging.committed(now, frame)
             case Refused() if self.staging.is_own(frame.request):
                 return self.staging.refused(now, frame)
+            case Defined() | Dropped():
+                return self.defining.answered(frame)
+            case Refused() if self.defining.is_own(frame.request):
+                return self.defining.answered(frame)
             case Described() | Fetched():
                 return self._fetching.answered(frame)
             case Refused() if self._fetching.is_own(frame.request):

@@ -1,0 +1,105 @@
+"""Patterns in a history: what was reported against what should have been.
+
+A pattern counts, on every stream, from a tick and a time on. Over the events from there, the
+reference (`patterns`) says which matches there are; the logs say which were reported. The
+anomalies:
+
+- `missed-pattern`: a match that nobody reported.
+- `false-pattern`: a report of something that is no match.
+- `duplicate-pattern`: a match that was reported twice.
+
+Only events that must be kept count: transient ones, those with a limit of time or hops, and those
+addressed to somebody may be there for one reader and not for another.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from anabranch.check.checker import Anomaly
+from anabranch.check.patterns import reference_matches
+from anabranch.model.encoding import Envelope
+from anabranch.model.pattern.match import Match, PlacedEvent
+from anabranch.model.pattern.notification import (
+    CONTENT_TYPE,
+    PATTERN,
+    digest_of,
+    read_notification,
+)
+from anabranch.model.pattern.pattern import Pattern
+from anabranch.model.pattern.record import Start
+
+
+class LoggedEvent(msgspec.Struct, frozen=True):
+    """An event in a log."""
+
+    stream: str
+    tick: int
+    time_ns: int
+    envelope: Envelope
+
+
+class Detection(msgspec.Struct, frozen=True):
+    """A pattern that was detected, up to the end of all logs."""
+
+    pattern_id: str
+    text: str
+    starts: Mapping[str, Start]
+
+
+def check_detection(detection: Detection, logged: Sequence[LoggedEvent]) -> list[Anomaly]:
+    """Everything that is wrong with one pattern."""
+    wanted = {digest_of(match.identity): match for match in _expected(detection, logged)}
+    found: dict[str, LoggedEvent] = {}
+    anomalies = []
+    for event, match in _reports(detection.pattern_id, logged):
+        digest = digest_of(match.identity)
+        if digest in found:
+            first = found[digest]
+            text = f"{_named(match)} was reported at tick {first.tick} of {first.stream!r} too"
+            anomalies.append(_anomaly("duplicate-pattern", detection, event, text))
+        elif digest not in wanted:
+            anomalies.append(_anomaly("false-pattern", detection, event, f"{_named(match)}"))
+        found.setdefault(digest, event)
+    for digest, match in wanted.items():
+        if digest not in found:
+            last = match.last
+            text = f"{_named(match)} was not reported"
+            anomaly = Anomaly("missed-pattern", detection.pattern_id, last.stream, last.tick, text)
+            anomalies.append(anomaly)
+    return anomalies
+
+
+def _anomaly(name: str, detection: Detection, event: LoggedEvent, text: str) -> Anomaly:
+    return Anomaly(name, detection.pattern_id, event.stream, event.tick, text)
+
+
+def _expected(detection: Detection, logged: Iterable[LoggedEvent]) -> list[Match]:
+    history = [
+        PlacedEvent(each.stream, each.tick, each.time_ns, each.envelope.attributes())
+        for each in logged
+        if _counts(detection, each)
+    ]
+    return reference_matches(Pattern.parse(detection.text), history, detection.pattern_id)
+
+
+def _counts(detection: Detection, event: LoggedEvent) -> bool:
+    start = detection.starts.get(event.stream)
+    if start is None or event.tick < start.tick or event.time_ns <= start.since_ns:
+        return False
+    return event.envelope.control.is_kept and not _tells_of(event, detection.pattern_id)
+
+
+def _tells_of(event: LoggedEvent, pattern_id: str) -> bool:
+    return event.envelope.attributes().get(PATTERN) == pattern_id
+
+
+def _reports(pattern_id: str, logged: Iterable[LoggedEvent]) -> Iterable[tuple[LoggedEvent, Match]]:
+    for each in logged:
+        if each.envelope.header.content_type == CONTENT_TYPE and _tells_of(each, pattern_id):
+            yield each, read_notification(each.envelope.event()).match
+
+
+def _named(match: Match) -> str:
+    parts = [f"{c.part} = {c.event.stream}:{c.event.tick}" for c in match.contributions]
+    return f"the match {', '.join(parts)}"

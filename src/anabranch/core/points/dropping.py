@@ -1,0 +1,158 @@
+"""How patterns end: dropped by who wants them no more, or kept by nobody.
+
+1. Whoever has a join point puts down that it is over, says so, ends its subscription, and then
+   forgets it. One that is on its way to another broker is not dropped; who asked asks again.
+2. A client asks its own broker, and that all others, until each has answered. A pattern that nobody
+   had is told as unknown.
+3. One that is to last for a time only is dropped when nobody kept it for so long, in this life.
+
+State: who waits for an answer, and until when patterns last. Safe to lose.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from anabranch.core.asks import CarryTo
+from anabranch.core.contract import Note, SendClient
+from anabranch.core.points.state import PointState, Then
+from anabranch.model.carried import DropPoint, KeepPoints, PointDropped
+from anabranch.model.client_frames import UNKNOWN, Drop, Dropped, Keep, Refused
+from anabranch.model.pattern.record import PointRecord
+
+#: Requests of clients that wait at a time; others are refused.
+_WAITING_MAX = 1_024
+
+
+class _Waiting:
+    """A client waits until nobody has a pattern."""
+
+    __slots__ = ("again_at", "pattern", "request", "session", "unanswered", "was_there")
+
+    def __init__(self, session: int, frame: Drop, others: Iterable[str]) -> None:
+        self.session = session
+        self.request = frame.request
+        self.pattern = frame.pattern
+        #: Brokers that have not answered.
+        self.unanswered = set(others)
+        self.was_there = False
+        self.again_at = 0.0
+
+
+class Dropping:
+    """Ends patterns. See the rules at the top of this module."""
+
+    def __init__(self, state: PointState) -> None:
+        self._state = state
+        self._number = 0
+        self._waiting: dict[int, _Waiting] = {}
+        #: Id → when it is over if nobody keeps it.
+        self._lasts_until: dict[str, float] = {}
+
+    # -- clients ----------------------------------------------------------------------------------
+
+    def drop(self, now: float, session: int, frame: Drop) -> None:
+        """A client wants a pattern no more."""
+        state = self._state
+        if len(self._waiting) >= _WAITING_MAX:
+            reason = "too many wait for patterns to be dropped; ask again later"
+            state.out.append(SendClient(session, Refused(frame.request, reason)))
+            return
+        self._number += 1
+        others = [*state.others, state.outlook.name]
+        self._waiting[self._number] = _Waiting(session, frame, others)
+        self._ask(now, self._number)
+
+    def _ask(self, now: float, number: int) -> None:
+        state, waiting = self._state, self._waiting[number]
+        waiting.again_at = now + state.options.pattern_again_s
+        question = DropPoint(number, waiting.pattern)
+        state.out += [CarryTo(edge, question) for edge in sorted(waiting.unanswered)]
+
+    def dropped(self, source: str, content: PointDropped) -> None:
+        """A broker does not have it; perhaps it had."""
+        waiting = self._waiting.get(content.request)
+        if waiting is None or waiting.pattern != content.pattern:
+            return
+        waiting.unanswered.discard(source)
+        waiting.was_there |= content.was_there
+        if waiting.unanswered and not waiting.was_there:
+            return
+        del self._waiting[content.request]
+        answer: Dropped | Refused = Dropped(waiting.request)
+        if not waiting.was_there:
+            reason = f"no broker has a pattern {waiting.pattern!r}"
+            answer = Refused(waiting.request, reason[:1000], UNKNOWN)
+        self._state.out.append(SendClient(waiting.session, answer))
+
+    def client_left(self, session: int) -> None:
+        """Nobody waits there any more."""
+        self._waiting = {n: each for n, each in self._waiting.items() if each.session != session}
+
+    # -- join points ------------------------------------------------------------------------------
+
+    def asked(self, now: float, source: str, content: DropPoint) -> None:
+        """Somebody's client wants a pattern no more."""
+        state = self._state
+        record = state.record(content.pattern)
+        answer = PointDropped(content.request, content.pattern, record is not None)
+        if record is None:
+            state.out.append(CarryTo(source, answer))
+        elif not record.goes_to:
+            self._end(now, record, lambda _: state.out.append(CarryTo(source, answer)))
+
+    def _end(self, now: float, record: PointRecord, then: Then) -> None:
+        """It is over; `then` is done when that is on disk (rule 1)."""
+        state = self._state
+        self._lasts_until.pop(record.id, None)
+        is_new = not record.is_over
+        state.save(replace(record, is_over=True), then)
+        point = state.points.get(record.id)
+        if point is not None and is_new:
+            state.out += point.end(now)
+
+    # -- lasting ----------------------------------------------------------------------------------
+
+    def lasts_from(self, now: float, record: PointRecord) -> None:
+        """Somebody wants it now."""
+        if record.lasts_s and not record.is_over:
+            self._lasts_until[record.id] = now + record.lasts_s
+
+    def forgotten(self, pattern_id: str) -> None:
+        """It is not here any more."""
+        self._lasts_until.pop(pattern_id, None)
+
+    def keep(self, now: float, content: KeepPoints) -> None:
+        """Some are wanted still."""
+        for pattern_id in content.patterns:
+            record = self._state.record(pattern_id)
+            if record is not None and pattern_id in self._lasts_until:
+                self.lasts_from(now, record)
+
+    def keep_everywhere(self, now: float, frame: Keep) -> None:
+        """A client says so."""
+        state = self._state
+        keep = KeepPoints(frame.patterns)
+        self.keep(now, keep)
+        if any(state.record(each) is None for each in frame.patterns):
+            state.out += [CarryTo(edge, keep) for edge in state.others]
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def time_passed(self, now: float) -> None:
+        """Ask again; and end what nobody keeps."""
+        for number, waiting in list(self._waiting.items()):
+            if waiting.again_at <= now:
+                self._ask(now, number)
+        for pattern_id in [key for key, at in self._lasts_until.items() if at <= now]:
+            record = self._state.record(pattern_id)
+            del self._lasts_until[pattern_id]
+            if record is not None and not record.goes_to:
+                text = f"nobody keeps pattern {pattern_id!r}: it is dropped"
+                self._state.out.append(Note("info", text))
+                self._end(now, record, lambda _: None)
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        times = [each.again_at for each in self._waiting.values()]
+        return min([*times, *self._lasts_until.values()], default=None)

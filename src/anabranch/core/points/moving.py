@@ -1,0 +1,151 @@
+"""How a join point gets from one broker to another, and is never active at both.
+
+    giver                                   taker
+    stops, puts down where it goes
+    TakePoint ───────────────────────────►  puts it down, begins
+    forgets it   ◄─────────────────────────  PointTaken
+    PointSettled ────────────────────────►  may give it away in turn
+
+Each is said again until the next one comes. Rules:
+
+1. It is given away only when it is known where its subscription stands, and of all that it
+   published whether that is in the log, and when its own giver has forgotten it.
+2. Nothing but the record travels. The taker resumes the subscription where it stood, so that it is
+   given again what it needs, with the notifications that are in the giver's log.
+3. Who cannot take it says so, for this count of moves; the giver begins anew.
+4. What was given away, or refused, is remembered for a while: a message that comes late does not
+   make it a second time.
+"""
+
+from msgspec.structs import replace
+
+from anabranch.core.asks import CarryTo
+from anabranch.core.contract import Note
+from anabranch.core.points.state import PointState
+from anabranch.model.carried import PointSettled, PointTaken, TakePoint
+from anabranch.model.pattern.record import PointRecord
+
+
+class Moving:
+    """Gives join points away, and takes them. See the rules at the top of this module."""
+
+    def __init__(self, state: PointState) -> None:
+        self._state = state
+        #: Id → when its taker is asked again, or its giver is told again.
+        self._again_at: dict[str, float] = {}
+
+    def started(self, now: float, record: PointRecord) -> None:
+        """A record was found at the start."""
+        if record.goes_to or record.came_from:
+            self._again_at[record.id] = now
+
+    def forgotten(self, pattern_id: str) -> None:
+        """It is not here any more."""
+        self._again_at.pop(pattern_id, None)
+
+    # -- giving -----------------------------------------------------------------------------------
+
+    def may_give(self, pattern_id: str) -> bool:
+        """Whether a join point can be given away now (rule 1)."""
+        point = self._state.points.get(pattern_id)
+        if point is None or point.record.came_from or point.record.is_over:
+            return False
+        return point.may_go
+
+    def give(self, now: float, pattern_id: str, target: str) -> None:
+        """Give one away that may be given."""
+        state = self._state
+        point = state.points[pattern_id]
+        newest = point.newest()
+        state.stop(now, point)
+        record = replace(
+            newest,
+            ticks=dict(point.standing()),
+            reports={**newest.reports, state.outlook.name: state.outlook.head()},
+            goes_to=target,
+            moves=newest.moves + 1,
+        )
+        state.save(record, lambda at: self._ask(at, pattern_id))
+
+    def _ask(self, now: float, pattern_id: str) -> None:
+        state = self._state
+        record = state.record(pattern_id)
+        if record is not None and record.goes_to:
+            moved = replace(record, goes_to="", came_from=state.outlook.name)
+            state.out.append(CarryTo(record.goes_to, TakePoint(moved)))
+            self._again_at[pattern_id] = now + state.options.pattern_again_s
+
+    def taken(self, now: float, source: str, content: PointTaken) -> None:
+        """Another broker has it, or will not have it."""
+        state = self._state
+        record = state.record(content.pattern)
+        if record is None:
+            if not content.is_refused:
+                self._settle(source, content)
+            return
+        if record.moves != content.moves or record.goes_to != source:
+            return
+        del self._again_at[record.id]
+        if content.is_refused:
+            state.out.append(Note("info", f"{source!r} does not take pattern {record.id!r}"))
+            state.activate(replace(record, goes_to=""))
+        else:
+            state.forget(now, record.id)
+            state.sync(lambda _: self._settle(source, content))
+
+    def _settle(self, source: str, content: PointTaken) -> None:
+        settled = PointSettled(content.pattern, content.moves)
+        self._state.out.append(CarryTo(source, settled))
+
+    # -- taking -----------------------------------------------------------------------------------
+
+    def take(self, now: float, source: str, record: PointRecord) -> bool:
+        """Another broker gives one away; returns whether it begins here."""
+        state = self._state
+        known, gone = state.record(record.id), state.gone.get(record.id)
+        taken = PointTaken(record.id, record.moves)
+        if known is not None and known.moves >= record.moves:
+            # What came first is on disk when this sync is done.
+            state.sync(lambda _: self._tell(source, taken))
+            return False
+        is_stale = gone is not None and gone.moves >= record.moves
+        if is_stale or record.came_from != source or state.refusal(record):
+            if not is_stale:
+                state.remember_gone(now, record.id, record.moves)
+            refused = replace(taken, is_refused=True)
+            state.sync(lambda _: self._tell(source, refused))
+            return False
+        state.activate(record)
+        self._again_at[record.id] = now + state.options.pattern_again_s
+        state.sync(lambda _: self._tell(source, taken))
+        return True
+
+    def _tell(self, source: str, taken: PointTaken) -> None:
+        self._state.out.append(CarryTo(source, taken))
+
+    def settled(self, content: PointSettled) -> None:
+        """Its giver has forgotten it."""
+        record = self._state.record(content.pattern)
+        if record is None or record.moves != content.moves or not record.came_from:
+            return
+        self._again_at.pop(record.id, None)
+        self._state.save(replace(record, came_from=""), lambda _: None)
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def time_passed(self, now: float) -> None:
+        """Say again what was not answered."""
+        state = self._state
+        for pattern_id in [key for key, at in self._again_at.items() if at <= now]:
+            record = state.record(pattern_id)
+            if record is not None and record.goes_to:
+                self._ask(now, pattern_id)
+            elif record is not None and record.came_from:
+                self._tell(record.came_from, PointTaken(record.id, record.moves))
+                self._again_at[pattern_id] = now + state.options.pattern_again_s
+            else:
+                del self._again_at[pattern_id]
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        return min(self._again_at.values(), default=None)

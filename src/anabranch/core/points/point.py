@@ -1,0 +1,365 @@
+"""A join point: where a pattern is detected.
+
+It is a client inside a broker: a durable subscription to everything that its parts match, a
+detector, and a publisher of notifications. What it knows is in the logs of the network, and it
+keeps almost nothing itself. Rules:
+
+1. *Time* is that of origins. A stream is known up to when its origin said that nothing earlier will
+   come; the watermark is the least of all streams, and there is none before all have started.
+2. *Reported* is a time R: all matches that were final before R are in the log as notifications. It
+   is put on disk when that is so, and an event is acknowledged only when no match that is final
+   from R on can need it. So one that starts anew, here or elsewhere, is given all it needs.
+3. One that starts anew drops what is final before R. For the rest it knows by its own notifications
+   which matches are reported: they match its subscription too, are needed like events, and nothing
+   is published before all of them up to the start have come.
+4. Nothing is published before the own origin knows the interest of the edge where the pattern was
+   defined, as it was then: whoever had subscribed there gets everything.
+5. While it cannot publish it takes no more, once `HELD_MAX` matches wait.
+6. Ticks that are withheld are counted and noted. They do not stop it.
+
+State: the record (`record`); everything else is rebuilt (`watch`).
+
+Prior art: join points and their movement in PADRES (spec PADRES section 4), where the protocol is
+left open; reading a log again in place of handing over state, as in stream processors.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from anabranch.core.asks import Ask, FromPoint, PointCame, PointFull, PointLeft
+from anabranch.core.contract import Note
+from anabranch.core.options import Options
+from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.points.names import name_of
+from anabranch.core.points.watch import Watch, WatchCounters
+from anabranch.core.session.effects import (
+    Confirm,
+    DeliverToApplication,
+    SendFrame,
+    SessionEffects,
+    SessionOptions,
+    Standing,
+    TellCut,
+    TellPublishRefused,
+    TellRefused,
+    TellStands,
+    TellStart,
+    TellWithheld,
+)
+from anabranch.core.session.session import Session
+from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.errors import RemoteError
+from anabranch.model.limits import Limits
+from anabranch.model.pattern.match import Match
+from anabranch.model.pattern.notification import digest_of, notification_of, subscription_to
+from anabranch.model.pattern.record import PointRecord
+from anabranch.model.values import INT_MIN
+from anabranch.model.version import NOTHING, Version
+
+#: Matches that may wait to be published before no more events are taken.
+HELD_MAX = 4_096
+#: An activation attaches its subscription with numbers of its own.
+_NUMBERS = 1 << 20
+#: The detector bounds what is kept, not the window: what it has no room for it says.
+_WINDOW = 1 << 40
+
+#: Stream → the tick up to which nothing is missing, and the time up to which nothing will come.
+Reach = Mapping[str, tuple[int, int]]
+
+
+class Outlook(NamedTuple):
+    """What a join point may ask of its broker."""
+
+    name: str
+    #: The streams of the network.
+    streams: tuple[str, ...]
+    #: Of a subscription.
+    reach: Callable[[str], Reach]
+    #: The versions of interest that the own origin's newest tick has.
+    vector: Callable[[], Mapping[str, Version]]
+    #: The newest tick of the own stream.
+    head: Callable[[], int]
+
+
+def wanted_filter(scheme: Scheme) -> str:
+    """What a join point subscribes to: all that its parts match, and its own notifications."""
+    parts = [f"({part.filter})" for part in scheme.pattern.parts]
+    return " OR ".join([*dict.fromkeys(parts), subscription_to(scheme.pattern_id)])
+
+
+class JoinPoint:
+    """One activation of a join point. See the rules at the top of this module."""
+
+    def __init__(  # noqa: PLR0917 - made in one place
+        self,
+        record: PointRecord,
+        scheme: Scheme,
+        session: int,
+        outlook: Outlook,
+        options: Options,
+        limits: Limits,
+    ) -> None:
+        self.record = record
+        self.session = session
+        #: Why it cannot go on; it is to be started anew.
+        self.failure = ""
+        self._name = name_of(record.id)
+        self._filter = wanted_filter(scheme)
+        self._outlook = outlook
+        self._options = options
+        self._limits = limits
+        self._client = Session(
+            self._name,
+            incarnation=record.incarnation,
+            options=SessionOptions(plants=options.plants),
+            limits=limits,
+        )
+        self._watch = Watch(record, scheme, limits)
+        #: Matches to be published, and those that are not confirmed, with their sequences.
+        self._held: deque[Match] = deque()
+        self._sent: deque[tuple[int, Match]] = deque()
+        #: Stream → notifications may be up to here; empty once they have come.
+        self._missing: dict[str, int] = {}
+        self._stands = False
+        self._is_ready = False
+        self._is_full = False
+        self._is_changed = False
+        self._look_at = 0.0
+        self._save_at = 0.0
+        self._out: list[Ask] = []
+
+    # -- questions --------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> WatchCounters:
+        """What happened here, in this life."""
+        return self._watch.counters
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that there is to report is in the log."""
+        is_told = self._is_ready and not self._held and not self._sent
+        return is_told and not self._watch.is_waiting
+
+    @property
+    def may_go(self) -> bool:
+        """Whether all is known that another broker needs for going on: where the subscription
+        stands, and of all that was published whether it is in the log."""
+        standing, streams = self.standing(), self._outlook.streams
+        is_known = all(each in standing for each in self._watch.starts if each in streams)
+        return self._stands and is_known and not self._sent
+
+    @property
+    def watermark_ns(self) -> int:
+        """Up to when everything is known; `INT_MIN` if that is not known of all streams."""
+        reach, starts = self._outlook.reach(self._name), self._watch.starts
+        streams = self._outlook.streams
+        if any(stream not in starts or stream not in reach for stream in streams):
+            return INT_MIN
+        times = [reach[stream][1] for stream in streams]
+        if "watermark-greatest" in self._options.plants:
+            return max(times)
+        return min(times) or INT_MIN
+
+    @property
+    def kept(self) -> int:
+        """Ticks that it needs to be given again, should it start anew."""
+        return len(self._watch.unacked)
+
+    def standing(self) -> Mapping[str, int]:
+        """Stream → the tick after which another activation has to go on."""
+        standings = self._client.standings()
+        return next((each.acked for each in standings if each.name == self._name), {})
+
+    # -- activation -------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Ask]:
+        """Its record is on disk: subscribe."""
+        record, outlook = self.record, self._outlook
+        reports = record.reports.items()
+        self._missing = {stream: tick for stream, tick in reports if stream in outlook.streams}
+        self._missing[outlook.name] = outlook.head()
+        # Where the subscription is here, it stands farther than when it came.
+        comes = bool(record.ticks) and not outlook.reach(self._name)
+        standing = Standing(
+            name=self._name,
+            filter=self._filter,
+            number=record.incarnation * _NUMBERS,
+            acked=record.ticks if comes else {},
+            start="resume" if comes else "now",
+            window=_WINDOW,
+            manual_ack=True,
+        )
+        self._look_at = now
+        self._save_at = now + self._options.pattern_save_s
+        self._out.append(PointCame(self.session))
+        self._perform(self._client.take_over(now, standing))
+        self._perform(self._client.advertise([subscription_to(record.id)]))
+        self._perform(self._client.connected(now))
+        return self.take_out()
+
+    def stop(self, now: float) -> list[Ask]:
+        """Be active no more; its subscription stays, without a client."""
+        self._perform(self._client.disconnected(now))
+        self._out.append(PointLeft(self.session))
+        return self.take_out()
+
+    def end(self, now: float) -> list[Ask]:
+        """Give up the subscription; `has_ended` tells when that is done."""
+        self._perform(self._client.unsubscribe(now, self._name))
+        return self.take_out()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no subscription any more."""
+        return not self._client.knows(self._name)
+
+    # -- stimuli ----------------------------------------------------------------------------------
+
+    def frame(self, now: float, frame: AnyClientFrame) -> list[Ask]:
+        """The broker says something to its client."""
+        try:
+            self._perform(self._client.frame(now, frame))
+        except RemoteError as error:
+            self.failure = str(error)
+        self._publish(now)
+        return self.take_out()
+
+    def time_passed(self, now: float) -> list[Ask]:
+        """A deadline has come."""
+        self._perform(self._client.time_passed(now))
+        if self._look_at <= now:
+            watermark_ns = self.watermark_ns
+            if watermark_ns != INT_MIN:
+                self._hold(self._watch.advance(watermark_ns))
+            self._publish(now)
+            options = self._options
+            is_waiting = self._watch.is_waiting
+            self._look_at = now + (options.pattern_look_s if is_waiting else options.pattern_save_s)
+        return self.take_out()
+
+    def next_deadline(self) -> float:
+        """When `time_passed` is wanted."""
+        deadline = self._client.next_deadline()
+        return self._look_at if deadline is None else min(deadline, self._look_at)
+
+    def take_out(self) -> list[Ask]:
+        """What is to be done; nothing is left."""
+        for text in self._watch.notes:
+            self._out.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
+        self._watch.notes.clear()
+        out, self._out = self._out, []
+        return out
+
+    def _perform(self, effects: SessionEffects) -> None:
+        """What the session says."""
+        for effect in effects:
+            match effect:
+                case SendFrame():
+                    self._out.append(FromPoint(self.session, effect.frame))
+                case DeliverToApplication():
+                    self._hold(self._watch.take(effect))
+                case Confirm():
+                    while self._sent and self._sent[0][0] <= effect.sequence:
+                        self._sent.popleft()
+                case TellStands():
+                    self._stands = True
+                case TellStart():
+                    self._is_changed |= self._watch.start(effect.stream, effect.tick)
+                case TellWithheld():
+                    self._withheld(effect)
+                case TellCut() | TellRefused():
+                    self.failure = effect.reason or "it was cut"
+                case TellPublishRefused(final=True):
+                    self._sent = deque(each for each in self._sent if each[0] < effect.sequence)
+                    self.failure = effect.reason
+
+    def _withheld(self, told: TellWithheld) -> None:
+        if told.reason != "transient":
+            self.counters.withheld += 1
+            ticks = f"ticks {told.first} to {told.last} of {told.stream!r}"
+            self._watch.notes.append(f"{ticks} are withheld ({told.reason}): it may miss matches")
+
+    # -- reporting --------------------------------------------------------------------------------
+
+    def _hold(self, matches: Sequence[Match]) -> None:
+        self._held += matches
+        if len(self._held) > HELD_MAX and not self._is_full:
+            self._is_full = True
+            self._out.append(PointFull(self.session, full=True))
+
+    def _publish(self, now: float) -> None:
+        """Publish what was found, as soon as that is allowed (rules 3 and 4)."""
+        if not self._is_ready and not self._becomes_ready():
+            return
+        while self._held and self._client.has_room():
+            match = self._held.popleft()
+            is_reported = digest_of(match.identity) in self._watch.reports
+            if is_reported and "reports-again" not in self._options.plants:
+                continue
+            event = notification_of(match, self._watch.final_ns(match), self._limits)
+            ids, effects = self._client.publish(now, event, time_ns=int(now * 1e9))
+            self._sent.append((ids[0].sequence, match))
+            self.counters.reported += 1
+            self._perform(effects)
+        if self._is_full and len(self._held) < HELD_MAX // 2:
+            self._is_full = False
+            self._out.append(PointFull(self.session, full=False))
+
+    def _becomes_ready(self) -> bool:
+        received = self._client.received(self._name, self._missing) or {}
+        is_missing = any(received.get(each, 0) < tick for each, tick in self._missing.items())
+        if is_missing and "ready-at-once" not in self._options.plants:
+            return False
+        edge, version = self.record.edge, self.record.version
+        if edge in self._outlook.streams and self._outlook.vector().get(edge, NOTHING) < version:
+            return False
+        self._missing = {}
+        self._is_ready = True
+        return True
+
+    # -- remembering ------------------------------------------------------------------------------
+
+    def to_save(self, now: float) -> PointRecord | None:
+        """The record to be put on disk, if it is time for that and anything has changed."""
+        if now < self._save_at or not self._is_ready:
+            return None
+        self._save_at = now + self._options.pattern_save_s
+        is_late = self.kept > 0 and self._reported_ns() > self.record.reported_ns
+        if not is_late and not self._is_changed:
+            # Where there is nothing to be let go of, the disk need not hear how time passes.
+            self._acknowledge(now)
+            return None
+        return self.newest()
+
+    def newest(self) -> PointRecord:
+        """The record as it is now."""
+        self._is_changed = False
+        reported_ns = max(self._reported_ns(), self.record.reported_ns)
+        starts = dict(self._watch.starts)
+        self.record = replace(self.record, reported_ns=reported_ns, starts=starts)
+        return self.record
+
+    def _reported_ns(self) -> int:
+        """The time before which all matches are reported for good (rule 2)."""
+        if "reported-early" in self._options.plants:
+            return self._watch.horizon_ns
+        unsure = [match.last.time_ns for _, match in self._sent]
+        unsure += [match.last.time_ns for match in self._held]
+        return min([self._watch.horizon_ns, *unsure])
+
+    def saved(self, now: float, record: PointRecord) -> list[Ask]:
+        """A record is on disk: let go of what is needed no more."""
+        self._watch.let_go(record.reported_ns)
+        self._acknowledge(now)
+        return self.take_out()
+
+    def _acknowledge(self, now: float) -> None:
+        if self._client.knows(self._name):
+            ticks = self._watch.unacked.ticks(self._client.progress(self._name))
+            if "acks-all" in self._options.plants:
+                ticks = dict(self._client.progress(self._name))
+            self._perform(self._client.ack(now, {self._name: ticks}))

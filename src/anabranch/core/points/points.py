@@ -1,0 +1,261 @@
+"""The join points of one broker: the door to where patterns are defined, detected and dropped.
+
+A pattern is defined at the broker that its client is connected to, and detected there or, later, at
+another one. Its id is chosen by who defines it, and never used again. The parts: `point` detects,
+`moving` gives away and takes, `dropping` ends, `state` is what they share. Rules:
+
+1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
+   defined it is told then.
+2. One that fails (its subscription was cut) is started anew after a pause.
+3. A broker that departs gives all of its join points away.
+
+State: see the parts.
+"""
+
+from anabranch.core.asks import Ask
+from anabranch.core.contract import Note, Recovered, SendClient
+from anabranch.core.options import Options
+from anabranch.core.points.dropping import Dropping
+from anabranch.core.points.moving import Moving
+from anabranch.core.points.names import name_of
+from anabranch.core.points.point import JoinPoint, Outlook
+from anabranch.core.points.state import PointState
+from anabranch.model.carried import (
+    DropPoint,
+    ForPoints,
+    PointDropped,
+    PointSettled,
+    PointTaken,
+    TakePoint,
+)
+from anabranch.model.client_frames import (
+    AnyClientFrame,
+    Define,
+    Defined,
+    Drop,
+    Keep,
+    Refused,
+)
+from anabranch.model.errors import EventError, RemoteError
+from anabranch.model.limits import Limits
+from anabranch.model.names import check_name
+from anabranch.model.pattern.record import PointRecord
+from anabranch.model.version import Version
+
+
+class JoinPoints:
+    """All join points of a broker. See the rules at the top of this module."""
+
+    def __init__(
+        self, outlook: Outlook, options: Options, limits: Limits, recovered: Recovered
+    ) -> None:
+        self._state = PointState(outlook, options, limits, recovered)
+        self._moving = Moving(self._state)
+        self._dropping = Dropping(self._state)
+        self._is_departing = False
+
+    # -- questions --------------------------------------------------------------------------------
+
+    @property
+    def records(self) -> dict[str, PointRecord]:
+        """Id → all that are here, or on their way from here."""
+        return self._state.records()
+
+    @property
+    def active(self) -> dict[str, JoinPoint]:
+        """Those that detect."""
+        return self._state.points
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def started(self, now: float) -> list[Ask]:
+        """The broker has begun its life."""
+        for record in self._state.records().values():
+            self._dropping.lasts_from(now, record)
+            self._moving.started(now, record)
+            if not record.goes_to:
+                self._state.activate(record)
+        return self._state.take_out()
+
+    def depart(self, now: float) -> list[Ask]:
+        """Give all away (rule 3), each when it may be."""
+        self._is_departing = True
+        self._give_all(now)
+        return self._state.take_out()
+
+    def _give_all(self, now: float) -> None:
+        for pattern_id in [*self._state.points]:
+            self._give(now, pattern_id)
+
+    def _give(self, now: float, pattern_id: str) -> None:
+        if self._state.others and self._moving.may_give(pattern_id):
+            self._moving.give(now, pattern_id, self._state.others[0])
+
+    def synced(self, now: float, ticket: int) -> list[Ask]:
+        """What was put before this ticket is on disk."""
+        self._state.synced(now, ticket)
+        return self._state.take_out()
+
+    # -- clients ----------------------------------------------------------------------------------
+
+    def client_frame(
+        self, now: float, session: int, frame: Define | Drop | Keep, version: Version
+    ) -> list[Ask]:
+        """A client defines a pattern, or drops or keeps some. `version` is one of the edge's
+        interest that has all that is subscribed so far."""
+        if isinstance(frame, Define):
+            self._define(now, session, frame, version)
+        elif isinstance(frame, Drop):
+            self._dropping.drop(now, session, frame)
+        else:
+            self._dropping.keep_everywhere(now, frame)
+        return self._state.take_out()
+
+    def client_left(self, session: int) -> None:
+        """A session is over."""
+        self._dropping.client_left(session)
+
+    def _define(self, now: float, session: int, frame: Define, version: Version) -> None:
+        state = self._state
+        record = PointRecord(
+            frame.pattern,
+            frame.text,
+            frame.placement,
+            frame.lasts_s,
+            state.outlook.name,
+            version,
+        )
+        objection = self._objection(record)
+        if objection:
+            refused = Refused(frame.request, objection[:1000])
+            state.out.append(SendClient(session, refused))
+            return
+        if state.record(record.id) is None:
+            self._dropping.lasts_from(now, record)
+            state.activate(record)
+        answer = SendClient(session, Defined(frame.request))
+        state.sync(lambda _: state.out.append(answer))
+
+    def _objection(self, record: PointRecord) -> str:
+        """Why a pattern cannot be defined; "" if it can."""
+        known = self._state.record(record.id)
+        if known is not None:
+            is_same = known.text == record.text and not known.is_over
+            return "" if is_same else f"there is another pattern {record.id!r}, or was"
+        if record.id in self._state.gone:
+            return f"there was a pattern {record.id!r}; take another id"
+        if self._is_departing:
+            return "the broker leaves the network; define the pattern at another one"
+        try:
+            check_name(name_of(record.id), "pattern", self._state.limits.name_bytes_max)
+        except EventError as error:
+            return str(error)
+        return self._state.refusal(record)
+
+    # -- other brokers ----------------------------------------------------------------------------
+
+    def carried(self, now: float, source: str, content: ForPoints) -> list[Ask]:
+        """Another broker has said something; or this one, to itself."""
+        if source not in self._state.outlook.streams:
+            raise RemoteError(f"{source!r} is no edge of this network")
+        match content:
+            case TakePoint():
+                if self._moving.take(now, source, content.record):
+                    self._dropping.lasts_from(now, content.record)
+            case PointTaken():
+                self._moving.taken(now, source, content)
+            case PointSettled():
+                self._moving.settled(content)
+            case DropPoint():
+                self._dropping.asked(now, source, content)
+            case PointDropped():
+                self._dropping.dropped(source, content)
+            case _:
+                self._dropping.keep(now, content)
+        return self._state.take_out()
+
+    def move(self, now: float, pattern_id: str, target: str) -> list[Ask]:
+        """Give a join point to another broker, if that is possible now."""
+        if target in self._state.others and self._moving.may_give(pattern_id):
+            self._moving.give(now, pattern_id, target)
+        return self._state.take_out()
+
+    # -- active ones ------------------------------------------------------------------------------
+
+    def frame(self, now: float, session: int, frame: AnyClientFrame) -> list[Ask]:
+        """The broker says something to a join point."""
+        point = self._state.sessions.get(session)
+        if point is not None:
+            self._state.out += point.frame(now, frame)
+            self._look_after(now, point)
+        return self._state.take_out()
+
+    def cut(self, now: float, session: int, reason: str) -> list[Ask]:
+        """The broker has ended the session of a join point."""
+        point = self._state.sessions.get(session)
+        if point is not None:
+            point.failure = reason or "it was cut"
+            self._look_after(now, point)
+        return self._state.take_out()
+
+    def _look_after(self, now: float, point: JoinPoint) -> None:
+        """One did something; it may be at its end, or have failed (rule 2)."""
+        state, pattern_id = self._state, point.record.id
+        if point.record.is_over and point.has_ended:
+            state.stop(now, point)
+            state.forget(now, pattern_id)
+            self._moving.forgotten(pattern_id)
+            self._dropping.forgotten(pattern_id)
+        elif point.failure and self._is_departing:
+            self._give(now, pattern_id)
+        elif point.failure:
+            text = f"pattern {pattern_id!r} is started anew: {point.failure}"
+            state.out.append(Note("warning", text))
+            state.stop(now, point)
+            state.start_at[pattern_id] = now + state.options.pattern_again_s
+        else:
+            state.agenda.add(pattern_id, point.next_deadline())
+
+    def _save(self, now: float, point: JoinPoint) -> None:
+        """Write down how far it has reported, if it is time for that."""
+        state = self._state
+        if state.points.get(point.record.id) is not point:
+            return
+        record = point.to_save(now)
+        state.out += point.take_out()
+        if record is not None:
+            state.save(record, lambda at: self._saved(at, point, record))
+
+    def _saved(self, now: float, point: JoinPoint, record: PointRecord) -> None:
+        if self._state.points.get(record.id) is point:
+            self._state.out += point.saved(now, record)
+
+    def time_passed(self, now: float) -> list[Ask]:
+        """A deadline has come."""
+        state = self._state
+        for pattern_id in state.agenda.due(now):
+            point = state.points.get(pattern_id)
+            if point is not None:
+                state.out += point.time_passed(now)
+                self._save(now, point)
+                self._look_after(now, point)
+        for pattern_id in [key for key, at in state.start_at.items() if at <= now]:
+            del state.start_at[pattern_id]
+            record = state.record(pattern_id)
+            if record is not None and not record.goes_to:
+                state.activate(record)
+        self._moving.time_passed(now)
+        self._dropping.time_passed(now)
+        state.forget_gone(now)
+        if self._is_departing:
+            self._give_all(now)
+        return state.take_out()
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        state = self._state
+        times = [self._moving.next_deadline(), self._dropping.next_deadline()]
+        times += [state.agenda.next_at(), min(state.start_at.values(), default=None)]
+        if state.gone:
+            times.append(next(iter(state.gone.values())).until)
+        return min((each for each in times if each is not None), default=None)

@@ -1,0 +1,133 @@
+"""The watching half of a join point: from events that come again to matches that are new.
+
+The detector is the same everywhere (`core.patterns`). Around it is what makes it start anew without
+losing a match or finding one twice: what ends before the time R, up to which everything is
+reported, is dropped, and what is needed for the rest is not let go of. Rules:
+
+1. A stream that starts later than others counts from R on only: what ended before is reported.
+2. Events that are transient, limited in time or reach, or addressed to somebody do not count: they
+   may not be there when they are asked for again.
+3. An event is needed until R has passed it by the scheme's retention; a notification of the own
+   pattern, which is no event to it, until R has passed what it tells of.
+4. What the detector could not do (`Overflow`), and events that are late because a clock was set
+   back between two lives, are counted and noted. They do not stop it.
+
+State: volatile; rebuilt from what is delivered again.
+"""
+
+from collections.abc import Mapping
+
+from anabranch.core.patterns.detector import Detector, Findings
+from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.points.unacked import Unacked
+from anabranch.core.session.effects import DeliverToApplication
+from anabranch.model.encoding import decode_envelope
+from anabranch.model.limits import Limits
+from anabranch.model.pattern.match import Match, PlacedEvent
+from anabranch.model.pattern.notification import FINAL, MATCH, PATTERN
+from anabranch.model.pattern.record import PointRecord, Start
+
+
+class WatchCounters:
+    """What happened at one join point, in this life."""
+
+    __slots__ = ("events", "late", "overflows", "reported", "withheld")
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.reported = 0
+        self.late = 0
+        self.overflows = 0
+        self.withheld = 0
+
+
+class Watch:
+    """What one join point sees. See the rules at the top of this module."""
+
+    def __init__(self, record: PointRecord, scheme: Scheme, limits: Limits) -> None:
+        self.counters = WatchCounters()
+        self.starts: dict[str, Start] = dict(record.starts)
+        self.unacked = Unacked()
+        #: Digests of matches that are in a log, and when they were final.
+        self.reports: dict[str, int] = {}
+        #: Things worth a line in the log.
+        self.notes: list[str] = []
+        self._id = record.id
+        self._scheme = scheme
+        self._limits = limits
+        self._detector = Detector(scheme)
+        #: What ends before this was reported by an earlier activation.
+        self._since_ns = record.reported_ns
+
+    @property
+    def horizon_ns(self) -> int:
+        """Everything that is final before it was found."""
+        return self._detector.horizon_ns
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is anything that only the passing of time decides."""
+        return self._detector.is_waiting
+
+    def start(self, stream: str, tick: int) -> bool:
+        """A stream is there from this tick on; whether that is new (rule 1)."""
+        if stream in self.starts:
+            return False
+        self.starts[stream] = Start(tick, max(self._detector.horizon_ns, self._since_ns))
+        return True
+
+    def take(self, told: DeliverToApplication) -> list[Match]:
+        """An event comes, perhaps again; what it completes that is not reported."""
+        envelope = decode_envelope(told.body, self._limits)
+        attributes = envelope.attributes()
+        if attributes.get(PATTERN) == self._id:
+            self._report_came(told, attributes)
+            return []
+        start = self.starts.get(told.stream)
+        is_old = start is not None and told.time_ns <= start.since_ns
+        if is_old or not envelope.control.is_kept:
+            return []
+        self.counters.events += 1
+        event = PlacedEvent(told.stream, told.tick, told.time_ns, attributes, told.body)
+        findings = self._detector.take(event)
+        if not any(each.reason == "no-room" for each in findings.overflows):
+            needed_ns = told.time_ns + self._scheme.retention_ns
+            self.unacked.add(told.stream, told.tick, needed_ns)
+        self._account(findings)
+        return [match for match in findings.matches if match.last.time_ns >= self._since_ns]
+
+    def _report_came(self, told: DeliverToApplication, attributes: Mapping[str, object]) -> None:
+        digest, final_ns = attributes.get(MATCH), attributes.get(FINAL)
+        if isinstance(digest, str) and isinstance(final_ns, int):
+            self.reports[digest] = final_ns
+            self.unacked.add(told.stream, told.tick, final_ns)
+
+    def advance(self, watermark_ns: int) -> list[Match]:
+        """Everything before this time is known; what is final now and not reported."""
+        detector, lateness_ns = self._detector, self._scheme.pattern.lateness_ns
+        if detector.horizon_ns < self._since_ns:
+            # What is final before that was reported by an earlier activation.
+            self._account(detector.advance(min(watermark_ns, self._since_ns + lateness_ns)))
+        if watermark_ns - lateness_ns <= self._since_ns:
+            return []
+        findings = detector.advance(watermark_ns)
+        self._account(findings)
+        return list(findings.matches)
+
+    def final_ns(self, match: Match) -> int:
+        """When a match is final at the latest."""
+        return match.last.time_ns + self._scheme.final_ns
+
+    def let_go(self, reported_ns: int) -> None:
+        """Everything before this time is reported for good (rule 3)."""
+        self.reports = {each: at for each, at in self.reports.items() if at >= reported_ns}
+        self.unacked.forget(reported_ns)
+
+    def _account(self, findings: Findings) -> None:
+        for event in findings.late:
+            self.counters.late += 1
+            self.notes.append(f"tick {event.tick} of {event.stream!r} is late, and left out")
+        for overflow in findings.overflows:
+            self.counters.overflows += 1
+            place = f"tick {overflow.tick} of {overflow.stream!r}"
+            self.notes.append(f"at {place}: {overflow.reason}; it may miss matches")

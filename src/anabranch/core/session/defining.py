@@ -1,0 +1,80 @@
+"""Patterns, as a client's session sees them: what is to be detected, and what no more.
+
+    number, effects = session.defining.define("low-then-high", text)
+
+Rules:
+
+1. A request is repeated on every new connection to the same broker until it is answered. It is not
+   made at another one: only the broker that was asked knows whether it has begun.
+2. Answers are told by number, which the other parts of a session do not use.
+3. What lasts for a time only has to be kept: `keep`, often enough.
+
+State: the requests that are open. Lost with the process; a pattern that was defined stays.
+"""
+
+from collections.abc import Sequence
+
+from anabranch.core.session.effects import SendFrame, SessionEffects, TellDefined
+from anabranch.model.client_frames import Define, Defined, Drop, Dropped, Keep, Refused
+from anabranch.model.errors import RemoteError
+from anabranch.model.pattern.record import Placement
+
+FIRST = 1 << 50
+
+
+class Defining:
+    """The patterns of one session. See the rules at the top of this module."""
+
+    def __init__(self) -> None:
+        self._is_connected = False
+        self._request = FIRST - 1
+        self._open: dict[int, Define | Drop] = {}
+
+    def define(
+        self, pattern_id: str, text: str, placement: Placement = "simple", lasts_s: int = 0
+    ) -> tuple[int, SessionEffects]:
+        """Detect a pattern from now on. `TellDefined` follows."""
+        return self._ask(Define(self._request + 1, pattern_id, text, placement, lasts_s))
+
+    def drop(self, pattern_id: str) -> tuple[int, SessionEffects]:
+        """Detect it no more; likewise."""
+        return self._ask(Drop(self._request + 1, pattern_id))
+
+    def keep(self, patterns: Sequence[str]) -> SessionEffects:
+        """These are wanted still."""
+        return [SendFrame(Keep(list(patterns)))] if self._is_connected else []
+
+    def _ask(self, question: Define | Drop) -> tuple[int, SessionEffects]:
+        self._request = question.request
+        self._open[question.request] = question
+        return question.request, [SendFrame(question)] if self._is_connected else []
+
+    def is_own(self, request: int) -> bool:
+        """Whether this number is that of a request about patterns."""
+        return request >= FIRST
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is answered."""
+        return not self._open
+
+    def answered(self, answer: Defined | Dropped | Refused) -> SessionEffects:
+        """The broker answers; again perhaps, to what was asked twice."""
+        if answer.request > self._request:
+            raise RemoteError(f"request {answer.request} was answered, but never made")
+        question = self._open.pop(answer.request, None)
+        if question is None:
+            return []
+        refusal = answer if isinstance(answer, Refused) else None
+        is_drop = isinstance(question, Drop)
+        reason, code = ("", "") if refusal is None else (refusal.reason, refusal.code)
+        return [TellDefined(answer.request, question.pattern, is_drop, reason, code)]
+
+    def connected(self) -> SessionEffects:
+        """There is a connection; what is unanswered goes out on it."""
+        self._is_connected = True
+        return [SendFrame(each) for each in self._open.values()]
+
+    def disconnected(self) -> None:
+        """There is none any more."""
+        self._is_connected = False

@@ -1,0 +1,145 @@
+"""Simulated users of patterns: they subscribe to the matches of a pattern, and then define it.
+
+The patterns are over the small world of `workload`, with windows of a second or two, so that a
+history has some matches and the reference is quick. A user stays with its broker until the pattern
+is defined; its subscription is durable, and it is a subscriber as any other after that.
+
+Whether everything was reported is read from the logs, when the world has settled.
+"""
+
+from random import Random
+
+from anabranch.check import history as told
+from anabranch.check.checker import Anomaly
+from anabranch.check.detections import Detection, LoggedEvent, check_detection
+from anabranch.core import contract as say
+from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.session.effects import TellDefined
+from anabranch.model.encoding import decode_envelope
+from anabranch.model.pattern.record import PointRecord
+from anabranch.sim.applications import Application
+from anabranch.sim.world import World
+
+#: The chance that one of a broker's join points is moved, when somebody looks.
+_MOVED = 0.5
+#: A part, as the world of `workload` can satisfy it now and then.
+_PARTS = (
+    "a = 0 AND b = 'x'",
+    "a = 1 AND c = TRUE",
+    "a = 2 AND b = 'y'",
+    "a > 3 AND c = TRUE AND b = 'z'",
+    "a = 5 AND b = 'x'",
+)
+_SHAPES = (
+    "p:{{{0}}} AND q:{{{1}}}",
+    "p:{{{0}}} OR q:{{{1}}}",
+    "p:{{{0}}} THEN q:{{{1}}}",
+    "2 TIMES p:{{{0}}}",
+    "p:{{{0}}} THEN NOT q:{{{1}}}",
+    "p:{{{0}}} THEN NOT q:{{{1}}} THEN r:{{{2}}}",
+    "p:{{{0}}} THEN (q:{{{1}}} OR r:{{{2}}})",
+)
+
+
+def draw_pattern(rng: Random) -> str:
+    """A pattern, as somebody might write it."""
+    parts = rng.sample(_PARTS, 3)
+    shape = rng.choice(_SHAPES)
+    text = shape.format(*parts)
+    if " AND q" in shape and rng.random() < 0.3:
+        text += " WHERE p.b = q.b"
+    window_ms = rng.choice((300, 800, 1_500))
+    policy = rng.choice(("", "", " FIRST", " LAST"))
+    return f"{text} WITHIN {window_ms} ms{policy}"
+
+
+class Definer(Application):
+    """Defines one pattern. See the top of this module."""
+
+    def __init__(
+        self, world: World, name: str, home: str, history: list[told.Record], rng: Random
+    ) -> None:
+        plants = world.hosts[home].config.options.plants
+        super().__init__(world, name, home, history, plants)
+        self.text = draw_pattern(rng)
+        self.is_defined = False
+        world.after(rng.random(), self._define)
+
+    @property
+    def pattern_id(self) -> str:
+        """What it is called."""
+        return f"of {self.name}"
+
+    def _define(self) -> None:
+        _, effects = self.session.defining.define(self.pattern_id, self.text)
+        self.perform(effects)
+
+    def hear(self, effect: object) -> None:
+        """The pattern is there."""
+        if isinstance(effect, TellDefined):
+            assert not effect.reason, effect.reason
+            self.is_defined = True
+
+
+class Detections:
+    """What became of the patterns of a world."""
+
+    def __init__(self, world: World, definers: list[Definer]) -> None:
+        self._world = world
+        self._definers = definers
+
+    def move_one(self, rng: Random, edges: list[str]) -> None:
+        """Somebody thinks that a join point would do better elsewhere."""
+        for name in sorted(self._world.hosts):
+            broker = self._world.hosts[name].broker
+            active = [] if broker is None or broker.points is None else sorted(broker.points.active)
+            if active and rng.random() < _MOVED:
+                target = rng.choice(edges)
+                self._world.stimulate(name, say.MovePoint(rng.choice(active), target))
+
+    def is_settled(self) -> bool:
+        """Whether all patterns are defined, and all that was found is reported."""
+        points = [
+            host.broker.points
+            for host in self._world.hosts.values()
+            if host.broker is not None and host.broker.points is not None
+        ]
+        is_quiet = all(point.is_settled for each in points for point in each.active.values())
+        active = {key for each in points for key in each.active}
+        return is_quiet and all(
+            definer.is_defined and definer.pattern_id in active for definer in self._definers
+        )
+
+    def judged(self, streams: list[str]) -> list[Anomaly]:
+        """What is wrong with them."""
+        if not self._definers:
+            return []
+        logged = [event for stream in streams for event in self._logged(stream)]
+        found: list[Anomaly] = []
+        for definer in self._definers:
+            found += self._judged(definer, logged)
+        return found
+
+    def _judged(self, definer: Definer, logged: list[LoggedEvent]) -> list[Anomaly]:
+        records = self._records(definer.pattern_id)
+        if len(records) != 1:
+            text = f"{len(records)} brokers have it"
+            name = "two-join-points" if records else "stuck"
+            return [Anomaly(name, definer.pattern_id, "", 0, text)]
+        detection = Detection(definer.pattern_id, definer.text, records[0].starts)
+        return check_detection(detection, logged)
+
+    def _records(self, pattern_id: str) -> list[PointRecord]:
+        brokers = [host.broker for host in self._world.hosts.values()]
+        points = [broker.points for broker in brokers if broker is not None]
+        records = [each.records.get(pattern_id) for each in points if each is not None]
+        return [record for record in records if record is not None]
+
+    def _logged(self, stream: str) -> list[LoggedEvent]:
+        found = []
+        for tick, data in sorted(self._world.hosts[stream].disk.ever_synced.items()):
+            record = decode_record(data)
+            if isinstance(record, EventRecord):
+                envelope = decode_envelope(record.body)
+                found.append(LoggedEvent(stream, tick, record.time_ns, envelope))
+        return found
