@@ -12,9 +12,9 @@ Each scene is one network, one crowd and one way to choose paths. The parts:
     failures    a full mesh in which a broker dies with its clients, and then another
     matching    degree 4, matching at the ends only
 
-Parameters were chosen once: service times after the source's 4.5 ms per matching, thirty brokers on
-twenty machines as there, and rates that keep the busiest machine busy for about nine tenths of the
-time with fixed paths, at degree 4 and on the ladder.
+Parameters: service times after the source's 4.5 ms per matching, thirty brokers on twenty machines
+as there, and rates that keep the busiest machine busy for about nine tenths of the time with fixed
+paths, at degree 4 and on the ladder.
 
 Prior art: spec PADRES, section 5.
 """
