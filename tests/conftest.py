@@ -23,6 +23,22 @@ settings.register_profile(
 settings.load_profile(os.environ.get("ANABRANCH_HYPOTHESIS_PROFILE", "test"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the tests that wait for processes evenly among the others, a module at a time: side
+    by side they would leave the processors idle."""
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    waiting = [name for name in modules if "/process/" in name]
+    others = [name for name in modules if "/process/" not in name]
+    places = [
+        (number / max(1, len(names)), name)
+        for names in (waiting, others)
+        for number, name in enumerate(names)
+    ]
+    items[:] = [item for _, name in sorted(places) for item in modules[name]]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite",

@@ -13,7 +13,8 @@ keeps almost nothing itself. Rules:
    which matches are reported: they match its subscription too, are needed like events, and nothing
    is published before all of them up to the start have come.
 4. Nothing is published before the own origin knows the interest of the edge where the pattern was
-   defined, as it was then: whoever had subscribed there gets everything.
+   defined, as it was then: whoever had subscribed there gets everything. Routing need not tell an
+   origin what is known of others; it is not waited for longer than `TOLD_WITHIN_S`.
 5. While it cannot publish it takes no more, once `HELD_MAX` matches wait.
 6. Ticks that are withheld are counted and noted. They do not stop it.
 
@@ -61,6 +62,8 @@ from anabranch.model.version import NOTHING, Version
 
 #: Matches that may wait to be published before no more events are taken.
 HELD_MAX = 4_096
+#: How long an origin is given to hear of an edge's interest.
+TOLD_WITHIN_S = 10.0
 #: An activation attaches its subscription with numbers of its own.
 _NUMBERS = 1 << 20
 #: The detector bounds what is kept, not the window: what it has no room for it says.
@@ -127,6 +130,7 @@ class JoinPoint:
         self._is_ready = False
         self._is_full = False
         self._is_changed = False
+        self._told_by = 0.0
         self._look_at = 0.0
         self._save_at = 0.0
         self._out: list[Ask] = []
@@ -193,6 +197,7 @@ class JoinPoint:
             window=_WINDOW,
             manual_ack=True,
         )
+        self._told_by = now + TOLD_WITHIN_S
         self._look_at = now
         self._save_at = now + self._options.pattern_save_s
         self._out.append(PointCame(self.session))
@@ -293,7 +298,7 @@ class JoinPoint:
 
     def _publish(self, now: float) -> None:
         """Publish what was found, as soon as that is allowed (rules 3 and 4)."""
-        if not self._is_ready and not self._becomes_ready():
+        if not self._is_ready and not self._becomes_ready(now):
             return
         while self._held and self._client.has_room():
             match = self._held.popleft()
@@ -309,17 +314,22 @@ class JoinPoint:
             self._is_full = False
             self._out.append(PointFull(self.session, full=False))
 
-    def _becomes_ready(self) -> bool:
+    def _becomes_ready(self, now: float) -> bool:
         received = self._client.received(self._name, self._missing) or {}
         is_missing = any(received.get(each, 0) < tick for each, tick in self._missing.items())
         if is_missing and "ready-at-once" not in self._options.plants:
             return False
-        edge, version = self.record.edge, self.record.version
-        if edge in self._outlook.streams and self._outlook.vector().get(edge, NOTHING) < version:
+        if now < self._told_by and not self._is_told():
             return False
         self._missing = {}
         self._is_ready = True
         return True
+
+    def _is_told(self) -> bool:
+        """Whether the own origin knows the interest of the edge where it was defined (rule 4)."""
+        edge, version = self.record.edge, self.record.version
+        is_there = edge in self._outlook.streams
+        return not is_there or self._outlook.vector().get(edge, NOTHING) >= version
 
     # -- remembering ------------------------------------------------------------------------------
 

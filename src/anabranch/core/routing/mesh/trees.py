@@ -2,11 +2,13 @@
 
 Every edge is the root of trees. It sends out *waves*; a broker takes the neighbour from which it
 heard of a wave first as its *parent*, is one farther away than that one said, and tells all others.
-What it hears of the same wave later is remembered, and told to nobody. So each wave goes over each
-link once in a direction, and its tree is the one that was quickest at the time. Rules:
+What it hears of the same wave later is remembered and told to nobody, unless it makes the way
+shorter: a link that came up late is not left aside for that. So a wave goes over each link once in
+a direction, and seldom again, and its tree is the one that was quickest at the time, or a shorter
+one. Rules:
 
 1. A broker stands at (wave, distance), and *nearer* is a later wave, or the same one and a smaller
-   distance. Where it stands never gets farther: a wave's distance is settled when it is taken.
+   distance. Where it stands never gets farther.
 2. A parent must have been nearer, by what it said itself, than the broker stands. Since nobody
    gets farther, parents are nearer along every way at every moment: there is no loop, whatever is
    lost or late.
@@ -200,9 +202,10 @@ class Trees:
         if tree is None:
             self._trees[name] = tree = _Tree(0, DISTANCE_MAX, None)
         tree.heard[peer] = (route.wave, route.distance)
+        is_shorter = route.wave == tree.wave and route.distance + 1 < tree.distance
         if route.wave > tree.wave:
             tree.wave, tree.distance = route.wave, DISTANCE_MAX
-        elif tree.parent is not None or tree.nearest() != peer:
+        elif not is_shorter and (tree.parent is not None or tree.nearest() != peer):
             return False
         if route.distance >= len(self._around.brokers):
             self._lose(now, name, tree)
