@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from anabranch.cli.bench import spark_latency
+from anabranch.cli.bench import spark_detect, spark_latency
 from anabranch.cli.bench.spark import PARTS, _chosen
 from anabranch.cli.bench.spark_latency import measure_round_trips
 from anabranch.cli.bench.spark_reading import FILTER, Reading
 from anabranch.cli.bench.spark_report import (
     ArchiveFigures,
+    DetectFigures,
     ReadFigures,
     RoundTripFigures,
     SparkReport,
@@ -48,6 +49,12 @@ def report(size: SparkSize, master: str = "local[2]") -> SparkReport:
         size=size,
         reads=[read, slow, replace(read, filter=FILTER), replace(read, what="Parquet")],
         archive=archive,
+        detections=[
+            DetectFigures(
+                pattern="", wanted_percent=share, matches=1, seconds=1.0, events_per_s=rate
+            )
+            for share, rate in ((20, 3e5), (50, 1e5))
+        ],
         round_trips=[
             RoundTripFigures(rate=rate, count=200, p50_ms=150.0, p90_ms=200.0, max_ms=900.0)
             for rate in (0.0, 20.0)
@@ -61,6 +68,8 @@ def test_bars_bind_at_their_sizes_only() -> None:
         (True, False),
         (False, False),
         (True, False),
+        (True, False),
+        (False, True),
         (True, False),
         (True, True),
     ]
@@ -92,3 +101,16 @@ def test_answers_that_are_wrong_or_missing_fail_the_run(
         wrong = Reading(spark, network.addresses[0], replace(TINY, events=300), tmp_path)
         with pytest.raises(WrongAnswerError, match=r"network, symbol = 'S7': 2 rows of 3"):
             wrong._filtered()
+
+
+@pytest.mark.slow
+def test_detection_is_held_against_a_join(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_detect, "SHARES", (50,))
+    monkeypatch.setattr(spark_detect, "_SYMBOLS", 10)
+    (found,) = spark_detect.measure_detection(spark, TINY, tmp_path / "right")
+    assert found.matches > 10
+    monkeypatch.setattr(spark_detect, "_joined", lambda *_: 1)
+    with pytest.raises(WrongAnswerError, match=r"matches of 1$"):
+        spark_detect.measure_detection(spark, TINY, tmp_path / "wrong")

@@ -5,11 +5,12 @@ A broker is a process of its own with a log on disk; Spark runs on this machine.
     r   a log of a million events as a data frame: all columns, some, with a filter; and the same
         three ways as Parquet
     a   the same log into an archive, and the archive read as Parquet
+    d   a pattern detected in a history of as many events, as Parquet
     l   from a broker through a streaming query and back into the broker, event by event
 
-Rules are in `spark_reading` and `spark_latency`. Rates are wall time and suffer from whatever else
-the machine does. A run whose answers are wrong ends with exit code 1; a bar that is missed is said
-and is no failure.
+Rules are in `spark_reading`, `spark_detect` and `spark_latency`. Rates are wall time and suffer
+from whatever else the machine does. A run whose answers are wrong ends with exit code 1; a bar that
+is missed is said and is no failure.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from anabranch.cli.bench.spark_detect import measure_detection
 from anabranch.cli.bench.spark_latency import measure_round_trips
 from anabranch.cli.bench.spark_reading import Reading
 from anabranch.cli.bench.spark_report import (
@@ -42,7 +44,7 @@ from anabranch.store.bulk.warm import warm as warm_bulk
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTS = ("r", "a", "l")
+PARTS = ("r", "a", "d", "l")
 #: For a look at whether everything works; too little to judge by.
 QUICK = SparkSize(events=20_000, passes=1, round_trips=10)
 _NETWORK, _BROKER = "measured", "origin"
@@ -71,7 +73,7 @@ def spark(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure the data pipeline: reading, archiving, round trips; beside Parquet."""
+    """Measure the data pipeline: reading, archiving, patterns, round trips."""
     parts, size = _chosen(only), QUICK if quick else SparkSize()
     with (
         steps_on_stderr() as steps,
@@ -136,6 +138,10 @@ def _measured(plan: _Plan, broker: str, steps: Steps) -> SparkReport:
         if "a" in plan.parts:
             steps.begin("a: archiving", 1)
             report = msgspec.structs.replace(report, archive=reading.archive())
+        if "d" in plan.parts:
+            steps.begin("d: detecting", 1)
+            found = measure_detection(running, plan.size, plan.folder)
+            report = msgspec.structs.replace(report, detections=found)
         if "l" in plan.parts:
             steps.begin("l: round trips", 1)
             trips = measure_round_trips(running, broker, plan.size, plan.folder)

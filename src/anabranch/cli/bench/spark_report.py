@@ -18,6 +18,9 @@ EVENTS = 1_000_000
 MASTER = "local[2]"
 READ_ROWS_PER_S_MIN = 1_000_000
 ARCHIVE_ROWS_PER_S_MIN = 300_000
+DETECT_EVENTS_PER_S_MIN = 200_000
+#: The share of events that some part wants, in percent, for which that bar is; more is a goal.
+DETECT_WANTED_PERCENT_MAX = 20
 ROUND_TRIP_P50_MS_MAX = 300
 ROUND_TRIPS = 100
 
@@ -58,6 +61,18 @@ class ArchiveFigures(msgspec.Struct, frozen=True, kw_only=True):
     read_rows_per_s: float
 
 
+class DetectFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backtest of a pattern took."""
+
+    pattern: str
+    #: The share of events that some part wants.
+    wanted_percent: int
+    matches: int
+    seconds: float
+    #: Of all events, wanted or not.
+    events_per_s: float
+
+
 class RoundTripFigures(msgspec.Struct, frozen=True, kw_only=True):
     """From a publisher over a broker, Spark and the same broker to a subscriber."""
 
@@ -82,6 +97,7 @@ class SparkReport(msgspec.Struct, frozen=True, kw_only=True):
     event_bytes: int = 0
     reads: list[ReadFigures] = []
     archive: ArchiveFigures | None = None
+    detections: list[DetectFigures] = []
     round_trips: list[RoundTripFigures] = []
     bars: list[Verdict] = []
 
@@ -101,6 +117,10 @@ def _verdicts(report: SparkReport) -> Iterator[Verdict]:
         if report.archive is not None:
             name = "archive, rows/s"
             yield at_least(name, report.archive.rows_per_s, ARCHIVE_ROWS_PER_S_MIN)
+        for found in report.detections:
+            name = f"backtest, {found.wanted_percent} % of events wanted, events/s"
+            is_goal = found.wanted_percent > DETECT_WANTED_PERCENT_MAX
+            yield at_least(name, found.events_per_s, DETECT_EVENTS_PER_S_MIN, goal=is_goal)
     for trips in report.round_trips:
         if trips.count >= ROUND_TRIPS:
             name = f"broker → Spark → broker, {_how(trips)}, p50 ms"
@@ -117,6 +137,8 @@ def print_report(report: SparkReport, console: Console) -> None:
         console.print(_reads_table(report.reads, report.event_bytes))
     if report.archive is not None:
         console.print(_archive_table(report.archive))
+    if report.detections:
+        console.print(_detections_table(report.detections))
     if report.round_trips:
         console.print(_round_trips_table(report.round_trips))
     if report.bars:
@@ -151,6 +173,18 @@ def _archive_table(archive: ArchiveFigures) -> Table:
     table.add_row(
         "read as Parquet", f"{archive.read_seconds:.2f}", f"{archive.read_rows_per_s:,.0f}"
     )
+    return table
+
+
+def _detections_table(every: Sequence[DetectFigures]) -> Table:
+    table = _table("a pattern in a history", "events wanted", "matches", "s", "events/s")
+    for found in every:
+        table.add_row(
+            f"{found.wanted_percent} %",
+            f"{found.matches:,}",
+            f"{found.seconds:.2f}",
+            f"{found.events_per_s:,.0f}",
+        )
     return table
 
 

@@ -8,6 +8,7 @@ import typer
 
 from anabranch.cli.pipeline.archive import app as archive_app
 from anabranch.cli.pipeline.audit import audit
+from anabranch.cli.pipeline.detect import detect
 from anabranch.cli.pipeline.history import history
 from anabranch.cli.pipeline.interleave import interleave
 from anabranch.cli.pipeline.match import match
@@ -16,11 +17,12 @@ from anabranch.cli.pipeline.sweep import sweep
 
 app = typer.Typer(
     name="pipeline",
-    help="Archive, replay, match, count, audit and merge many events at once, on Spark.",
+    help="Archive, replay, match, detect, count, audit and merge many events at once, on Spark.",
     no_args_is_help=True,
 )
 app.add_typer(archive_app)
 app.command("audit")(audit)
+app.command("detect")(detect)
 app.command("history")(history)
 app.command("interleave")(interleave)
 app.command("match")(match)

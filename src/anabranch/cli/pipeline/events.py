@@ -71,8 +71,8 @@ def places_of(
     return Places(archives[0] if archives else None, files, way)
 
 
-def opened(spark: "SparkSession", places: Places) -> Events:
-    """The events that are there."""
+def opened(spark: "SparkSession", places: Places, filter: str = "TRUE") -> Events:
+    """The events that are there; those of archives and networks that match a filter."""
     if places.files:
         paths = [str(path.absolute()) for path in places.files]
         return Events(spark.read.option("mergeSchema", "true").parquet(*paths), ())
@@ -81,7 +81,7 @@ def opened(spark: "SparkSession", places: Places) -> Events:
 
     options = None if places.way is None else options_of(places.way)
     # An archive may say itself that it lacks some ticks; the rest of it is good.
-    found = look_into(spark, places.archive, brokers=options, on_missing="report")
+    found = look_into(spark, places.archive, filter, brokers=options, on_missing="report")
     say_missing(found.past)
     return Events(found.frame, archived_columns(found.columns), found.past.network)
 

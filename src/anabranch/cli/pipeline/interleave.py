@@ -5,12 +5,9 @@ as long as an older one may still be on its way. Where the result goes: Parquet 
 JSON lines, or stdout.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -18,15 +15,14 @@ import typer
 from anabranch.cli import reaching
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import counted
+from anabranch.cli.pipeline.rows_out import check_output, is_lines, write_lines
+from anabranch.cli.pipeline.rows_out import follow as follow_rows
 from anabranch.cli.pipeline.running import MasterOption, spark_session
 from anabranch.model.filter import Filter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_CHECKPOINT = "_checkpoint"
 #: While following, one task has all of a batch in memory: ticks, or files, of one batch.
 _TICKS_MAX = 200_000
 _FILES_MAX = 8
@@ -103,7 +99,9 @@ def interleave(
 
         whole = interleaved(frames, time=time.value, lateness_s=lateness, idle_s=idle or None)
         if follow:
-            _follow(whole, to, checkpoint, is_idle_told=idle > 0)
+            # Spark would look for silence as often as it can.
+            look_s = _IDLE_LOOK_S if idle > 0 else None
+            follow_rows(whole, to, checkpoint, ordered=("late", "position"), look_every_s=look_s)
         else:
             _write(whole, to)
 
@@ -157,75 +155,10 @@ def _from_files(spark: "SparkSession", path: Path, wanted: _Wanted) -> "DataFram
     return frame.where(col("stream").isin(*wanted.names)) if wanted.names else frame
 
 
-# -- writing --------------------------------------------------------------------------------------
-
-
-def _is_lines(to: Path) -> bool:
-    return to.suffix in {".jsonl", ".ndjson", ".json"}
-
-
-def _lines(frame: "DataFrame") -> "DataFrame":
-    from pyspark.sql.functions import col, struct, to_json  # noqa: PLC0415 - needs Spark
-
-    columns = [col(f"`{name}`") for name in frame.columns]
-    return frame.select(to_json(struct(*columns)).alias("value"))
-
-
 def _write(frame: "DataFrame", to: Path | None) -> None:
-    if to is not None and not _is_lines(to):
-        if to.exists() and any(to.iterdir()):
-            raise CommandError(f"{to} is not empty; give a directory that is new")
-        frame.write.mode("append").parquet(str(to))
-        typer.echo(f"wrote {to}", err=True)
+    if to is None or is_lines(to):
+        typer.echo(counted(write_lines(frame, to), "event"), err=True)
         return
-    with _output(to, "w") as out:
-        count = 0
-        for row in _lines(frame).toLocalIterator(prefetchPartitions=True):
-            out.write(f"{row['value']}\n")
-            count += 1
-    typer.echo(counted(count, "event"), err=True)
-
-
-@contextmanager
-def _output(to: Path | None, mode: str) -> Iterator[IO[str]]:
-    if to is None:
-        yield sys.stdout
-        sys.stdout.flush()
-        return
-    with to.open(mode, encoding="utf-8") as file:
-        yield file
-
-
-def _follow(
-    frame: "DataFrame", to: Path | None, checkpoint: Path | None, *, is_idle_told: bool
-) -> None:
-    """Until somebody ends it."""
-    writer = frame.writeStream.outputMode("append")
-    if is_idle_told:
-        # Otherwise Spark looks as often as it can.
-        writer = writer.trigger(processingTime=f"{_IDLE_LOOK_S} seconds")
-    query = _begin(writer, to, checkpoint)
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-
-
-def _begin(
-    writer: "DataStreamWriter", to: Path | None, checkpoint: Path | None
-) -> "StreamingQuery":
-    if to is not None and not _is_lines(to):
-        place = checkpoint or to / _CHECKPOINT
-        return writer.option("checkpointLocation", str(place)).format("parquet").start(str(to))
-    if checkpoint is not None:
-        writer = writer.option("checkpointLocation", str(checkpoint))
-    return writer.foreachBatch(_printing(to)).start()
-
-
-def _printing(to: Path | None) -> "Callable[[DataFrame, int], None]":
-    def show(frame: "DataFrame", _batch: int) -> None:
-        ordered = frame.orderBy("late", "position")
-        with _output(to, "a") as out:
-            out.writelines(f"{row['value']}\n" for row in _lines(ordered).toLocalIterator())
-
-    return show
+    check_output(to)
+    frame.write.mode("append").parquet(str(to))
+    typer.echo(f"wrote {to}", err=True)

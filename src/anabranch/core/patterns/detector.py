@@ -114,11 +114,6 @@ class Detector:
         self._takes_late = "takes-late" in plants
         self._key_of = PLANTED_KEYS[next(iter(plants & PLANTED_KEYS.keys()), "")]
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether there is anything that only the passing of time decides."""
-        return bool(self._waiting or self._pending)
-
     # -- stimuli
 
     def take(self, event: PlacedEvent) -> Findings:
@@ -128,8 +123,10 @@ class Detector:
         for condition, bits in self._conditions:
             if condition(attributes) is True:
                 parts |= bits
-        if not parts:
-            return NOTHING
+        return self.take_known(event, parts) if parts else NOTHING
+
+    def take_known(self, event: PlacedEvent, parts: int) -> Findings:
+        """An event comes of which is known, as bits, which parts it may stand for."""
         place = (event.stream, event.tick)
         if place in self._known and not self._takes_again:
             self.tally.repeated += 1
@@ -161,6 +158,12 @@ class Detector:
         self._decide_pending()
         self._forget()
         return self._findings()
+
+    @property
+    def due_ns(self) -> int | None:
+        """The horizon behind which something waits to be looked at; None if nothing waits."""
+        firsts = [each[0] for each in self._waiting[:1]] + [each[0] for each in self._pending[:1]]
+        return min(firsts, default=None)
 
     # -- one entry
 

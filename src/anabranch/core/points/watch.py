@@ -67,7 +67,7 @@ class Watch:
     @property
     def is_waiting(self) -> bool:
         """Whether there is anything that only the passing of time decides."""
-        return self._detector.is_waiting
+        return self._detector.due_ns is not None
 
     def start(self, stream: str, tick: int) -> bool:
         """A stream is there from this tick on; whether that is new (rule 1)."""

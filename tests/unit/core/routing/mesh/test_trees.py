@@ -3,11 +3,12 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from anabranch.core.contract import Send
 from anabranch.model.errors import RemoteError
 from anabranch.model.mesh_frames import Route, Routes, TreeId
-from tests.mesh_parts import Mesh, has_loop, pairs
+from tests.mesh_parts import QUICK, Mesh, has_loop, pairs
 
 RING = pairs("ab bc cd da")
 
@@ -73,6 +74,15 @@ def test_who_has_no_nearer_neighbour_seeks_and_gets_a_later_wave() -> None:
     assert mesh.routers["b"].trees.parent(tree) == "c"
     assert mesh.routers["b"].trees.stands()[tree][0] > 1
     assert mesh.routers["b"].trees.lost() == []
+
+
+def test_who_never_seeks_stays_without_a_way() -> None:
+    """A planted bug, which the simulator finds too seldom."""
+    mesh = Mesh(RING, replace(QUICK, plants=frozenset({"never-seeks"})))
+    mesh.run()
+    mesh.down("a", "b")
+    mesh.run(20.0)
+    assert mesh.routers["b"].trees.parent(mesh.root("a")) is None
 
 
 def test_who_is_cut_off_has_no_way_until_a_link_is_back() -> None:

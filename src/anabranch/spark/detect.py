@@ -1,0 +1,75 @@
+"""Patterns detected on Spark, in what there is and in what comes.
+
+    detect(events, "a:{x = 1} THEN b:{x = 2} WHERE a.s = b.s WITHIN 5 s", pattern_id="mine")
+
+`events` is a data frame in which attributes are columns, with `stream`, `tick` and a time. What
+comes out are findings (`detecting.findings`): a row for each match with its events, and a row for
+whatever could not be done. Rules:
+
+1. A pattern means what docs/PATTERNS.md says, and the detector is that of the network.
+2. In batch the history is complete: nothing is late, and every window has passed in the end.
+3. In streaming the watermark of a batch is the greatest time that was seen in those before it, of
+   all rows, also of those that no part wants. Whatever is older than that by more than the
+   pattern's lateness is late: a row says so. The others give the matches of batch.
+4. Where all parts share a key (`core.patterns.sharing`) events are divided into `buckets` by it.
+   Otherwise one task has all that some part wants.
+5. An event without a time, or one beyond what 64 bits of nanoseconds can say, is told as `no-time`.
+
+State: none here; of a streaming query, Spark has it in the checkpoint (`detecting.following`).
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from anabranch.core.patterns.scheme import Scheme
+from anabranch.model.normal.tree import attribute_names
+from anabranch.model.pattern.pattern import Pattern
+from anabranch.spark.attribute_columns import Attributes, attribute_columns
+from anabranch.spark.detecting.backtest import backtest
+from anabranch.spark.detecting.findings import fields_of, schema_of
+from anabranch.spark.detecting.following import followed
+from anabranch.spark.detecting.routing import BUCKETS, Routing
+
+
+def detect(
+    events: DataFrame,
+    pattern: str | Pattern,
+    *,
+    pattern_id: str = "",
+    time: str = "timestamp",
+    attributes: Attributes = (),
+    carry: Sequence[str] | None = None,
+    presence: str = "",
+    buckets: int = BUCKETS,
+) -> DataFrame:
+    """The findings: pattern, finding, identity, time, events.
+
+    pattern_id   what the pattern is called in results
+    time         the column by which events are ordered
+    attributes   which attribute some columns hold, or all columns that hold any
+    carry        the attributes that events in results have, beside those that joins name; None: all
+    presence     a column that is null in rows that are no events (`silenceRows`)
+    buckets      into how many shares events are divided; a checkpoint keeps to its own
+    """
+    scheme = Scheme(Pattern.parse(pattern) if isinstance(pattern, str) else pattern, pattern_id)
+    columns = attribute_columns(events.schema, attributes)
+    sent = [
+        each for each in columns if carry is None or each.attribute in {*carry, *scheme.attributes}
+    ]
+    routing = Routing(events, scheme, columns, sent, time=time, presence=presence, buckets=buckets)
+    schema, names = schema_of(sent), fields_of(sent)
+    if events.isStreaming:
+        return followed(routing.all_rows(), routing.wish(), names, schema)
+    task = backtest(routing.wish(), names)
+    return routing.wanted().groupBy("bucket").applyInArrow(task, schema)
+
+
+def missing_attributes(
+    events: DataFrame, pattern: Pattern, attributes: Attributes = ()
+) -> list[str]:
+    """Attributes that the pattern names and no column of the events has."""
+    there = {each.attribute for each in attribute_columns(events.schema, attributes)}
+    named = {name for part in pattern.parts for name in attribute_names(part.filter.expression)}
+    joined = {term.attribute for join in pattern.joins for term in (join.left, join.right)}
+    return sorted((named | joined) - there)
