@@ -63,6 +63,8 @@ class Definer(Application):
         super().__init__(world, name, home, history, plants)
         self.text = draw_pattern(rng)
         self.is_defined = False
+        #: The broker was leaving the network.
+        self.is_refused = False
         world.after(rng.random(), self._define)
 
     @property
@@ -77,8 +79,9 @@ class Definer(Application):
     def hear(self, effect: object) -> None:
         """The pattern is there."""
         if isinstance(effect, TellDefined):
-            assert not effect.reason, effect.reason
-            self.is_defined = True
+            assert not effect.reason or "leaves the network" in effect.reason, effect.reason
+            self.is_defined = not effect.reason
+            self.is_refused = not self.is_defined
 
 
 class Detections:
@@ -107,7 +110,8 @@ class Detections:
         is_quiet = all(point.is_settled for each in points for point in each.active.values())
         active = {key for each in points for key in each.active}
         return is_quiet and all(
-            definer.is_defined and definer.pattern_id in active for definer in self._definers
+            definer.is_refused or (definer.is_defined and definer.pattern_id in active)
+            for definer in self._definers
         )
 
     def judged(self, streams: list[str]) -> list[Anomaly]:
@@ -117,7 +121,8 @@ class Detections:
         logged = [event for stream in streams for event in self._logged(stream)]
         found: list[Anomaly] = []
         for definer in self._definers:
-            found += self._judged(definer, logged)
+            if not definer.is_refused:
+                found += self._judged(definer, logged)
         return found
 
     def _judged(self, definer: Definer, logged: list[LoggedEvent]) -> list[Anomaly]:

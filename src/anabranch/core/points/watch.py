@@ -4,7 +4,9 @@ The detector is the same everywhere (`core.patterns`). Around it is what makes i
 losing a match or finding one twice: what ends before the time R, up to which everything is
 reported, is dropped, and what is needed for the rest is not let go of. Rules:
 
-1. A stream that starts later than others counts from R on only: what ended before is reported.
+1. A stream that starts later than others counts from R on only: what ended before is reported. One
+   that has started counts from there on, also where an earlier visit has left the subscription
+   standing before that.
 2. Events that are transient, limited in time or reach, or addressed to somebody do not count: they
    may not be there when they are asked for again.
 3. An event is needed until R has passed it by the scheme's retention; a notification of the own
@@ -84,7 +86,7 @@ class Watch:
             self._report_came(told, attributes)
             return []
         start = self.starts.get(told.stream)
-        is_old = start is not None and told.time_ns <= start.since_ns
+        is_old = start is not None and (told.tick < start.tick or told.time_ns <= start.since_ns)
         if is_old or not envelope.control.is_kept:
             return []
         self.counters.events += 1
