@@ -15,6 +15,7 @@ from anabranch.model.carried import (
     Done,
     DropPoint,
     Find,
+    FindPoint,
     Found,
     Held,
     Hold,
@@ -23,6 +24,7 @@ from anabranch.model.carried import (
     Nack,
     NotKept,
     PointDropped,
+    PointFound,
     PointSettled,
     PointTaken,
     Replay,
@@ -110,6 +112,8 @@ CARRIED: list[AnyCarried] = [
     DropPoint(5, "rise"),
     PointDropped(5, "rise", True),
     KeepPoints(["rise", "fäll"]),
+    FindPoint(6, "rise", True),
+    PointFound(6, "rise", "here", "low:{price < 20} WITHIN 2 s"),
 ]
 LINK: list[LinkFrame] = [
     Hello(PROTOCOL_VERSION, "broker-1", 2**63 - 1),
@@ -166,7 +170,7 @@ CLIENT: list[c.AnyClientFrame] = [
     c.Fetch(4, 1, 2**62, "price > 1", 2**20),
     c.Fetched(4, 1, 0, 0, b"\0\1"),
     c.Advertises(["price > 1", "TRUE"]),
-    c.Define(2**50, "rise", "low:{price < 20} WITHIN 2 s", "cost", 60),
+    c.Define(2**50, "rise", "low:{price < 20} WITHIN 2 s", "cost", 60, True, True),
     c.Defined(2**50),
     c.Drop(2**50 + 1, "rise"),
     c.Dropped(2**50 + 1),

@@ -14,6 +14,7 @@ import msgspec
 from anabranch.core.broker import Broker
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Stream, Subscription
+from anabranch.core.points.report import PatternsReport, patterns_report
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.core.sinks import Sink
@@ -140,6 +141,8 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     log: LogReport | None = None
     staging: StagingReport | None = None
     departure: DepartureReport | None = None
+    #: Patterns that are detected here; None if it is no edge.
+    patterns: PatternsReport | None = None
     #: What the router counts.
     routing: dict[str, int] = {}
     #: None unless routing is `mesh`.
@@ -167,6 +170,7 @@ def report(broker: Broker) -> BrokerReport:
         log=_log(broker),
         staging=_staging(broker),
         departure=_departure(broker),
+        patterns=None if broker.points is None else patterns_report(broker.points),
         routing=routing,
         mesh=mesh,
     )

@@ -3,7 +3,7 @@
 Each of them may be lost on the way, or come late; whoever needs an answer asks again.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -176,6 +176,27 @@ class KeepPoints(Carried, frozen=True, tag=18):
     patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
-ForPoints = TakePoint | PointTaken | PointSettled | DropPoint | PointDropped | KeepPoints
+class FindPoint(Carried, frozen=True, tag=21):
+    """Has the receiver a pattern of this id, or had it? Somebody defines one there, perhaps."""
+
+    request: Count
+    pattern: Name
+    #: Whether the sender will make it if nobody has it.
+    is_claim: bool
+
+
+class PointFound(Carried, frozen=True, tag=22):
+    """What the sender knows of a pattern."""
+
+    request: Count
+    pattern: Name
+    #: It is `here`; it is `coming`, ask again; it was here, and is `gone`; `no`, nothing.
+    answer: Literal["here", "coming", "gone", "no"]
+    #: The pattern, if it is here.
+    text: Text = ""
+
+
+Moves = TakePoint | PointTaken | PointSettled
+ForPoints = Moves | DropPoint | PointDropped | KeepPoints | FindPoint | PointFound
 Questions = Nack | Replay | Hold | Find
 AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known | ForPoints

@@ -33,14 +33,15 @@ Quality = Literal["best-effort", "reliable", "durable"]
 Code = Annotated[str, msgspec.Meta(max_length=32)]
 #: A host name has up to 253 characters.
 Place = Annotated[str, msgspec.Meta(max_length=300)]
-#: Refused: no broker has the durable subscription that its client came back to.
+#: Refused: no broker has the durable subscription that its client came back to, or the pattern.
 UNKNOWN = "unknown"
 #: Cut: the client has connected once more, and this session is over for that.
 REPLACED = "replaced"
 #: PublishRefused: the broker leaves the network; another one will take the event. Refused: the
 #: same, of a stage or a commit.
 DEPARTING = "departing"
-#: Refused, of a stage or a commit: not now; the same may be granted later.
+#: Refused, of a stage, a commit or what is asked about a pattern: not now; the same may be granted
+#: later.
 BUSY = "busy"
 #: Refused, of a commit: the sink belongs to another query,
 OTHER_QUERY = "other-query"
@@ -321,10 +322,14 @@ class Define(ClientFrame, frozen=True, tag=26):
     placement: Placement = "simple"
     #: It is dropped when nobody says `Keep` for this long; 0: it stays.
     lasts_s: Count = 0
+    #: Nobody has ever used this id, and no other broker has to be asked;
+    is_new: bool = False
+    #: or it must be there: none is made, and it is wanted still.
+    must_exist: bool = False
 
 
 class Defined(ClientFrame, frozen=True, tag=27):
-    """It is, and that outlives a crash."""
+    """It is, and that outlives a crash: what is published at its broker from now on counts."""
 
     request: Count
 

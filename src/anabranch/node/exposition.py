@@ -62,6 +62,7 @@ def _lines(status: Status, counters: Counters) -> Iterator[str]:
     yield from _family("cpu_seconds_total", "counter", cpu, [(_NONE, status.cpu_s)])
     yield from _gauges(status)
     yield from _staging(status)
+    yield from _patterns(status)
     yield from _links(status)
     yield from _streams(status)
     yield from _mesh(status)
@@ -120,6 +121,23 @@ def _staging(status: Status) -> Iterator[str]:
     }
     for name, (kind, text, field) in families.items():
         value = 0 if staging is None else getattr(staging, field)
+        yield from _family(name, kind, text, [(_NONE, value)])
+
+
+def _patterns(status: Status) -> Iterator[str]:
+    patterns = status.patterns
+    families = {
+        "patterns": ("gauge", "Patterns whose join points are here", "patterns"),
+        "patterns_active": ("gauge", "Those of them that detect", "active"),
+        "pattern_kept_ticks": ("gauge", "Ticks that patterns need to be given again", "kept"),
+        "pattern_events_total": ("counter", "Events that join points took", "events"),
+        "pattern_matches_total": ("counter", "Matches that were published here", "reported"),
+        "pattern_late_total": ("counter", "Events that came too late for a pattern", "late"),
+        "pattern_overflows_total": ("counter", "Times a pattern was at a bound", "overflows"),
+        "pattern_withheld_total": ("counter", "Ranges of ticks a pattern did not get", "withheld"),
+    }
+    for name, (kind, text, field) in families.items():
+        value = 0 if patterns is None else getattr(patterns, field)
         yield from _family(name, kind, text, [(_NONE, value)])
 
 

@@ -371,6 +371,7 @@ class Node:
             log=found.log,
             staging=found.staging,
             departure=found.departure,
+            patterns=found.patterns,
             syncs=self._driver.syncs,
             counters=counted(self.counters),
             routing_counters=found.routing,

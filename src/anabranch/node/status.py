@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from anabranch.core.points.report import PatternsReport
 from anabranch.core.report import (
     CursorReport,
     DepartureReport,
@@ -84,6 +85,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     staging: StagingReport | None = None
     #: None unless it leaves the network.
     departure: DepartureReport | None = None
+    #: Patterns that are detected here; None if it is no edge.
+    patterns: PatternsReport | None = None
     #: Syncs that the disk owes.
     syncs: int
     counters: dict[str, int]

@@ -29,8 +29,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anabranch.matching.any_of import FEW
-from anabranch.model.client_frames import Advertises, AnyClientFrame, Subscribe
-from anabranch.model.frames import InterestChange, InterestState, LinkFrame
+from anabranch.model.carried import TakePoint
+from anabranch.model.client_frames import Advertises, AnyClientFrame, Define, Subscribe
+from anabranch.model.frames import Carry, InterestChange, InterestState, LinkFrame
 from anabranch.model.mesh_frames import Bind
 from anabranch.node.notes import NodeLog
 
@@ -126,18 +127,21 @@ class WarmUp:
 
 
 def asks_for_index(frame: AnyClientFrame) -> bool:
-    """Whether a client wants what takes an index: a subscription, or to advertise much."""
-    return isinstance(frame, Subscribe) or (
+    """Whether a client wants what takes an index: a subscription, which a join point has as well,
+    or to advertise much."""
+    return isinstance(frame, Subscribe | Define) or (
         isinstance(frame, Advertises) and len(frame.filters) > FEW
     )
 
 
 def needs_index(frame: LinkFrame, name: str) -> bool:
-    """Whether a neighbour tells a broker of this name of subscriptions."""
+    """Whether a neighbour tells a broker of this name of subscriptions, or gives it a pattern."""
     if isinstance(frame, InterestChange):
         return bool(frame.plus or frame.minus)
     if isinstance(frame, Bind):
         # What is meant for others is passed on unread.
         is_meant = any(binding.origin == name for binding in frame.bindings)
         return is_meant and bool(frame.plus or frame.minus)
+    if isinstance(frame, Carry):
+        return frame.target == name and isinstance(frame.content, TakePoint)
     return isinstance(frame, InterestState) and bool(frame.conjunctions)

@@ -15,6 +15,7 @@ from anabranch.check.detections import Detection, LoggedEvent, check_detection
 from anabranch.core import contract as say
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.core.session.effects import TellDefined
+from anabranch.model.client_frames import BUSY
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.pattern.record import PointRecord
 from anabranch.sim.applications import Application
@@ -22,6 +23,8 @@ from anabranch.sim.world import World
 
 #: The chance that one of a broker's join points is moved, when somebody looks.
 _MOVED = 0.5
+#: A broker was away, and a pattern is defined again after this long.
+_AGAIN_S = 0.3
 #: A part, as the world of `workload` can satisfy it now and then.
 _PARTS = (
     "a = 0 AND b = 'x'",
@@ -78,7 +81,9 @@ class Definer(Application):
 
     def hear(self, effect: object) -> None:
         """The pattern is there."""
-        if isinstance(effect, TellDefined):
+        if isinstance(effect, TellDefined) and effect.code == BUSY:
+            self.world.after(_AGAIN_S, self._define)
+        elif isinstance(effect, TellDefined):
             assert not effect.reason or "leaves the network" in effect.reason, effect.reason
             self.is_defined = not effect.reason
             self.is_refused = not self.is_defined

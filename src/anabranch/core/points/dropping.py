@@ -3,7 +3,7 @@
 1. Whoever has a join point puts down that it is over, says so, ends its subscription, and then
    forgets it. One that is on its way to another broker is not dropped; who asked asks again.
 2. A client asks its own broker, and that all others, until each has answered. A pattern that nobody
-   had is told as unknown.
+   had is told as unknown. After `DROP_WITHIN_S` it is told who is silent.
 3. One that is to last for a time only is dropped when nobody kept it for so long, in this life.
 
 State: who waits for an answer, and until when patterns last. Safe to lose.
@@ -17,9 +17,11 @@ from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note, SendClient
 from anabranch.core.points.state import PointState, Then
 from anabranch.model.carried import DropPoint, KeepPoints, PointDropped
-from anabranch.model.client_frames import UNKNOWN, Drop, Dropped, Keep, Refused
+from anabranch.model.client_frames import BUSY, UNKNOWN, Drop, Dropped, Keep, Refused
 from anabranch.model.pattern.record import PointRecord
 
+#: How long brokers are given to answer.
+DROP_WITHIN_S = 5.0
 #: Requests of clients that wait at a time; others are refused.
 _WAITING_MAX = 1_024
 
@@ -27,9 +29,9 @@ _WAITING_MAX = 1_024
 class _Waiting:
     """A client waits until nobody has a pattern."""
 
-    __slots__ = ("again_at", "pattern", "request", "session", "unanswered", "was_there")
+    __slots__ = ("again_at", "pattern", "request", "session", "unanswered", "until", "was_there")
 
-    def __init__(self, session: int, frame: Drop, others: Iterable[str]) -> None:
+    def __init__(self, session: int, frame: Drop, others: Iterable[str], until: float) -> None:
         self.session = session
         self.request = frame.request
         self.pattern = frame.pattern
@@ -37,6 +39,7 @@ class _Waiting:
         self.unanswered = set(others)
         self.was_there = False
         self.again_at = 0.0
+        self.until = until
 
 
 class Dropping:
@@ -56,11 +59,11 @@ class Dropping:
         state = self._state
         if len(self._waiting) >= _WAITING_MAX:
             reason = "too many wait for patterns to be dropped; ask again later"
-            state.out.append(SendClient(session, Refused(frame.request, reason)))
+            state.out.append(SendClient(session, Refused(frame.request, reason, BUSY)))
             return
         self._number += 1
         others = [*state.others, state.outlook.name]
-        self._waiting[self._number] = _Waiting(session, frame, others)
+        self._waiting[self._number] = _Waiting(session, frame, others, now + DROP_WITHIN_S)
         self._ask(now, self._number)
 
     def _ask(self, now: float, number: int) -> None:
@@ -83,6 +86,15 @@ class Dropping:
         if not waiting.was_there:
             reason = f"no broker has a pattern {waiting.pattern!r}"
             answer = Refused(waiting.request, reason[:1000], UNKNOWN)
+        self._state.out.append(SendClient(waiting.session, answer))
+
+    def _give_up(self, number: int) -> None:
+        waiting = self._waiting.pop(number)
+        silent = ", ".join(map(repr, sorted(waiting.unanswered)))
+        reason = (
+            f"pattern {waiting.pattern!r} may be at {silent}: no answer; it may be dropped there"
+        )
+        answer = Refused(waiting.request, f"{reason} or not, so drop it again"[:1000], BUSY)
         self._state.out.append(SendClient(waiting.session, answer))
 
     def client_left(self, session: int) -> None:
@@ -142,7 +154,9 @@ class Dropping:
     def time_passed(self, now: float) -> None:
         """Ask again; and end what nobody keeps."""
         for number, waiting in list(self._waiting.items()):
-            if waiting.again_at <= now:
+            if waiting.until <= now:
+                self._give_up(number)
+            elif waiting.again_at <= now:
                 self._ask(now, number)
         for pattern_id in [key for key, at in self._lasts_until.items() if at <= now]:
             record = self._state.record(pattern_id)
@@ -154,5 +168,5 @@ class Dropping:
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
-        times = [each.again_at for each in self._waiting.values()]
+        times = [min(each.again_at, each.until) for each in self._waiting.values()]
         return min([*times, *self._lasts_until.values()], default=None)

@@ -56,7 +56,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Match
 from anabranch.model.pattern.notification import digest_of, notification_of, subscription_to
-from anabranch.model.pattern.record import PointRecord
+from anabranch.model.pattern.record import PointRecord, Start
 from anabranch.model.values import INT_MIN
 from anabranch.model.version import NOTHING, Version
 
@@ -154,7 +154,14 @@ class JoinPoint:
         stands, and of all that was published whether it is in the log."""
         standing, streams = self.standing(), self._outlook.streams
         is_known = all(each in standing for each in self._watch.starts if each in streams)
-        return self._stands and is_known and not self._sent
+        # What was published since it was said to have begun must count elsewhere, too.
+        has_begun = self._outlook.name in self._watch.starts or bool(self.failure)
+        return self._stands and has_begun and is_known and not self._sent
+
+    @property
+    def starts(self) -> Mapping[str, Start]:
+        """Stream → from where on its events count, of those that it has started on."""
+        return self._watch.starts
 
     @property
     def watermark_ns(self) -> int:

@@ -1,8 +1,9 @@
 """The join points of one broker: the door to where patterns are defined, detected and dropped.
 
 A pattern is defined at the broker that its client is connected to, and detected there or, later, at
-another one. Its id is chosen by who defines it, and never used again. The parts: `point` detects,
-`moving` gives away and takes, `dropping` ends, `state` is what they share. Rules:
+another one. Its id is chosen by who defines it, and never used again. The parts: `beginning` lets
+it begin, `finding` asks other brokers, `point` detects, `moving` gives away and takes, `dropping`
+ends, `state` is what they share. Rules:
 
 1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
    defined it is told then.
@@ -13,32 +14,28 @@ State: see the parts.
 """
 
 from anabranch.core.asks import Ask
-from anabranch.core.contract import Note, Recovered, SendClient
+from anabranch.core.contract import Note, Recovered
 from anabranch.core.options import Options
+from anabranch.core.points.beginning import Beginning
 from anabranch.core.points.dropping import Dropping
+from anabranch.core.points.finding import Finding
 from anabranch.core.points.moving import Moving
-from anabranch.core.points.names import name_of
 from anabranch.core.points.point import JoinPoint, Outlook
 from anabranch.core.points.state import PointState
+from anabranch.core.points.watch import WatchCounters
 from anabranch.model.carried import (
     DropPoint,
+    FindPoint,
     ForPoints,
     PointDropped,
+    PointFound,
     PointSettled,
     PointTaken,
     TakePoint,
 )
-from anabranch.model.client_frames import (
-    AnyClientFrame,
-    Define,
-    Defined,
-    Drop,
-    Keep,
-    Refused,
-)
-from anabranch.model.errors import EventError, RemoteError
+from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
+from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name
 from anabranch.model.pattern.record import PointRecord
 from anabranch.model.version import Version
 
@@ -52,6 +49,8 @@ class JoinPoints:
         self._state = PointState(outlook, options, limits, recovered)
         self._moving = Moving(self._state)
         self._dropping = Dropping(self._state)
+        self._finding = Finding(self._state)
+        self._beginning = Beginning(self._state, self._dropping, self._finding)
         self._is_departing = False
 
     # -- questions --------------------------------------------------------------------------------
@@ -66,6 +65,18 @@ class JoinPoints:
         """Those that detect."""
         return self._state.points
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams of the network."""
+        return self._state.outlook.streams
+
+    def counted(self) -> WatchCounters:
+        """What happened in this life, at all of them."""
+        total = WatchCounters()
+        for each in (self._state.past, *(point.counters for point in self.active.values())):
+            total.add(each)
+        return total
+
     # -- life -------------------------------------------------------------------------------------
 
     def started(self, now: float) -> list[Ask]:
@@ -79,7 +90,7 @@ class JoinPoints:
 
     def depart(self, now: float) -> list[Ask]:
         """Give all away (rule 3), each when it may be."""
-        self._is_departing = True
+        self._is_departing = self._beginning.is_departing = True
         self._give_all(now)
         return self._state.take_out()
 
@@ -104,7 +115,7 @@ class JoinPoints:
         """A client defines a pattern, or drops or keeps some. `version` is one of the edge's
         interest that has all that is subscribed so far."""
         if isinstance(frame, Define):
-            self._define(now, session, frame, version)
+            self._beginning.define(now, session, frame, version)
         elif isinstance(frame, Drop):
             self._dropping.drop(now, session, frame)
         else:
@@ -114,43 +125,8 @@ class JoinPoints:
     def client_left(self, session: int) -> None:
         """A session is over."""
         self._dropping.client_left(session)
-
-    def _define(self, now: float, session: int, frame: Define, version: Version) -> None:
-        state = self._state
-        record = PointRecord(
-            frame.pattern,
-            frame.text,
-            frame.placement,
-            frame.lasts_s,
-            state.outlook.name,
-            version,
-        )
-        objection = self._objection(record)
-        if objection:
-            refused = Refused(frame.request, objection[:1000])
-            state.out.append(SendClient(session, refused))
-            return
-        if state.record(record.id) is None:
-            self._dropping.lasts_from(now, record)
-            state.activate(record)
-        answer = SendClient(session, Defined(frame.request))
-        state.sync(lambda _: state.out.append(answer))
-
-    def _objection(self, record: PointRecord) -> str:
-        """Why a pattern cannot be defined; "" if it can."""
-        known = self._state.record(record.id)
-        if known is not None:
-            is_same = known.text == record.text and not known.is_over
-            return "" if is_same else f"there is another pattern {record.id!r}, or was"
-        if record.id in self._state.gone:
-            return f"there was a pattern {record.id!r}; take another id"
-        if self._is_departing:
-            return "the broker leaves the network; define the pattern at another one"
-        try:
-            check_name(name_of(record.id), "pattern", self._state.limits.name_bytes_max)
-        except EventError as error:
-            return str(error)
-        return self._state.refusal(record)
+        self._finding.client_left(session)
+        self._beginning.client_left(session)
 
     # -- other brokers ----------------------------------------------------------------------------
 
@@ -170,8 +146,13 @@ class JoinPoints:
                 self._dropping.asked(now, source, content)
             case PointDropped():
                 self._dropping.dropped(source, content)
+            case FindPoint():
+                self._finding.asked(now, source, content)
+            case PointFound():
+                self._finding.answered(now, source, content)
             case _:
                 self._dropping.keep(now, content)
+        self._beginning.look()
         return self._state.take_out()
 
     def move(self, now: float, pattern_id: str, target: str) -> list[Ask]:
@@ -215,6 +196,7 @@ class JoinPoints:
             state.start_at[pattern_id] = now + state.options.pattern_again_s
         else:
             state.agenda.add(pattern_id, point.next_deadline())
+        self._beginning.look()
 
     def _save(self, now: float, point: JoinPoint) -> None:
         """Write down how far it has reported, if it is time for that."""
@@ -246,6 +228,7 @@ class JoinPoints:
                 state.activate(record)
         self._moving.time_passed(now)
         self._dropping.time_passed(now)
+        self._finding.time_passed(now)
         state.forget_gone(now)
         if self._is_departing:
             self._give_all(now)
@@ -254,7 +237,8 @@ class JoinPoints:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         state = self._state
-        times = [self._moving.next_deadline(), self._dropping.next_deadline()]
+        parts = (self._moving, self._dropping, self._finding)
+        times = [part.next_deadline() for part in parts]
         times += [state.agenda.next_at(), min(state.start_at.values(), default=None)]
         if state.gone:
             times.append(next(iter(state.gone.values())).until)

@@ -22,6 +22,7 @@ from anabranch.core.points.record import (
     stored_gone,
     stored_records,
 )
+from anabranch.core.points.watch import WatchCounters
 from anabranch.model.errors import FilterError, PatternError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
@@ -50,6 +51,8 @@ class PointState:
         self.agenda = Agenda()
         #: when one is started anew.
         self.start_at: dict[str, float] = {}
+        #: What happened in this life at join points that are not active any more.
+        self.past = WatchCounters()
         self.out: list[Ask] = []
         self._schemes: dict[str, Scheme] = {}
         self._session = 0
@@ -69,6 +72,11 @@ class PointState:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def has_begun(self, pattern_id: str) -> bool:
+        """Whether one that is here counts events of the own stream."""
+        point, name = self.points.get(pattern_id), self.outlook.name
+        return point is not None and name in point.starts
 
     def save(self, record: PointRecord, then: Then) -> None:
         """Write a record; `then` is done when it is on disk."""
@@ -172,4 +180,5 @@ class PointState:
         del self.points[pattern_id]
         del self.sessions[point.session]
         self._records[pattern_id] = point.record
+        self.past.add(point.counters)
         self.out += point.stop(now)

@@ -31,7 +31,7 @@ from anabranch.model.pattern.record import PointRecord, Start
 
 
 class WatchCounters:
-    """What happened at one join point, in this life."""
+    """What happened at one join point, in this life, or at several."""
 
     __slots__ = ("events", "late", "overflows", "reported", "withheld")
 
@@ -41,6 +41,11 @@ class WatchCounters:
         self.late = 0
         self.overflows = 0
         self.withheld = 0
+
+    def add(self, other: "WatchCounters") -> None:
+        """What happened there happened, too."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Watch:

@@ -4,8 +4,9 @@
 
 Rules:
 
-1. A request is repeated on every new connection to the same broker until it is answered. It is not
-   made at another one: only the broker that was asked knows whether it has begun.
+1. A request is repeated on every new connection to the same broker until it is answered, or
+   withdrawn. Whoever goes on at another broker may ask there: brokers find out among themselves
+   whether the pattern has begun. Only `is_new` is not to be said a second time.
 2. Answers are told by number, which the other parts of a session do not use.
 3. What lasts for a time only has to be kept: `keep`, often enough.
 
@@ -31,14 +32,27 @@ class Defining:
         self._open: dict[int, Define | Drop] = {}
 
     def define(
-        self, pattern_id: str, text: str, placement: Placement = "simple", lasts_s: int = 0
+        self,
+        pattern_id: str,
+        text: str,
+        placement: Placement = "simple",
+        lasts_s: int = 0,
+        *,
+        is_new: bool = False,
+        must_exist: bool = False,
     ) -> tuple[int, SessionEffects]:
-        """Detect a pattern from now on. `TellDefined` follows."""
-        return self._ask(Define(self._request + 1, pattern_id, text, placement, lasts_s))
+        """Detect a pattern from now on. `TellDefined` follows. One that `is_new` has an id that
+        nobody ever used; one that `must_exist` is not made."""
+        wanted = (pattern_id, text, placement, lasts_s, is_new, must_exist)
+        return self._ask(Define(self._request + 1, *wanted))
 
     def drop(self, pattern_id: str) -> tuple[int, SessionEffects]:
         """Detect it no more; likewise."""
         return self._ask(Drop(self._request + 1, pattern_id))
+
+    def withdraw(self, request: int) -> None:
+        """Nobody waits for this answer any more, and it is not asked for again."""
+        self._open.pop(request, None)
 
     def keep(self, patterns: Sequence[str]) -> SessionEffects:
         """These are wanted still."""
