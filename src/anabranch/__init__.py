@@ -19,6 +19,8 @@ from anabranch.model.errors import (
     FilterError,
     FilterLimitError,
     LocalError,
+    PatternError,
+    PatternLimitError,
     RemoteError,
     UnknownIdError,
 )
@@ -26,10 +28,12 @@ from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.language.builder import attr
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.pattern.pattern import Pattern
 
 if TYPE_CHECKING:
     from anabranch.client.batches import Batch
     from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
+    from anabranch.client.blocking_patterns import BlockingPatternSubscription
     from anabranch.client.bulk import Fetcher
     from anabranch.client.client import Client
     from anabranch.client.connecting import connect
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
         FetchCutError,
         FetchRefusedError,
         NotAdvertisedError,
+        PatternRefusedError,
+        PatternUnknownError,
         PublishRefusedError,
         PublishUnknownError,
         RequestTimeoutError,
@@ -50,7 +56,9 @@ if TYPE_CHECKING:
         TicksNotKeptError,
         WithheldError,
     )
+    from anabranch.client.matched import Matched, PartEvent
     from anabranch.client.options import ClientOptions
+    from anabranch.client.pattern_subscription import PatternSubscription
     from anabranch.client.received import Received, Withheld
     from anabranch.client.subscription import Subscription
     from anabranch.local.embedded import Embedded, embedded
@@ -62,6 +70,9 @@ _LAZY = {
     **dict.fromkeys(
         ("BlockingClient", "BlockingSubscription", "connect_blocking"), "client.blocking"
     ),
+    "BlockingPatternSubscription": "client.blocking_patterns",
+    **dict.fromkeys(("Matched", "PartEvent"), "client.matched"),
+    "PatternSubscription": "client.pattern_subscription",
     "Batch": "client.batches",
     "Fetcher": "client.bulk",
     "Client": "client.client",
@@ -76,6 +87,8 @@ _LAZY = {
             "FetchCutError",
             "FetchRefusedError",
             "NotAdvertisedError",
+            "PatternRefusedError",
+            "PatternUnknownError",
             "PublishRefusedError",
             "PublishUnknownError",
             "RequestTimeoutError",
@@ -99,6 +112,7 @@ __all__ = [
     "BatchRefusedError",
     "BatchUnknownError",
     "BlockingClient",
+    "BlockingPatternSubscription",
     "BlockingSubscription",
     "Client",
     "ClientError",
@@ -118,8 +132,16 @@ __all__ = [
     "Limits",
     "LocalError",
     "MatchIndex",
+    "Matched",
     "Matches",
     "NotAdvertisedError",
+    "PartEvent",
+    "Pattern",
+    "PatternError",
+    "PatternLimitError",
+    "PatternRefusedError",
+    "PatternSubscription",
+    "PatternUnknownError",
     "PublishRefusedError",
     "PublishUnknownError",
     "Received",

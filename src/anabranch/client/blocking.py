@@ -18,19 +18,20 @@ The real client runs in a thread of its own; what is here hands calls over and w
 
 import asyncio
 import concurrent.futures
-import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
-from typing import Literal, Self, TypeVar, Unpack
+from typing import Literal, Self, Unpack
 
 from anabranch.client.advertising import Advertisement
 from anabranch.client.batches import Batch
+from anabranch.client.blocking_patterns import BlockingPatternUser
 from anabranch.client.client import Attributes, Client
 from anabranch.client.composing import How
 from anabranch.client.connecting import connect
 from anabranch.client.errors import ClosedError
+from anabranch.client.loop_thread import LoopThread
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.client.received import Received
 from anabranch.client.subscription import OnWithheld, Subscription
@@ -40,56 +41,13 @@ from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.values import Value
 
-Outcome = TypeVar("Outcome")
 _BATCH_EVENTS = 256
-
-
-class _Loop:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="anabranch-client", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def wait(
-        self,
-        work: Coroutine[object, object, Outcome],
-        timeout: float | None = None,
-        awaited: str = "the outcome",
-    ) -> Outcome:
-        """Do something in the loop, and return when it is done; or say what took too long."""
-        if not self._thread.is_alive():
-            work.close()
-            raise ClosedError("the client is closed")
-        promise = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return promise.result(timeout)
-        except TimeoutError as error:
-            promise.cancel()
-            if timeout is None or str(error):
-                raise
-            raise TimeoutError(f"{awaited} did not come within {timeout:g} s") from None
-        except BaseException:
-            promise.cancel()
-            raise
-
-    def stop(self) -> None:
-        """End the thread."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
 
 class BlockingSubscription:
     """A subscription to be read with `for`. See the rules at the top of this module."""
 
-    def __init__(self, loop: _Loop, subscription: Subscription, batch: int) -> None:
+    def __init__(self, loop: LoopThread, subscription: Subscription, batch: int) -> None:
         self._loop = loop
         self._real = subscription
         self._batch = batch
@@ -161,10 +119,10 @@ class BlockingSubscription:
         return f"Blocking{self._real!r}"
 
 
-class BlockingClient:
+class BlockingClient(BlockingPatternUser):
     """One client of a network, for programs that wait. Made by `connect_blocking`."""
 
-    def __init__(self, loop: _Loop, client: Client) -> None:
+    def __init__(self, loop: LoopThread, client: Client) -> None:
         self._loop = loop
         self._real = client
 
@@ -326,7 +284,7 @@ def connect_blocking(
     limits: Limits = DEFAULT_LIMITS,
 ) -> BlockingClient:
     """Connect to a network, as `connect` does, from a program without an event loop."""
-    loop = _Loop()
+    loop = LoopThread()
     work = connect(
         *addresses,
         name=name,

@@ -10,8 +10,8 @@ to it, and of two connections with one name at a broker the later one stays. A c
 gets a unique one; it cannot have durable subscriptions, because nobody could come back to them.
 
 The work is done by parts: `roaming` knows the brokers, `outbox` the events that are not confirmed,
-`subscriptions` what was subscribed; this module joins them and is what applications see. It belongs
-to one event loop; from other threads use `blocking`.
+`subscriptions` what was subscribed, `patterns` what is detected; this module joins them and is what
+applications see. It belongs to one event loop; from other threads use `blocking`.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from anabranch.client.errors import ClosedError
 from anabranch.client.fetching import Fetches, LogReader
 from anabranch.client.options import ClientOptions
 from anabranch.client.outbox import Outbox, Promise
+from anabranch.client.patterns import Patterns, PatternUser
 from anabranch.client.received import Received
 from anabranch.client.requests import REPLY_TO, Requests, inbox_filter
 from anabranch.client.roaming import Roaming
@@ -37,15 +38,7 @@ from anabranch.client.subscription import OnWithheld, Subscription
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.client.uplink import Uplink
-from anabranch.client.wishes import (
-    Since,
-    Wish,
-    check_durable,
-    check_existence,
-    check_window,
-    read_filter,
-    read_since,
-)
+from anabranch.client.wishes import Since, check_durable, check_existence, read_filter, read_wish
 from anabranch.core.session.effects import (
     Confirm,
     DeliverToApplication,
@@ -53,6 +46,7 @@ from anabranch.core.session.effects import (
     SessionEffects,
     TellAnswer,
     TellCut,
+    TellDefined,
     TellOfBatch,
     TellPublishRefused,
 )
@@ -67,7 +61,7 @@ from anabranch.model.values import Value
 Attributes = Event | Mapping[str, Value]
 
 
-class Client(BatchWriter, LogReader):
+class Client(BatchWriter, LogReader, PatternUser):
     """One client of a network. Made by `connect`. See the top of this module."""
 
     def __init__(
@@ -102,6 +96,7 @@ class Client(BatchWriter, LogReader):
         self._advertisements = Advertisements(roaming, self._outbox)
         self._batches = Batches(roaming, options, limits, self._advertisements)
         self._fetches = Fetches(roaming, options, limits)
+        self._patterns = Patterns(roaming, options, limits, self._subscriptions, self.subscribe)
         self._requests = Requests(self._open_inbox)
         self._subscription_count = 0
 
@@ -211,15 +206,14 @@ class Client(BatchWriter, LogReader):
         if durable is not None:
             check_durable(durable, quality, self._is_named, self._limits)
         self._subscription_count += 1
-        start, time_ns, ticks = read_since(since)
-        wish = Wish(
-            name=f"s{self._subscription_count}" if durable is None else durable,
-            filter=str(read_filter(filter, self._limits)),
-            quality=quality if durable is None else "durable",
-            start=start,
-            start_time_ns=time_ns,
-            start_ticks=ticks,
-            window=check_window(self._options.window if window is None else window),
+        wish = read_wish(
+            f"s{self._subscription_count}",
+            filter,
+            self._limits,
+            durable=durable,
+            quality=quality,
+            since=since,
+            window=self._options.window if window is None else window,
             manual_ack=manual_ack,
             is_new=new,
             must_exist=must_exist,
@@ -281,6 +275,7 @@ class Client(BatchWriter, LogReader):
         except TimeoutError:
             pass
         self._subscriptions.settle()
+        self._patterns.settle()
         self._end(ClosedError("the client is closed"), None)
         await self._roaming.wait_until_left()
 
@@ -295,6 +290,7 @@ class Client(BatchWriter, LogReader):
         self._requests.close()
         self._batches.close(why)
         self._fetches.close(why)
+        self._patterns.close(why)
         self._subscriptions.close(failure)
         self._outbox.close(why)
         self._roaming.close(str(why))
@@ -330,6 +326,7 @@ class Client(BatchWriter, LogReader):
         """There is a home again."""
         self._subscriptions.arriving(old, new)
         self._fetches.moved()
+        self._patterns.moved()
 
     def publisher_moved(self) -> None:
         """Events go to the home from now on."""
@@ -344,6 +341,7 @@ class Client(BatchWriter, LogReader):
         uplink.perform(effects)
         self._outbox.connected(uplink)
         self._fetches.moved()
+        self._patterns.connected(uplink)
 
     def hear(self, uplink: Uplink, effect: SessionEffect) -> None:
         """A session has news."""
@@ -372,6 +370,8 @@ class Client(BatchWriter, LogReader):
             self._batches.hear(uplink, effect)
         elif isinstance(effect, TellAnswer):
             self._fetches.answered(uplink, effect)
+        elif isinstance(effect, TellDefined):
+            self._patterns.answered(uplink, effect)
         elif uplink is self._roaming.home:
             self._subscriptions.hear(effect)
 
@@ -390,6 +390,7 @@ class Client(BatchWriter, LogReader):
         if self._closed is None:
             self._roaming.note_lost(uplink, reason)
             self._fetches.lost(uplink)
+            self._patterns.lost(uplink)
             self._subscriptions.lost(uplink)
             if uplink is not self._roaming.home:
                 uplink.session.disconnected(asyncio.get_running_loop().time())

@@ -11,12 +11,14 @@
     RequestTimeoutError         no reply came in time
     BatchRefusedError           the broker does not stage or commit this; `code` says what to do
     BatchUnknownError           the broker has not answered; commit the same batch again
+    PatternRefusedError         the broker does not define or drop a pattern; its reason says why
+    PatternUnknownError         no broker has answered; ask for the same again
     FetchRefusedError           the broker does not give out what was asked for
     TicksNotKeptError           ... because the log begins later; `oldest` says where
     FetchCutError               the client is at another broker than the one it read from
 
-All are `AnabranchError`; what is wrong with an event or a filter is an `EventError` or a
-`FilterError`, as everywhere.
+All are `AnabranchError`; what is wrong with an event, a filter or a pattern is an `EventError`, a
+`FilterError` or a `PatternError`, as everywhere.
 """
 
 from anabranch.model.errors import AnabranchError, LocalError
@@ -107,6 +109,21 @@ class BatchRefusedError(ClientError):
 
 class BatchUnknownError(ClientError, TimeoutError):
     """The broker has not answered in time, or never will: it has staged or committed, or not."""
+
+
+class PatternRefusedError(ClientError):
+    """The broker does not define or drop a pattern."""
+
+    def __init__(self, pattern: str, reason: str, code: str) -> None:
+        super().__init__(f"pattern {pattern!r} was refused: {reason}")
+        self.pattern = pattern
+        self.reason = reason
+        #: `unknown` if no broker has it, `busy` if the same may be granted later, or "".
+        self.code = code
+
+
+class PatternUnknownError(ClientError, TimeoutError):
+    """No broker has answered in time: a pattern is defined or dropped, or not."""
 
 
 class FetchRefusedError(ClientError):

@@ -1,9 +1,13 @@
 """How a client behaves where an application may choose. The defaults suit a program on a LAN."""
 
+import math
+
 import msgspec
 
 from anabranch.core.session.effects import SessionOptions
 
+#: Keeps that may be lost before a pattern is dropped.
+PATTERN_LASTS = 6
 #: What MessagePack says of a piece of bytes, at most.
 _ITEM_BYTES = 5
 
@@ -48,6 +52,18 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     ack_after_s: float = 0.05
     #: The state directory is brought up to date this often.
     keep_every_s: float = 1.0
+
+    # -- patterns
+    #: How long `define_pattern`, `drop_pattern` and `subscribe_pattern` wait for their broker.
+    pattern_within_s: float = 30.0
+    #: Patterns that end with their client are kept this often, and last `PATTERN_LASTS` times as
+    #: long without that.
+    pattern_keep_s: float = 10.0
+
+    @property
+    def pattern_lasts_s(self) -> int:
+        """How long a pattern lasts that ends with its client."""
+        return max(1, math.ceil(self.pattern_keep_s * PATTERN_LASTS))
 
     def for_session(self, frame_bytes_max: int) -> SessionOptions:
         """The part of it that a session wants to know; the broker takes frames of this size."""

@@ -354,6 +354,14 @@ class Subscriptions:
             subscription.drop()  # it is somebody else's now, who gets what was not read here
         subscription.fails(failure)
 
+    def give_up(self, subscription: Subscription, failure: ClientError) -> None:
+        """What it is about is not there any more."""
+        name, home = subscription.name, self._home
+        if home is not None and home.session.knows(name):
+            home.perform(home.session.unsubscribe(self._loop.time(), name))
+        if name in self._all:
+            self._fail(subscription, failure, None)
+
     def _forget(self, name: str) -> None:
         self._acknowledging.forget(self._all.pop(name))
         self._finding.discard(name)

@@ -54,6 +54,35 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def read_wish(
+    name: str,
+    filter: str | FilterSource,
+    limits: Limits,
+    *,
+    durable: str | None,
+    quality: Literal["reliable", "best-effort"],
+    since: Since,
+    window: int,
+    manual_ack: bool,
+    is_new: bool,
+    must_exist: bool,
+) -> Wish:
+    """What an application asks for; `name` is that of a subscription without one of its own."""
+    start, time_ns, ticks = read_since(since)
+    return Wish(
+        name=name if durable is None else durable,
+        filter=str(read_filter(filter, limits)),
+        quality=quality if durable is None else "durable",
+        start=start,
+        start_time_ns=time_ns,
+        start_ticks=ticks,
+        window=check_window(window),
+        manual_ack=manual_ack,
+        is_new=is_new,
+        must_exist=must_exist,
+    )
+
+
 def read_filter(filter: str | FilterSource, limits: Limits) -> Filter:
     """A filter, however it was given."""
     if isinstance(filter, str):

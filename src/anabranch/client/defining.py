@@ -1,0 +1,183 @@
+"""What a client asks about patterns, and who waits for which answer.
+
+Rules:
+
+1. It is asked at the home, where the subscriptions are: nothing is reported before whoever
+   subscribed there can hear it.
+2. A request that is lost with its connection is made again, at whichever broker is the home then.
+   The brokers find out among themselves whether it was granted before. So is one that a broker
+   refuses because it leaves the network.
+3. A pattern that is not there any more when it is dropped for the second time is dropped.
+4. Calls wait for `timeout`, and for `pattern_within_s` if that is not given; then nobody knows.
+
+State: who waits. Lost with the process; a pattern that was defined stays.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from anabranch.client.errors import (
+    ClientError,
+    ClosedError,
+    PatternRefusedError,
+    PatternUnknownError,
+)
+from anabranch.client.options import ClientOptions
+from anabranch.client.roaming import Roaming
+from anabranch.client.uplink import Uplink
+from anabranch.core.session.defining import Defining
+from anabranch.core.session.effects import SessionEffects, TellDefined
+from anabranch.model.client_frames import DEPARTING, UNKNOWN
+from anabranch.model.pattern.record import Placement
+
+_Asking = Callable[[Defining], tuple[int, SessionEffects]]
+_Promise = asyncio.Future[TellDefined]
+
+
+class _LostError(ClientError):
+    """The connection on which something was asked is gone."""
+
+
+class Definitions:
+    """The requests of one client about patterns. See the rules at the top of this module."""
+
+    def __init__(self, roaming: Roaming, options: ClientOptions) -> None:
+        self._roaming = roaming
+        self._options = options
+        self._waiting: dict[tuple[Uplink, int], _Promise] = {}
+        self._moved = asyncio.Event()
+        self._closed: ClosedError | None = None
+
+    # -- for the application ----------------------------------------------------------------------
+
+    async def define(
+        self,
+        pattern_id: str,
+        text: str,
+        *,
+        placement: Placement = "simple",
+        lasts_s: int = 0,
+        is_new: bool = False,
+        must_exist: bool = False,
+        within_s: float | None = None,
+    ) -> None:
+        """Have a pattern detected; returns when it has begun."""
+        is_first = True
+
+        def ask(defining: Defining) -> tuple[int, SessionEffects]:
+            nonlocal is_first
+            is_so, is_first = is_new and is_first, False
+            return defining.define(
+                pattern_id, text, placement, lasts_s, is_new=is_so, must_exist=must_exist
+            )
+
+        what = f"pattern {pattern_id!r}"
+        answer, _ = await self._answer(ask, what, "may be defined or not, define it", within_s)
+        if answer.reason:
+            raise PatternRefusedError(pattern_id, answer.reason, answer.code)
+
+    async def drop(self, pattern_id: str, within_s: float | None = None) -> None:
+        """Have it detected no more."""
+        what = f"the end of pattern {pattern_id!r}"
+        answer, is_again = await self._answer(
+            lambda defining: defining.drop(pattern_id),
+            what,
+            "may be dropped or not, drop it",
+            within_s,
+        )
+        if answer.reason and not (is_again and answer.code == UNKNOWN):
+            raise PatternRefusedError(pattern_id, answer.reason, answer.code)
+
+    def drop_soon(self, pattern_id: str) -> None:
+        """Ask for the end of a pattern, and do not wait for it."""
+        home = self._roaming.home
+        if home is not None and home.is_connected and self._closed is None:
+            request, effects = home.session.defining.drop(pattern_id)
+            home.perform(effects)
+            home.session.defining.withdraw(request)
+
+    def keep(self, patterns: Sequence[str]) -> None:
+        """Tell the broker that these are wanted still."""
+        home = self._roaming.home
+        if home is not None and patterns:
+            home.perform(home.session.defining.keep(patterns))
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    async def _answer(
+        self, ask: _Asking, what: str, advice: str, within_s: float | None
+    ) -> tuple[TellDefined, bool]:
+        """What a broker says, and whether it was asked more than once."""
+        bound_s = self._options.pattern_within_s if within_s is None else within_s
+        attempts = 0
+        try:
+            async with asyncio.timeout(bound_s):
+                while True:
+                    home = await self._home()
+                    attempts += 1
+                    try:
+                        answer = await self._asked(home, ask)
+                    except _LostError:
+                        continue
+                    if answer.code != DEPARTING:
+                        return answer, attempts > 1
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            home_now = self._roaming.home
+            where = "" if home_now is None else f" by {home_now.broker!r}"
+            raise PatternUnknownError(
+                f"{what} was not answered{where} within {bound_s:g} s; it {advice} again"
+            ) from None
+
+    async def _asked(self, home: Uplink, ask: _Asking) -> TellDefined:
+        request, effects = ask(home.session.defining)
+        promise: _Promise = asyncio.get_running_loop().create_future()
+        self._waiting[home, request] = promise
+        try:
+            home.perform(effects)
+            return await promise
+        finally:
+            del self._waiting[home, request]
+            home.session.defining.withdraw(request)
+            if self._closed is None:
+                self._roaming.settle_publisher()
+
+    async def _home(self) -> Uplink:
+        """The home, when there is a connection to it."""
+        while (home := self._roaming.home) is None or not home.is_connected:
+            self._check_open()
+            self._moved.clear()
+            await self._moved.wait()
+        self._check_open()
+        return home
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    # -- for the client ---------------------------------------------------------------------------
+
+    def answered(self, uplink: Uplink, effect: TellDefined) -> None:
+        """A broker has answered."""
+        promise = self._waiting.get((uplink, effect.request))
+        if promise is not None and not promise.done():
+            promise.set_result(effect)
+
+    def moved(self) -> None:
+        """There is a connection, or another home."""
+        self._moved.set()
+
+    def lost(self, uplink: Uplink) -> None:
+        """A connection is gone, with all that was asked on it."""
+        for (asked, _), promise in self._waiting.items():
+            if asked is uplink and not promise.done():
+                promise.set_exception(_LostError("the connection was lost"))
+
+    def close(self, why: ClosedError) -> None:
+        """Nothing is answered any more."""
+        self._closed = why
+        self._moved.set()
+        for promise in self._waiting.values():
+            if not promise.done():
+                promise.set_exception(why)
