@@ -79,14 +79,19 @@ def document(event: Event, stream: str, tick: int, time_ns: int) -> Mapping[str,
 
 def line(event: Event, stream: str, tick: int, time_ns: int) -> str:
     """An event in columns."""
-    shown = " ".join(f"{name}={_cell(value)}" for name, value in event.attributes.items())
-    extra = f" (+{len(event.payload)} bytes)" if event.payload else ""
-    return f"{_time(time_ns)}  {stream:12}  {tick:>8}  {shown}{extra}"
+    return f"{moment(time_ns)}  {stream:12}  {tick:>8}  {shown(event)}"
 
 
-def _time(time_ns: int) -> str:
-    moment = datetime.fromtimestamp(time_ns / _NS_PER_S, UTC)
-    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+def shown(event: Event) -> str:
+    """Attributes, and how large the payload is, for people."""
+    words = " ".join(f"{name}={_cell(value)}" for name, value in event.attributes.items())
+    return f"{words} (+{len(event.payload)} bytes)" if event.payload else words
+
+
+def moment(time_ns: int) -> str:
+    """A time for people."""
+    found = datetime.fromtimestamp(time_ns / _NS_PER_S, UTC)
+    return found.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 def _cell(value: object) -> str:

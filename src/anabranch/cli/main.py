@@ -15,6 +15,7 @@ from anabranch.cli import (
     filters,
     log,
     network,
+    patterns,
     publish,
     sim,
     status,
@@ -34,6 +35,10 @@ Content-based publish/subscribe: every event that matches, once, in order, whate
 `status` shows how brokers are. A filter is written as in Jakarta Messaging or AMQP selectors:
 
     symbol IN ('IBM', 'MSFT') AND price < 22 AND note LIKE '%urgent%'
+
+`sub --pattern` prints events that belong together: a low price, and then a high one:
+
+    low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 5 s
 
 An attribute that an event lacks makes a comparison UNKNOWN; only TRUE matches.
 
@@ -70,6 +75,7 @@ app.command("broker")(broker.broker)
 app.command("demo")(demo.demo)
 app.command("sim")(sim.sim)
 app.add_typer(network.app)
+app.add_typer(patterns.app)
 app.add_typer(log.app)
 app.add_typer(trace.app)
 app.add_typer(filters.app)

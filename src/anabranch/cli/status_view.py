@@ -2,8 +2,9 @@
 
 First a table of brokers. Then, as far as there is anything: the links of each broker, what it knows
 of a mesh and did in it, the vector that the newest tick of each stream carries, what is staged and
-which batches are under way, the durable subscriptions that are farthest behind, and at the end
-whatever is not as it should be. Nothing of it is wider than the screen.
+which batches are under way, patterns and what came of them, the durable subscriptions that are
+farthest behind, and at the end whatever is not as it should be. Nothing of it is wider than the
+screen.
 
 A vector says for every edge which version of its interest the stream's newest tick was routed with;
 only the counters are shown, with a `*` if they are of an earlier life of the edge than others know.
@@ -78,6 +79,8 @@ def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
     parts += _section("vectors", list(_vectors(told, width, indent)))
     batches = [line for each in told for line in _batches(each, width, indent)]
     parts += _section("batches", batches)
+    patterns = [line for each in told for line in _patterns(each, width, indent)]
+    parts += _section("patterns", patterns)
     parts += _durable(told, width)
     troubles = [line for each in asked for line in _troubles(each)]
     return parts + _section("to be looked at", [f"  {line}" for line in troubles])
@@ -169,6 +172,28 @@ def _batches(status: Status, width: int, indent: int) -> list[str]:
     return folded(f"  {status.broker}", words + more, width, indent)
 
 
+def _patterns(status: Status, width: int, indent: int) -> list[str]:
+    patterns = status.patterns
+    if patterns is None or not (patterns.patterns or patterns.events):
+        return []
+    words = [
+        f"detected={patterns.active}/{patterns.patterns}",
+        f"events={patterns.events:,}",
+        f"matches={patterns.reported:,}",
+        f"kept={patterns.kept:,}",
+    ]
+    words += [
+        f"{word}={count:,}"
+        for word, count in (
+            ("late", patterns.late),
+            ("overflows", patterns.overflows),
+            ("withheld", patterns.withheld),
+        )
+        if count
+    ]
+    return folded(f"  {status.broker}", words, width, indent)
+
+
 # -- vectors and subscriptions ---------------------------------------------------------------------
 
 
@@ -231,6 +256,9 @@ def _troubles(asked: Asked) -> list[str]:
         lines.append(
             f"{name}: {circles} copies of events went in circles, which is a mistake of ours"
         )
+    patterns = status.patterns
+    if patterns is not None and (patterns.overflows or patterns.withheld):
+        lines.append(f"{name}: some of its patterns may have missed matches; the log says which")
     for stream in status.streams:
         if stream.behind or stream.waiting:
             lines.append(

@@ -6,6 +6,10 @@ where the last run stopped: what was printed is acknowledged, also when Ctrl-C e
 where it stands. To end the subscription itself, add `--unsubscribe`: one that does not exist is an
 error then, and none is made.
 
+With `--pattern` it prints the matches of a pattern, which brokers detect while it runs; with a
+durable name, until `--unsubscribe` ends it. `--matches` prints those of a pattern that was defined
+before (`anabranch pattern define`). Each match is a line (`match_lines`).
+
 With `--archive` what the logs have forgotten since then comes from an archive (`looking_back`).
 """
 
@@ -31,14 +35,18 @@ from anabranch.cli.looking_back import (
     on_missing,
     subscribed_behind,
 )
+from anabranch.cli.match_lines import MatchPrinter, print_matches
 from anabranch.cli.moments import moment_ns
 from anabranch.cli.output import counted
+from anabranch.cli.patterns import PlacementOption, Where, placement_of
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.received import Withheld
 from anabranch.client.subscription import Subscription
 from anabranch.client.wishes import Since
 from anabranch.model.filter import Filter
+from anabranch.model.pattern.pattern import Pattern
+from anabranch.model.pattern.record import Placement
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +62,24 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     unsubscribe: bool = False
     archive: Path | None = None
     missing: OnMissing = "fail"
+    #: A pattern to be defined, or the id of one that is there; "" for events that match the filter.
+    pattern: str = ""
+    placement: Placement = "simple"
+    matches: str = ""
 
 
 def sub(
-    what: Annotated[list[str], typer.Argument(metavar="[ADDRESS]... FILTER", show_default=False)],
+    what: Annotated[
+        list[str] | None, typer.Argument(metavar="[ADDRESS]... FILTER", show_default=False)
+    ] = None,
     *,
+    pattern: Annotated[
+        str, typer.Option(help="In place of a filter: print the matches of this pattern.")
+    ] = "",
+    placement: PlacementOption = Where.simple,
+    matches: Annotated[
+        str, typer.Option(metavar="ID", help="The same, of a pattern that is defined.")
+    ] = "",
     durable: Annotated[
         str | None, typer.Option(help="Name of a durable subscription; it outlives this command.")
     ] = None,
@@ -88,17 +109,20 @@ def sub(
     trace: reaching.TraceOption = None,
     within: reaching.WithinOption = 10.0,
 ) -> None:
-    """Print events that match a filter, until Ctrl-C.
+    """Print events that match a filter, or matches of a pattern, until Ctrl-C.
 
     anabranch sub 127.0.0.1:4100 "symbol = 'IBM' AND price > 10"
 
     anabranch sub 127.0.0.1:4100 127.0.0.1:4200 TRUE --durable audit --format table
+
+    anabranch sub 127.0.0.1:4100 --pattern "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
     """
-    *addresses, text = what
-    if not text.strip() or (reaching.is_address(text) and not addresses):
-        raise CommandError("give a filter after the addresses; TRUE matches everything")
+    addresses, text = _addresses_and_filter(what or [], is_pattern=bool(pattern or matches))
     wanted = Wanted(
-        filter=str(Filter.parse(text)),
+        filter=text,
+        pattern=str(Pattern.parse(pattern)) if pattern else "",
+        placement=placement_of(placement),
+        matches=matches,
         durable=durable,
         since=read_since(since),
         count=count,
@@ -123,10 +147,30 @@ def sub(
     )
     shown = asyncio.run(_Reading(wanted).run(way))
     ended = f"the durable subscription {durable!r} is ended"
-    typer.echo(ended if unsubscribe else counted(shown, "event"), err=True)
+    is_match = bool(pattern or matches)
+    what_came = counted(shown, *(("match", "matches") if is_match else ("event",)))
+    typer.echo(ended if unsubscribe else what_came, err=True)
+
+
+def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[str], str]:
+    """What was given beside options; where a pattern was, there is no filter."""
+    if is_pattern:
+        return what, ""
+    *addresses, text = what or [""]
+    if not text.strip() or (reaching.is_address(text) and not addresses):
+        raise CommandError("give a filter after the addresses; TRUE matches everything")
+    return addresses, str(Filter.parse(text))
 
 
 def _check(wanted: Wanted) -> None:
+    if wanted.pattern and wanted.matches:
+        raise CommandError("--pattern defines a pattern, --matches names one; give one of them")
+    if wanted.placement != "simple" and not wanted.pattern:
+        raise CommandError("--placement is for --pattern; others were placed when they were defined")
+    if wanted.pattern and wanted.since != "now":
+        raise CommandError("a pattern is detected from now on; --since is for --matches")
+    if (wanted.pattern or wanted.matches) and (wanted.archive or wanted.best_effort):
+        raise CommandError("--archive and --best-effort are for events, not for matches")
     if wanted.unsubscribe and wanted.durable is None:
         raise CommandError("--unsubscribe ends a durable subscription; say which with --durable")
     if wanted.archive is not None and (wanted.since == "now" or wanted.unsubscribe):
@@ -158,6 +202,7 @@ class _Reading:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._printer = Printer(wanted.form, wanted.count)
+        self._match_printer = MatchPrinter(wanted.form, wanted.count)
 
     async def run(self, way: reaching.Way) -> int:
         """Print until it is told to stop; how many events that were."""
@@ -168,8 +213,47 @@ class _Reading:
             loop.add_signal_handler(number, task.cancel)
         with suppress(asyncio.CancelledError):
             async with await way.connect() as client:
-                await self._read(client, way)
-        return self._printer.shown
+                if self._wanted.pattern or self._wanted.matches:
+                    await self._read_matches(client)
+                else:
+                    await self._read(client, way)
+        return self._printer.shown + self._match_printer.shown
+
+    async def _read_matches(self, client: Client) -> None:
+        wanted = self._wanted
+        if wanted.unsubscribe:
+            await self._end_matches(client)
+            return
+        self._match_printer.head()
+        if wanted.pattern:
+            subscription = await client.subscribe_pattern(
+                wanted.pattern,
+                durable=wanted.durable,
+                placement=wanted.placement,
+                window=wanted.window,
+                on_withheld=say_withheld,
+            )
+        else:
+            subscription = await client.matches(
+                wanted.matches,
+                durable=wanted.durable,
+                since=wanted.since,
+                window=wanted.window,
+                on_withheld=say_withheld,
+            )
+            if subscription.was_resumed and wanted.since != "now":
+                _say_resumed(subscription.name)
+        await print_matches(subscription, self._match_printer)
+
+    async def _end_matches(self, client: Client) -> None:
+        """End a durable subscription to matches; and the pattern, if it was defined for it."""
+        wanted, durable = self._wanted, self._wanted.durable
+        assert durable is not None
+        pattern_id = wanted.matches or durable
+        subscription = await client.matches(pattern_id, durable=durable, must_exist=True)
+        if wanted.pattern:
+            await client.drop_pattern(pattern_id)
+        await subscription.unsubscribe()
 
     async def _read(self, client: Client, way: reaching.Way) -> None:
         wanted = self._wanted

@@ -18,6 +18,7 @@ from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
 from anabranch.cli.status import ask_all, brokers_of
 from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
+from anabranch.core.points.report import PatternsReport
 from anabranch.core.report import MeshReport
 from anabranch.node.status import Status
 
@@ -57,6 +58,13 @@ _MESH_COLUMNS = (
     Column("moved/s", rank=2, is_number=True),
     Column("drop/s", rank=2, is_number=True),
     Column("unfilt/s", rank=3, is_number=True),
+)
+
+
+#: Where patterns are detected.
+_PATTERN_COLUMNS = (
+    Column("patterns", rank=3, is_number=True),
+    Column("match/s", rank=1, is_number=True),
 )
 
 
@@ -131,6 +139,8 @@ def rates(before: Sample, after: Sample, name: str) -> dict[str, float]:
     found["in/s"] = (_bytes(other, "received_bytes") - _bytes(one, "received_bytes")) / seconds
     found["out/s"] = (_bytes(other, "sent_bytes") - _bytes(one, "sent_bytes")) / seconds
     found["cpu"] = (other.cpu_s - one.cpu_s) / seconds
+    if one.patterns is not None and other.patterns is not None and other.patterns.patterns:
+        found["match/s"] = (other.patterns.reported - one.patterns.reported) / seconds
     if other.mesh is not None:
         found |= {
             column: (other.routing_counters[counter] - one.routing_counters[counter]) / seconds
@@ -147,6 +157,7 @@ def picture(before: Sample, after: Sample, width: int) -> Table:
     """One row for each broker, and a row for all."""
     told = [each.status for each in after.asked if each.status is not None]
     is_mesh = any(status.mesh is not None for status in told)
+    is_detecting = any(each.patterns is not None and each.patterns.patterns for each in told)
     rows: list[list[str]] = []
     sums: dict[str, float] = {}
     for each in after.asked:
@@ -155,13 +166,16 @@ def picture(before: Sample, after: Sample, width: int) -> Table:
             sums[column] = sums.get(column, 0.0) + value
         cells = _cells(each.status, found)
         if each.status is not None:
+            cells += _pattern_cells(each.status.patterns, found) if is_detecting else []
             cells += _mesh_cells(each.status.mesh, found)
         rows.append([each.name, *cells])
     up = sum(each.status is not None for each in after.asked)
     last = ["all", f"{up}/{len(after.asked)} up", *_rate_cells(sums)]
-    if is_mesh:
-        last += [""] * (len(_COLUMNS) - len(last)) + _mesh_cells(None, sums)
-    return fitted((*_COLUMNS, *(_MESH_COLUMNS if is_mesh else ())), [*rows, last], width)
+    last += [""] * (len(_COLUMNS) - len(last))
+    last += _pattern_cells(None, sums) if is_detecting else []
+    last += _mesh_cells(None, sums) if is_mesh else []
+    more = (_PATTERN_COLUMNS if is_detecting else ()) + (_MESH_COLUMNS if is_mesh else ())
+    return fitted((*_COLUMNS, *more), [*rows, last], width)
 
 
 def _cells(status: Status | None, found: dict[str, float]) -> list[str]:
@@ -176,6 +190,12 @@ def _cells(status: Status | None, found: dict[str, float]) -> list[str]:
         size(queued_bytes(status)),
         size(status.resident_bytes),
     ]
+
+
+def _pattern_cells(patterns: PatternsReport | None, found: dict[str, float]) -> list[str]:
+    """What is shown of patterns: those that are detected, of all; and matches."""
+    detected = "" if patterns is None else f"{patterns.active}/{patterns.patterns}"
+    return [detected, f"{found['match/s']:,.0f}" if "match/s" in found else ""]
 
 
 def _mesh_cells(mesh: MeshReport | None, found: dict[str, float]) -> list[str]:

@@ -1,0 +1,91 @@
+"""Matches of patterns as `sub` prints them: JSON with everything, or columns for people.
+
+One match is one line. A JSON line has each contributing event as `sub` prints events, with its part
+in front; where the match was too large to have them, only their places.
+"""
+
+from collections.abc import Mapping
+
+import typer
+
+from anabranch.cli.event_lines import Format, document, moment, shown
+from anabranch.cli.output import print_json
+from anabranch.client.matched import Matched, PartEvent
+from anabranch.client.pattern_subscription import PatternSubscription
+
+
+class MatchPrinter:
+    """Prints matches, up to a number of them; 0 is no limit."""
+
+    def __init__(self, form: Format, count: int = 0) -> None:
+        self._form = form
+        self._count = count
+        #: Matches that were handed over, and that were printed; the one at which nobody read any
+        #: more is only among the former.
+        self.given = self.shown = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether as many are printed as were asked for."""
+        return bool(self._count) and self.shown >= self._count
+
+    def head(self) -> None:
+        """What stands above the columns."""
+        if self._form is Format.table:
+            typer.echo(f"{'time (UTC)':23}  {'pattern':24}  events")
+
+    def show(self, matched: Matched) -> None:
+        """Print one match."""
+        self.given += 1
+        if self._form is Format.json:
+            print_json(match_document(matched))
+        else:
+            typer.echo(match_line(matched))
+        self.shown += 1
+
+
+def match_document(matched: Matched) -> Mapping[str, object]:
+    """A match as JSON has it."""
+    received = matched.received
+    return {
+        "pattern": matched.pattern,
+        "identity": matched.identity,
+        "events": [_event_document(each) for each in matched.events],
+        "is_whole": matched.is_whole,
+        "first_ns": matched.first_ns,
+        "last_ns": matched.last_ns,
+        "stream": received.stream,
+        "tick": received.tick,
+        "time_ns": received.time_ns,
+    }
+
+
+def _event_document(each: PartEvent) -> Mapping[str, object]:
+    place = {"part": each.part, "stream": each.stream, "tick": each.tick, "time_ns": each.time_ns}
+    if each.event is None:
+        return place
+    return {**document(each.event, each.stream, each.tick, each.time_ns), **place}
+
+
+def match_line(matched: Matched) -> str:
+    """A match in columns."""
+    events = "; ".join(map(_event_words, matched.events))
+    return f"{moment(matched.last_ns)}  {matched.pattern:24}  {events}"
+
+
+def _event_words(each: PartEvent) -> str:
+    place = f"{each.part}: {each.stream} {each.tick}"
+    return place if each.event is None else f"{place} {shown(each.event)}"
+
+
+async def print_matches(subscription: PatternSubscription, printer: MatchPrinter) -> None:
+    """Print what comes, until it is enough or the program is told to stop."""
+    try:
+        async for matched in subscription:
+            printer.show(matched)
+            if printer.is_enough:
+                return
+    finally:
+        # What could not be printed, because nobody reads any more, comes again.
+        if printer.shown == printer.given and not subscription.is_over:
+            await subscription.ack()

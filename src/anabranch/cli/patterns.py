@@ -1,0 +1,210 @@
+"""`anabranch pattern`: patterns that stay in a network by themselves, for any number of readers.
+
+`define` has one detected, `drop` ends it, `list` asks all brokers over their observe ports what
+they detect. `sub --matches ID` prints what is found; `sub --pattern TEXT` does without an id.
+"""
+
+import asyncio
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from anabranch.cli import reaching
+from anabranch.cli.errors import CommandError, CommandGroup
+from anabranch.cli.fitting import Column, fitted, room, show
+from anabranch.cli.output import console, counted, print_json
+from anabranch.cli.status import ask_all, brokers_of
+from anabranch.core.points.report import PointReport
+from anabranch.model.pattern.pattern import Pattern
+from anabranch.model.pattern.record import Placement
+
+#: Characters of a pattern that a table shows.
+_TEXT_MAX = 100
+_COLUMNS = (
+    Column("pattern"),
+    Column("at"),
+    Column("state"),
+    Column("lasts", rank=5, is_number=True),
+    Column("placed", rank=6),
+    Column("streams", rank=4, is_number=True),
+    Column("events", rank=2, is_number=True),
+    Column("matches", is_number=True),
+    Column("kept", rank=3, is_number=True),
+    Column("late", rank=3, is_number=True),
+    Column("missed", rank=2, is_number=True),
+    Column("text", rank=1),
+)
+
+app = typer.Typer(
+    name="pattern",
+    cls=CommandGroup,
+    help="Patterns that brokers detect: define, drop, list.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+class Where(StrEnum):
+    """Where a pattern is detected."""
+
+    simple = "simple"
+    topology = "topology"
+    cost = "cost"
+
+
+PlacementOption = Annotated[
+    Where,
+    typer.Option(
+        help="Where it is detected: simple (at the broker that is asked), topology (where the ways"
+        " to its publishers part) or cost (where that costs least)."
+    ),
+]
+
+
+def placement_of(where: Where) -> Placement:
+    """What `--placement` says."""
+    found: dict[Where, Placement] = {
+        Where.simple: "simple",
+        Where.topology: "topology",
+        Where.cost: "cost",
+    }
+    return found[where]
+
+
+@app.command()
+def define(
+    what: Annotated[
+        list[str], typer.Argument(metavar="[ADDRESS]... ID PATTERN", show_default=False)
+    ],
+    *,
+    placement: PlacementOption = Where.simple,
+    lasts_s: Annotated[
+        int,
+        typer.Option(
+            "--lasts", min=0, help="Drop it when nobody kept it for so many seconds; 0: it stays."
+        ),
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    network: reaching.NetworkOption = None,
+    ca: reaching.CaOption = None,
+    plaintext: reaching.PlaintextOption = False,
+    within: reaching.WithinOption = 10.0,
+) -> None:
+    """Have a pattern detected under an id, from now on. An id is used once.
+
+    anabranch pattern define 127.0.0.1:4100 swings "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
+    """
+    if len(what) < 2:
+        raise CommandError("give an id and a pattern after the addresses")
+    *addresses, pattern_id, text = what
+    pattern = Pattern.parse(text)
+    way = _way(addresses, network, ca, plaintext, within)
+
+    async def work() -> str:
+        async with await way.connect() as client:
+            await client.define_pattern(
+                pattern_id, pattern, placement=placement_of(placement), lasts_s=lasts_s
+            )
+            return client.broker
+
+    broker = asyncio.run(work())
+    if as_json:
+        print_json({"pattern": pattern_id, "broker": broker, "text": str(pattern)})
+    else:
+        typer.echo(f"pattern {pattern_id!r} is defined at {broker}")
+
+
+@app.command()
+def drop(
+    what: Annotated[list[str], typer.Argument(metavar="[ADDRESS]... ID", show_default=False)],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    network: reaching.NetworkOption = None,
+    ca: reaching.CaOption = None,
+    plaintext: reaching.PlaintextOption = False,
+    within: reaching.WithinOption = 10.0,
+) -> None:
+    """Have a pattern detected no more, at whichever broker that is."""
+    *addresses, pattern_id = what
+    if reaching.is_address(pattern_id) and not addresses and network is None:
+        raise CommandError("give the id of the pattern after the addresses")
+    way = _way(addresses, network, ca, plaintext, within)
+
+    async def work() -> None:
+        async with await way.connect() as client:
+            await client.drop_pattern(pattern_id)
+
+    asyncio.run(work())
+    if as_json:
+        print_json({"pattern": pattern_id, "dropped": True})
+    else:
+        typer.echo(f"pattern {pattern_id!r} is dropped")
+
+
+def _way(
+    addresses: list[str], network: Path | None, ca: Path | None, plaintext: bool, within_s: float
+) -> reaching.Way:
+    return reaching.Way(
+        addresses=reaching.checked_addresses(addresses),
+        file=network,
+        ca=ca,
+        plaintext=plaintext,
+        within_s=within_s,
+    )
+
+
+@app.command("list")
+def list_patterns(
+    addresses: Annotated[
+        list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
+    ] = None,
+    *,
+    network: Annotated[
+        Path | None, typer.Option("--network", "-n", help="Ask all brokers of this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per pattern.")] = False,
+) -> None:
+    """List the patterns that brokers detect, and what came of them. Ends with 1 if a broker does
+    not answer."""
+    asked = asyncio.run(ask_all(brokers_of(network, addresses or [])))
+    found = [
+        (each.status.broker, point)
+        for each in asked
+        if each.status is not None and each.status.patterns is not None
+        for point in each.status.patterns.points
+    ]
+    if as_json:
+        for broker, point in found:
+            print_json({"broker": broker, **msgspec.structs.asdict(point)})
+    elif found:
+        screen = console()
+        rows = [_row(broker, point) for broker, point in found]
+        show(screen, fitted(_COLUMNS, rows, room(screen)))
+    else:
+        typer.echo("no broker that answers has a pattern")
+    silent = [each.name for each in asked if each.status is None]
+    if silent:
+        what = counted(len(silent), "broker does", "brokers do")
+        typer.echo(f"note: {what} not answer: {', '.join(silent)}", err=True)
+        raise typer.Exit(1)
+
+
+def _row(broker: str, point: PointReport) -> list[str]:
+    state = "detects" if point.is_active else "starts"
+    return [
+        point.pattern,
+        broker,
+        f"goes to {point.goes_to}" if point.goes_to else state,
+        f"{point.lasts_s} s" if point.lasts_s else "",
+        point.placement,
+        f"{point.started}/{point.streams}",
+        f"{point.events:,}",
+        f"{point.reported:,}",
+        f"{point.kept:,}",
+        f"{point.late:,}",
+        f"{point.overflows + point.withheld:,}",
+        point.text if len(point.text) <= _TEXT_MAX else f"{point.text[:_TEXT_MAX]}…",
+    ]
