@@ -15,7 +15,7 @@ from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Ack, AnyClientFrame
-from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import (
@@ -264,12 +264,14 @@ def chain(*names: str) -> Network:
 
 
 @contextlib.asynccontextmanager
-async def network(*edges: str, options: Options = OPTIONS) -> AsyncIterator[list[Host]]:
+async def network(
+    *edges: str, options: Options = OPTIONS, limits: Limits = DEFAULT_LIMITS
+) -> AsyncIterator[list[Host]]:
     """Hosts for these edges, running; a relay joins them if there are several."""
     shape = chain(*edges)
     hosts: dict[str, Host] = {}
     for name in shape.brokers:
-        hosts[name] = Host(hosts, BrokerConfig(name, shape, "tree", options))
+        hosts[name] = Host(hosts, BrokerConfig(name, shape, "tree", options, limits))
     for host in hosts.values():
         await host.start()
     try:

@@ -1,5 +1,6 @@
 """Brokers with join points in a world of virtual time, and clients that do what they are told."""
 
+from collections.abc import Mapping
 from random import Random
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from anabranch.core.session.session import Session
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event
 from anabranch.model.header import Control
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.pattern.notification import (
     Notification,
@@ -26,6 +28,7 @@ from anabranch.sim.things import Weather
 from anabranch.sim.world import World
 
 Told = TypeVar("Told")
+NO_OFFSETS: Mapping[str, float] = {}
 STAR = Network(
     {"core": ["m"], "e1": ["e1"], "e2": ["e2"], "e3": ["e3"]},
     [("core", "e1"), ("core", "e2"), ("core", "e3")],
@@ -59,8 +62,19 @@ class User(Application):
         event = Event({"price": 5}, control=control)
         self.perform(self.session.publish(self.world.now, event)[1])
 
-    def define(self, pattern_id: str, text: str, lasts_s: int = 0) -> None:
-        self.perform(self.session.defining.define(pattern_id, text, lasts_s=lasts_s)[1])
+    def define(
+        self,
+        pattern_id: str,
+        text: str,
+        lasts_s: int = 0,
+        *,
+        is_new: bool = False,
+        must_exist: bool = False,
+    ) -> None:
+        _, effects = self.session.defining.define(
+            pattern_id, text, lasts_s=lasts_s, is_new=is_new, must_exist=must_exist
+        )
+        self.perform(effects)
 
     def drop(self, pattern_id: str) -> None:
         self.perform(self.session.defining.drop(pattern_id)[1])
@@ -85,10 +99,18 @@ class Stage:
         routing: RoutingName = "tree",
         options: Options = OPTIONS,
         seed: int = 1,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        ahead_s: Mapping[str, float] = NO_OFFSETS,
     ) -> None:
+        """`ahead_s`: broker → how far its clock is ahead."""
         self.network = network
-        configs = [BrokerConfig(name, network, routing, options) for name in network.brokers]
+        configs = [
+            BrokerConfig(name, network, routing, options, limits) for name in network.brokers
+        ]
         self.world = World(configs, Random(seed), Weather())
+        for name, offset_s in ahead_s.items():
+            self.world.hosts[name].machine_offset_s = offset_s
         for name in network.brokers:
             self.world.start(name)
         self.run(0.5)

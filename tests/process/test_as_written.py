@@ -123,15 +123,45 @@ async def started(sub: subprocess.Popen[str], file: NetworkFile) -> None:
     await until_asked(is_so, "the subscription has started", BOUND_S)
 
 
+async def reads(name: str, file: NetworkFile) -> None:
+    """Wait until the client of a durable subscription is there."""
+
+    async def is_so() -> bool:
+        for edge in file.network.edges:
+            settings = file.broker(edge)
+            answer = await ask(settings.observe_host, settings.observe_port, "/status")
+            status = answer and msgspec.json.decode(answer[1], type=Status)
+            if status and any(c.subscription == name and c.is_connected for c in status.cursors):
+                return True
+        return False
+
+    await until_asked(is_so, f"{name} is read", BOUND_S)
+
+
+def find_a_pattern(terminals: Terminals, lines: Iterable[str], publish: str, path: Path) -> None:
+    """Type what defines a pattern and what reads it, and publish a match."""
+    define, matches = lines
+    assert "'swings' is defined" in terminals.finish(define)
+    reader = terminals.begin(matches)
+    run(reads("traders", running_file(path, "observe")))
+    terminals.finish(publish)
+    terminals.finish(publish.replace("price=12.5", "price=40"))
+    assert reader.stdout is not None
+    match = json.loads(reader.stdout.readline())
+    assert [each["attributes"]["price"] for each in match["events"]] == [12.5, 40]
+
+
 def carry_out(terminals: Terminals, lines: Iterable[str], path: Path) -> None:
     """Type `sub`, `pub` and `status` as they are written, and see that they do their work."""
-    subscribe, publish, status = lines
+    subscribe, publish, *patterns, status = lines
     sub = terminals.begin(subscribe)
     run(started(sub, running_file(path, "observe")))
     assert terminals.finish(publish).startswith("published 1 event")
     assert sub.stdout is not None
     event = json.loads(sub.stdout.readline())
     assert event["attributes"] == {"symbol": "IBM", "price": 12.5}
+    if patterns:
+        find_a_pattern(terminals, patterns, publish, path)
     table = terminals.finish(status)
     for broker in load(path).brokers:
         assert f"\n{broker} " in table

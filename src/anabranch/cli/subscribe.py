@@ -166,7 +166,7 @@ def _check(wanted: Wanted) -> None:
     if wanted.pattern and wanted.matches:
         raise CommandError("--pattern defines a pattern, --matches names one; give one of them")
     if wanted.placement != "simple" and not wanted.pattern:
-        raise CommandError("--placement is for --pattern; others were placed when they were defined")
+        raise CommandError("--placement is for --pattern; it says where that is detected")
     if wanted.pattern and wanted.since != "now":
         raise CommandError("a pattern is detected from now on; --since is for --matches")
     if (wanted.pattern or wanted.matches) and (wanted.archive or wanted.best_effort):

@@ -7,12 +7,14 @@ Rules:
 2. A pattern can end all the same: its broker may be cut off from the client's for too long, or
    somebody drops it. So after every new connection, and every `PATTERN_LASTS` keeps, it is asked
    for. If no broker has it any more, whoever wanted it is told. That one is silent says nothing.
+3. What is wanted no more, because the subscription that it was made for was cut, is dropped.
 
 State: what is kept. Lost with the process, and the patterns end.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from anabranch.client.defining import Definitions
 from anabranch.client.errors import ClientError, PatternRefusedError
@@ -21,8 +23,14 @@ from anabranch.client.options import PATTERN_LASTS, ClientOptions
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frame_parts import ITEMS_MAX
 
-#: Told why a pattern is not there any more.
-OnGone = Callable[[str], None]
+
+class Kept(NamedTuple):
+    """A pattern that is kept."""
+
+    text: str
+    is_wanted: Callable[[], bool]
+    #: Told why it is not there any more.
+    on_gone: Callable[[str], None]
 
 
 class Keeping:
@@ -30,15 +38,14 @@ class Keeping:
 
     def __init__(self, definitions: Definitions, options: ClientOptions) -> None:
         self._definitions = definitions
-        #: Id → its text, and who is told when it is gone.
-        self._kept: dict[str, tuple[str, OnGone]] = {}
+        self._kept: dict[str, Kept] = {}
         self._again = Later(options.pattern_keep_s, self._keep)
         self._keeps = 0
         self._looking: asyncio.Task[None] | None = None
 
-    def add(self, pattern_id: str, text: str, on_gone: OnGone) -> None:
+    def add(self, pattern_id: str, kept: Kept) -> None:
         """Keep a pattern from now on."""
-        self._kept[pattern_id] = (text, on_gone)
+        self._kept[pattern_id] = kept
         self._again.ask()
 
     def remove(self, pattern_id: str) -> None:
@@ -59,6 +66,9 @@ class Keeping:
             self._looking.cancel()
 
     def _keep(self) -> None:
+        for pattern_id in [key for key, kept in self._kept.items() if not kept.is_wanted()]:
+            del self._kept[pattern_id]
+            self._definitions.drop_soon(pattern_id)
         if not self._kept:
             return
         self._again.ask()
@@ -77,12 +87,12 @@ class Keeping:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_all())
 
     async def _look_for_all(self) -> None:
-        for pattern_id, (text, on_gone) in list(self._kept.items()):
+        for pattern_id, kept in list(self._kept.items()):
             try:
-                await self._definitions.define(pattern_id, text, must_exist=True)
+                await self._definitions.define(pattern_id, kept.text, must_exist=True)
             except PatternRefusedError as error:
                 if error.code == UNKNOWN and self._kept.pop(pattern_id, None) is not None:
-                    on_gone(error.reason)
+                    kept.on_gone(error.reason)
             except ClientError:
                 # Nobody knows; it is looked for again.
                 return

@@ -26,11 +26,12 @@ State: as of subscriptions; which patterns are kept is lost with the process, an
 import asyncio
 import secrets
 from collections.abc import Coroutine
+from functools import partial
 from typing import Literal, Protocol
 
 from anabranch.client.defining import Definitions
 from anabranch.client.errors import ClosedError, PatternRefusedError, SubscriptionCutError
-from anabranch.client.keeping import Keeping
+from anabranch.client.keeping import Keeping, Kept
 from anabranch.client.options import ClientOptions
 from anabranch.client.pattern_subscription import PatternSubscription
 from anabranch.client.roaming import Roaming
@@ -39,14 +40,13 @@ from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.uplink import Uplink
 from anabranch.client.wishes import Since
 from anabranch.core.patterns.scheme import Scheme
-from anabranch.core.points.names import name_of
+from anabranch.core.points.names import check_pattern_id
 from anabranch.core.points.point import wanted_filter
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name
 from anabranch.model.pattern.notification import subscription_to
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import Placement
@@ -54,7 +54,7 @@ from anabranch.model.pattern.record import Placement
 
 def read_pattern(pattern: str | Pattern, pattern_id: str, limits: Limits) -> str:
     """Its canonical text, if it can be detected under this id."""
-    check_name(name_of(pattern_id), "pattern", limits.name_bytes_max)
+    check_pattern_id(pattern_id, limits)
     parsed = Pattern.parse(pattern, limits) if isinstance(pattern, str) else pattern
     scheme = Scheme(parsed, pattern_id, limits)
     # Whether the normal form of what it wants is within the limits shows when it is made.
@@ -132,11 +132,11 @@ class Patterns:
             within_s=within_s,
         )
         if lasts_s:
-            self._keeping.add(pattern_id, text, lambda _: None)
+            self._keeping.add(pattern_id, Kept(text, lambda: True, lambda _: None))
 
     async def drop(self, pattern_id: str, within_s: float | None) -> None:
         """Detect it no more."""
-        check_name(name_of(pattern_id), "pattern", self.limits.name_bytes_max)
+        check_pattern_id(pattern_id, self.limits)
         self._keeping.remove(pattern_id)
         self._own.discard(pattern_id)
         await self._definitions.drop(pattern_id, within_s)
@@ -168,7 +168,8 @@ class Patterns:
             raise
         if not is_durable:
             self._own.add(pattern_id)
-            self._keeping.add(pattern_id, text, lambda reason: self._gone(subscription, reason))
+            kept = Kept(text, lambda: not subscription.is_over, partial(self._gone, subscription))
+            self._keeping.add(pattern_id, kept)
         return PatternSubscription(
             subscription, pattern_id, self.limits, lambda: self._end(pattern_id, is_durable)
         )
@@ -303,7 +304,7 @@ class PatternUser:
     ) -> PatternSubscription:
         """Subscribe to the matches of a pattern that is there, or will be; as `subscribe` does."""
         patterns = self._patterns
-        check_name(name_of(pattern_id), "pattern", patterns.limits.name_bytes_max)
+        check_pattern_id(pattern_id, patterns.limits)
         subscription = await patterns.subscribe(
             subscription_to(pattern_id),
             durable=durable,

@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from anabranch.cli import top
 from anabranch.cli.fitting import show
 from anabranch.cli.status_view import CURSORS_MAX, Asked, picture
+from anabranch.core.points.report import PatternsReport
 from anabranch.core.report import (
     BatchReport,
     CursorReport,
@@ -20,6 +21,7 @@ from anabranch.core.routing.mesh import counters as mesh_counters
 from anabranch.node.metrics import Counters
 from anabranch.node.status import LinkStatus, Status, counted
 
+COUNTED = ("patterns", "active", "kept", "events", "reported", "late", "overflows", "withheld")
 LIFE = 1_759_000_000_000_000_000
 
 
@@ -263,3 +265,46 @@ def test_top_shows_of_a_mesh_how_many_trees_are_reached_and_what_is_moved_and_dr
     narrow = lines(top.picture(before, after, 80), width=200)
     assert max(map(len, narrow)) <= 80
     assert {"broker", "taken/s", "deliv/s", "lag"} <= set(narrow[0].split())
+
+
+def patterned(name: str, **more: Any) -> Status:
+    """A broker with patterns."""
+    given: dict[str, Any] = {
+        "patterns": 3,
+        "active": 2,
+        "kept": 1_200,
+        "events": 50_000,
+        "reported": 400,
+        "late": 0,
+        "overflows": 0,
+        "withheld": 0,
+    }
+    return status(name, patterns=PatternsReport(**(given | more)))
+
+
+def test_patterns_are_shown_with_what_came_of_them_and_nothing_where_there_are_none() -> None:
+    none = status("z", patterns=PatternsReport(**dict.fromkeys(COUNTED, 0)))
+    every = asked(patterned("a"), patterned("b", late=7, withheld=1), none, status("m"))
+    shown = lines(*picture(every, 80))
+    first = shown.index("patterns") + 1
+    assert shown[first : first + 3] == [
+        "  a  detected=2/3 events=50,000 matches=400 kept=1,200",
+        "  b  detected=2/3 events=50,000 matches=400 kept=1,200 late=7 withheld=1",
+        "",
+    ]
+    troubles = shown[shown.index("to be looked at") + 1 :]
+    assert troubles == ["  b: some of its patterns may have missed matches; the log says which"]
+    assert "patterns" not in lines(*picture(asked(none), 80))
+
+
+def test_top_shows_patterns_and_their_matches_if_there_are_any() -> None:
+    before = top.Sample(asked(patterned("a"), status("m")))
+    after = top.Sample(asked(patterned("a", reported=500), status("m")))
+    after.at_s = before.at_s + 2.0
+    shown = lines(top.picture(before, after, 300), width=300)
+    heading, first, _, every = (line.split() for line in shown)
+    assert heading[-2:] == ["patterns", "match/s"]
+    assert first[-2:] == ["2/3", "50"]
+    assert every[-1] == "50"
+    none = top.Sample(asked(status("m")))
+    assert "match/s" not in lines(top.picture(none, none, 300), width=300)[0]

@@ -152,6 +152,40 @@ def test_staging_and_batches_are_told_without_their_tokens(tmp_path: Path) -> No
     asyncio.run(story())
 
 
+def gone(node: Node) -> bool:
+    """Whether it has no patterns any more."""
+    told = node.status().patterns
+    return told is not None and told.patterns == 0
+
+
+def test_patterns_are_told_and_count_on_when_they_are_gone(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(config("a", tmp_path)) as node,
+            await connect(str(address(node, "clients"))) as client,
+        ):
+            matches = await client.matches("twice")
+            await client.define_pattern("twice", "2 TIMES e:{n > 0} WITHIN 1 h")
+            await client.publish_many([{"n": 1}, {"n": 0}, {"n": 2}])
+            await matches.get()
+            told = msgspec.json.decode(await get(node, "/status"), type=Status).patterns
+            assert told is not None
+            assert (told.patterns, told.active, told.events, told.reported) == (1, 1, 2, 1)
+            assert told.kept >= 2
+            (point,) = told.points
+            assert (point.pattern, point.started, point.streams) == ("twice", 1, 1)
+            assert (point.defined_at, point.text) == ("a", "2 TIMES e:{n > 0} WITHIN 1 h")
+            await client.drop_pattern("twice")
+            await until(lambda: gone(node))
+            metrics = await get(node, "/metrics")
+            assert "\nanabranch_patterns 0\n" in metrics
+            assert "\nanabranch_pattern_matches_total 1\n" in metrics
+            assert "\nanabranch_pattern_events_total 2\n" in metrics
+            assert "\nanabranch_pattern_late_total 0\n" in metrics
+
+    asyncio.run(story())
+
+
 def test_health_is_ok_while_it_serves(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(config("a", tmp_path)) as node:

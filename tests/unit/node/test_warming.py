@@ -12,6 +12,7 @@ import pytest
 
 from anabranch.core.options import Options
 from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.core.session.effects import TellDefined
 from anabranch.matching.any_of import FEW
 from anabranch.matching.warm import warm_for_broker
 from anabranch.model.client_frames import Alive, Connect, Subscribe, Subscribed
@@ -114,6 +115,20 @@ def test_a_subscription_waits_and_other_clients_do_not(tmp_path: Path) -> None:
             assert gate.asked == 1
             await subscriber.close()
             await publisher.close()
+
+    asyncio.run(story())
+
+
+def test_a_pattern_waits_as_the_subscription_of_its_join_point_would(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            client = await RawClient.at(node, "c")
+            client.perform(client.session.defining.define("p", "e:{n > 0} WITHIN 1 s")[1])
+            await until(lambda: gate.asked)
+            assert client.told == []
+            gate.open()
+            await until(lambda: any(isinstance(each, TellDefined) for each in client.told))
+            await client.close()
 
     asyncio.run(story())
 

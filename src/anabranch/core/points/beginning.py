@@ -15,7 +15,7 @@ from anabranch.core.asks import CarryTo
 from anabranch.core.contract import SendClient
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding, Told
-from anabranch.core.points.names import name_of
+from anabranch.core.points.names import check_pattern_id
 from anabranch.core.points.state import PointState
 from anabranch.model.carried import KeepPoints
 from anabranch.model.client_frames import (
@@ -27,7 +27,6 @@ from anabranch.model.client_frames import (
     Refused,
 )
 from anabranch.model.errors import EventError
-from anabranch.model.names import check_name
 from anabranch.model.pattern.record import PointRecord
 from anabranch.model.version import Version
 
@@ -69,19 +68,31 @@ class Beginning:
         elif frame.is_new and record.id not in state.gone:
             self._make(now, session, frame, record)
         else:
-            self._finding.find(
-                now,
-                session,
-                record.id,
-                is_claim=not frame.must_exist,
-                then=lambda at, told: self._told(at, session, frame, record, told),
-            )
+            self._find(now, session, frame, record, is_again=False)
+
+    def _find(
+        self, now: float, session: int, frame: Define, record: PointRecord, *, is_again: bool
+    ) -> None:
+        self._finding.find(
+            now,
+            session,
+            record.id,
+            is_claim=not frame.must_exist,
+            then=lambda at, told: self._told(at, session, frame, record, told, is_again=is_again),
+        )
 
     def _told(
-        self, now: float, session: int, frame: Define, record: PointRecord, told: Told
+        self,
+        now: float,
+        session: int,
+        frame: Define,
+        record: PointRecord,
+        told: Told,
+        *,
+        is_again: bool,
     ) -> None:
         """All others were asked."""
-        state = self._state
+        state, was_there = self._state, told.was_there or record.id in self._state.gone
         if state.record(record.id) is not None:
             self._is_here(now, session, frame)
         elif told.place:
@@ -90,7 +101,10 @@ class Beginning:
             silent = ", ".join(map(repr, told.silent))
             reason = f"whether there is a pattern {record.id!r} at {silent} is not known: no answer"
             self._refuse(session, frame, f"{reason}; ask again when all brokers are there", BUSY)
-        elif told.was_there or record.id in state.gone:
+        elif was_there and frame.must_exist and not is_again:
+            # Perhaps it was moving, and is seen now.
+            self._find(now, session, frame, record, is_again=True)
+        elif was_there:
             reason = f"there was a pattern {record.id!r}; take another id"
             self._refuse(session, frame, reason, UNKNOWN if frame.must_exist else "")
         elif frame.must_exist:
@@ -100,12 +114,8 @@ class Beginning:
 
     def _objects(self, session: int, frame: Define, record: PointRecord) -> bool:
         """Refuse what cannot be detected here (rule 1)."""
-        if self.is_departing:
-            reason = "the broker leaves the network; define the pattern at another one"
-            self._refuse(session, frame, reason, DEPARTING)
-            return True
         try:
-            check_name(name_of(record.id), "pattern", self._state.limits.name_bytes_max)
+            check_pattern_id(record.id, self._state.limits)
             reason = self._state.refusal(record)
         except EventError as error:
             reason = str(error)
@@ -114,6 +124,10 @@ class Beginning:
         return bool(reason)
 
     def _make(self, now: float, session: int, frame: Define, record: PointRecord) -> None:
+        if self.is_departing:
+            reason = "the broker leaves the network; define the pattern at another one"
+            self._refuse(session, frame, reason, DEPARTING)
+            return
         self._dropping.lasts_from(now, record)
         self._state.activate(record)
         self._wait(session, frame)
