@@ -97,7 +97,7 @@ def define(
 
     anabranch pattern define 127.0.0.1:4100 swings "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
     """
-    if len(what) < 2:
+    if len(what) < 2 or reaching.is_address(what[-2]):
         raise CommandError("give an id and a pattern after the addresses")
     *addresses, pattern_id, text = what
     pattern = Pattern.parse(text)

@@ -117,7 +117,7 @@ def test_a_durable_pattern_goes_on_between_runs_and_is_ended_by_name(
         (("sub", "ADDRESS", "--matches", "x", "--best-effort"), "are for events"),
         (("sub", "ADDRESS", "TRUE", "--pattern", RISE), "'TRUE' has no port"),
         (("sub", "ADDRESS", "TRUE", "--placement", "cost"), "is for --pattern"),
-        (("pattern", "define", "ADDRESS", "x"), "'x'"),
+        (("pattern", "define", "ADDRESS", "x"), "give an id and a pattern"),
         (("pattern", "define", "x"), "give an id and a pattern"),
         (("pattern", "define", "ADDRESS", "x", "{price >} WITHIN 2 s"), "at position 8"),
         (("pattern", "define", "ADDRESS", "x", RISE, "--lasts", "1"), "pattern_keep_s"),

@@ -283,13 +283,14 @@ def patterned(name: str, **more: Any) -> Status:
 
 
 def test_patterns_are_shown_with_what_came_of_them_and_nothing_where_there_are_none() -> None:
-    none = status("z", patterns=PatternsReport(**dict.fromkeys(COUNTED, 0)))
+    nothing: dict[str, Any] = dict.fromkeys(COUNTED, 0)
+    none = status("z", patterns=PatternsReport(**nothing))
     every = asked(patterned("a"), patterned("b", late=7, withheld=1), none, status("m"))
     shown = lines(*picture(every, 80))
     first = shown.index("patterns") + 1
     assert shown[first : first + 3] == [
-        "  a  detected=2/3 events=50,000 matches=400 kept=1,200",
-        "  b  detected=2/3 events=50,000 matches=400 kept=1,200 late=7 withheld=1",
+        "  a    detected=2/3 events=50,000 matches=400 kept=1,200",
+        "  b    detected=2/3 events=50,000 matches=400 kept=1,200 late=7 withheld=1",
         "",
     ]
     troubles = shown[shown.index("to be looked at") + 1 :]

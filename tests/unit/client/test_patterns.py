@@ -220,7 +220,7 @@ def test_a_broker_that_dies_while_it_is_asked_is_asked_again() -> None:
 def test_a_subscription_to_a_pattern_begins_elsewhere_if_its_broker_dies() -> None:
     async def story() -> None:
         async with network("a", "b") as (a, b):
-            options = ClientOptions(pause_last_s=0.05, close_within_s=0.2)
+            options = ClientOptions(pause_last_s=0.05, close_within_s=0.2, start_within_s=0.2)
             async with await connect(a.address, b.address, name="u", options=options) as client:
                 a.stall(True)
                 asking = asyncio.create_task(client.subscribe_pattern(RISE))
@@ -263,7 +263,7 @@ def test_nobody_waits_for_ever() -> None:
         ("a:{x = 1} THEN b:{x = 2} WITHIN 25 h", PatternLimitError, "86400|86,400|24"),
         ("a:{x = } WITHIN 2 s", PatternError, "at position 7"),
         ("a:{x = 1} THEN THEN WITHIN 2 s", PatternError, "at position 15"),
-        ("a:{x = 1} THEN a:{x = 2} WITHIN 2 s", PatternError, "'a'"),
+        ("a:{x = 1} THEN a:{x = 2} WITHIN 2 s", PatternError, "second part called a at"),
         ("", PatternError, "position 0"),
     ],
 )
@@ -362,11 +362,9 @@ def test_a_match_that_is_too_large_has_the_places_of_its_events() -> None:
                 await client.publish({"price": price}, payload=b"x" * size)
             matched = await matches.get()
             assert not matched.is_whole
-            ticks = [each.tick for each in matched.events]
-            with pytest.raises(LocalError, match=f"fetch tick {ticks[0]} of stream 'a'"):
+            tick = matched.events[0].tick
+            with pytest.raises(LocalError, match=f"fetch tick {tick} of stream 'a'"):
                 _ = matched.events[0]["price"]
-            rows = [row async for row in client.fetch(ticks[0], ticks[-1])]
-            assert sum(each.count for each in rows) == 2
 
     run(story)
 
