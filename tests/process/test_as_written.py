@@ -123,31 +123,29 @@ async def started(sub: subprocess.Popen[str], file: NetworkFile) -> None:
     await until_asked(is_so, "the subscription has started", BOUND_S)
 
 
-async def reads(name: str, file: NetworkFile) -> None:
-    """Wait until the client of a durable subscription is there."""
+async def detects(file: NetworkFile) -> None:
+    """Wait until there is a pattern, and it counts the events of every stream."""
 
     async def is_so() -> bool:
         for edge in file.network.edges:
             settings = file.broker(edge)
             answer = await ask(settings.observe_host, settings.observe_port, "/status")
             status = answer and msgspec.json.decode(answer[1], type=Status)
-            if status and any(c.subscription == name and c.is_connected for c in status.cursors):
-                return True
+            if status and status.patterns and status.patterns.points:
+                return all(each.started == each.streams for each in status.patterns.points)
         return False
 
-    await until_asked(is_so, f"{name} is read", BOUND_S)
+    await until_asked(is_so, "the pattern is detected", BOUND_S)
 
 
-def find_a_pattern(terminals: Terminals, lines: Iterable[str], publish: str, path: Path) -> None:
-    """Type what defines a pattern and what reads it, and publish a match."""
-    define, matches = lines
-    assert "'swings' is defined" in terminals.finish(define)
-    reader = terminals.begin(matches)
-    run(reads("traders", running_file(path, "observe")))
+def find_a_match(terminals: Terminals, line: str, publish: str, path: Path) -> None:
+    """Type what asks for a pattern, and publish a match of it."""
+    sub = terminals.begin(line)
+    run(detects(running_file(path, "observe")))
     terminals.finish(publish)
     terminals.finish(publish.replace("price=12.5", "price=40"))
-    assert reader.stdout is not None
-    match = json.loads(reader.stdout.readline())
+    assert sub.stdout is not None
+    match = json.loads(sub.stdout.readline())
     assert [each["attributes"]["price"] for each in match["events"]] == [12.5, 40]
 
 
@@ -160,8 +158,8 @@ def carry_out(terminals: Terminals, lines: Iterable[str], path: Path) -> None:
     assert sub.stdout is not None
     event = json.loads(sub.stdout.readline())
     assert event["attributes"] == {"symbol": "IBM", "price": 12.5}
-    if patterns:
-        find_a_pattern(terminals, patterns, publish, path)
+    for line in patterns:
+        find_a_match(terminals, line, publish, path)
     table = terminals.finish(status)
     for broker in load(path).brokers:
         assert f"\n{broker} " in table

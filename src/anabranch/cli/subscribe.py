@@ -68,28 +68,34 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     matches: str = ""
 
 
+PatternOption = Annotated[
+    str, typer.Option(help="In place of a filter: print the matches of this pattern.")
+]
+MatchesOption = Annotated[
+    str, typer.Option(metavar="ID", help="The same, of a pattern that is defined.")
+]
+DurableOption = Annotated[
+    str | None, typer.Option(help="Name of a durable subscription; it outlives this command.")
+]
+SinceOption = Annotated[
+    str,
+    typer.Option(
+        help="now, beginning, a time, 10m (ago), or ticks: edge-1=42,edge-2=7;"
+        " for a durable one that is new."
+    ),
+]
+
+
 def sub(
     what: Annotated[
         list[str] | None, typer.Argument(metavar="[ADDRESS]... FILTER", show_default=False)
     ] = None,
     *,
-    pattern: Annotated[
-        str, typer.Option(help="In place of a filter: print the matches of this pattern.")
-    ] = "",
+    pattern: PatternOption = "",
     placement: PlacementOption = Where.simple,
-    matches: Annotated[
-        str, typer.Option(metavar="ID", help="The same, of a pattern that is defined.")
-    ] = "",
-    durable: Annotated[
-        str | None, typer.Option(help="Name of a durable subscription; it outlives this command.")
-    ] = None,
-    since: Annotated[
-        str,
-        typer.Option(
-            help="now, beginning, a time, 10m (ago), or ticks: edge-1=42,edge-2=7;"
-            " for a durable one that is new."
-        ),
-    ] = "now",
+    matches: MatchesOption = "",
+    durable: DurableOption = None,
+    since: SinceOption = "now",
     count: Annotated[int, typer.Option(min=0, help="End after so many events; 0: never.")] = 0,
     form: Annotated[Format, typer.Option("--format", help="How events are printed.")] = Format.json,
     window: Annotated[int | None, typer.Option(min=1, help="Events on the way at a time.")] = None,
