@@ -76,7 +76,9 @@ class Definer(Application):
         return f"of {self.name}"
 
     def _define(self) -> None:
-        _, effects = self.session.defining.define(self.pattern_id, self.text)
+        # The first of a world says that its id is new, and no other broker is asked.
+        is_new = self.name.endswith("0")
+        _, effects = self.session.defining.define(self.pattern_id, self.text, is_new=is_new)
         self.perform(effects)
 
     def hear(self, effect: object) -> None:

@@ -1,5 +1,6 @@
 """Join points: every match once, wherever they are, whatever happens to them."""
 
+import msgspec
 import pytest
 
 from anabranch.core import contract as say
@@ -14,7 +15,7 @@ from anabranch.core.session.effects import (
 from anabranch.model.carried import TakePoint
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frames import Carry
-from tests.point_parts import Stage, User
+from tests.point_parts import OPTIONS, Stage, User
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
 SILENCE = "order:{kind = 'order'} THEN NOT paid:{kind = 'paid'} WHERE order.n = paid.n WITHIN 1 s"
@@ -317,3 +318,22 @@ def test_events_that_need_not_be_kept_do_not_count() -> None:
     feed.publish_limited()
     stage.run(2.0)
     assert stage.assert_detected("any") == 0
+
+
+def test_a_full_disk_delays_matches_and_a_crash_meanwhile_loses_none() -> None:
+    for plants in ((), ("reported-early",)):
+        options = msgspec.structs.replace(OPTIONS, plants=frozenset(plants))
+        stage = Stage(options=options)
+        feed = stage.user("f", "e3")
+        stage.user("d", "e1").define("rise", RISE)
+        stage.run(1.0)
+        stage.world.stimulate("e1", say.LogFull(full=True))
+        quotes(feed, 4)
+        stage.run(6.0)
+        assert not [each for each in stage.logged() if each.stream == "e1"]
+        stage.restart("e1")
+        stage.run(4.0)
+        # Who writes down as reported what is not in the log has lost it.
+        assert len([each for each in stage.logged() if each.stream == "e1"]) == 3 * (not plants)
+        if not plants:
+            assert stage.assert_detected("rise") == 3
