@@ -101,8 +101,8 @@ class Beginning:
             silent = ", ".join(map(repr, told.silent))
             reason = f"whether there is a pattern {record.id!r} at {silent} is not known: no answer"
             self._refuse(session, frame, f"{reason}; ask again when all brokers are there", BUSY)
-        elif was_there and frame.must_exist and not is_again:
-            # Perhaps it was moving, and is seen now.
+        elif was_there and not is_again:
+            # Perhaps it was moving, and is seen where it is now.
             self._find(now, session, frame, record, is_again=True)
         elif was_there:
             reason = f"there was a pattern {record.id!r}; take another id"

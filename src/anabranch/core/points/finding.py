@@ -7,7 +7,8 @@
    first, it says that it has nothing, and asks everybody anew, under a new number: what it was
    answered before does not count.
 3. One that moves is seen at one end or the other: the giver has it until the taker does, and
-   remembers then that it had. At worst it is taken for gone, which refuses an id and makes nothing.
+   remembers then that it had. Who hears only that asks everybody once more; at worst a pattern is
+   taken for gone, which refuses an id and makes nothing.
 
 State: the searches. Safe to lose; who defines a pattern asks again.
 """

@@ -1,5 +1,7 @@
 """How patterns begin: an id is used once in a network, and what is answered has begun."""
 
+from random import Random
+
 import pytest
 
 from anabranch.core import contract as say
@@ -44,6 +46,21 @@ def test_of_two_that_define_the_same_at_once_one_makes_it(seed: int) -> None:
     stage.run(4.0)
     assert [answers(user) for user in users] == [[("", "")]] * 3
     assert len(stage.owners("rise")) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_crash_while_several_define_the_same_leaves_one(seed: int) -> None:
+    rng = Random(seed)
+    stage = Stage(seed=seed)
+    users = [stage.user(name, home) for name, home in (("u", "e1"), ("v", "e2"), ("w", "e3"))]
+    victim = rng.choice(["e1", "e2", "e3", "m"])
+    for user in rng.sample(users, 3):
+        user.define("rise", RISE)
+        stage.run(0.03 * rng.random())
+    stage.restart(victim, 0.5 * rng.random())
+    stage.run(9.0)
+    assert len(stage.owners("rise")) == 1
+    assert [answers(user) for user in users] == [[("", "")]] * 3
 
 
 def test_of_two_that_define_differently_at_once_one_is_refused() -> None:
