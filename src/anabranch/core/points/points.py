@@ -14,6 +14,7 @@ State: see the parts.
 
 from anabranch.core.asks import Ask
 from anabranch.core.contract import Note, Recovered, SendClient
+from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.moving import Moving
@@ -254,8 +255,10 @@ class JoinPoints:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         state = self._state
-        times = [self._moving.next_deadline(), self._dropping.next_deadline()]
-        times += [state.agenda.next_at(), min(state.start_at.values(), default=None)]
-        if state.gone:
-            times.append(next(iter(state.gone.values())).until)
-        return min((each for each in times if each is not None), default=None)
+        return earliest(
+            self._moving.next_deadline(),
+            self._dropping.next_deadline(),
+            state.agenda.next_at(),
+            min(state.start_at.values()) if state.start_at else None,
+            next(iter(state.gone.values())).until if state.gone else None,
+        )
