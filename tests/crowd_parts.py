@@ -221,6 +221,6 @@ class Crowd:
         for identity in self._draw.sample(self.watched.ids, count):
             self.watched.remove(identity)
 
-    def check(self, count: int = 24) -> int:
+    def check(self, count: int = 16) -> int:
         """Publish so many events; returns the number of matches."""
         return self.watched.check([self._style.publish(self._draw) for _ in range(count)])

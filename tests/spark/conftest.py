@@ -2,8 +2,12 @@
 
 They run in one process (`scripts/test` sees to that): a second session would be a second Java. All
 that need one are slow: `scripts/test --fast` starts no Java.
+
+Most queries run once. So Java compiles quickly rather than well, here and in drivers that tests
+start: with two cores, its thorough compiler would take as long as the tests.
 """
 
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -11,6 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.spark.session import session
+
+
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,6 +33,7 @@ from anabranch.core.asks import (
     SyncPlease,
 )
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
+from anabranch.core.earliest import earliest
 from anabranch.core.edge.edge import Edge
 from anabranch.core.home import Home, Who
 from anabranch.core.links import Links
@@ -146,8 +147,7 @@ class Broker:
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` is wanted."""
-        deadlines = [part.next_deadline() for part in self._parts]
-        return min((each for each in deadlines if each is not None), default=None)
+        return earliest(*[part.next_deadline() for part in self._parts])
 
     @property
     def _parts(self) -> tuple[Links | Router | Origin | Edge | JoinPoints, ...]:

@@ -41,6 +41,7 @@ from msgspec.structs import replace
 
 from anabranch.core.asks import Ask, CarryTo, Marked
 from anabranch.core.contract import Forget, LogRead, Note, Recovered
+from anabranch.core.earliest import earliest
 from anabranch.core.history import History
 from anabranch.core.intake import Intake
 from anabranch.core.ledger import Ledger
@@ -315,10 +316,14 @@ class Origin:
         """When `time_passed` is wanted."""
         if not self._is_started:
             return None
-        own = (self._head_at, self._mark_at, self._release_at)
-        parts = (self.staging.next_deadline(), self._intake.offers.next_deadline())
-        deadlines = (*own, self._ledger.old_at(), *parts)
-        return min((each for each in deadlines if each is not None), default=None)
+        return earliest(
+            self._head_at,
+            self._mark_at,
+            self._release_at,
+            self._ledger.old_at(),
+            self.staging.next_deadline(),
+            self._intake.offers.next_deadline(),
+        )
 
     def time_passed(self, now: float) -> list[Ask]:
         """A deadline has come."""

@@ -26,6 +26,7 @@ from anabranch.core.asks import Ask
 from anabranch.core.batches import Batches, No
 from anabranch.core.commit import Batch
 from anabranch.core.contract import Note, Recovered, SendClient
+from anabranch.core.earliest import earliest
 from anabranch.core.intake import Intake
 from anabranch.core.ledger import Ledger
 from anabranch.core.options import Options
@@ -180,8 +181,7 @@ class Staging:
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
-        deadlines = (self.batches.again_at, self._tokens.old_at())
-        return min((each for each in deadlines if each is not None), default=None)
+        return earliest(self.batches.again_at, self._tokens.old_at())
 
     def time_passed(self, now: float) -> list[Ask]:
         """A deadline may have come."""

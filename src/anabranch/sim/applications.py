@@ -23,6 +23,7 @@ from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
+from anabranch.model.values import Value
 from anabranch.sim.things import Connection
 from anabranch.sim.workload import (
     DOMAIN,
@@ -170,6 +171,8 @@ class Publisher(Application):
         #: Decides what it advertises; None: it does not.
         self._advertising = advertising
         self._advertised: list[PlainFilter] = []
+        #: What it may publish then.
+        self._fit: list[Mapping[str, Value]] = []
         self.rate = rate
         #: Chance that an event is transient, limited in time or hops, or addressed,
         self.limited = limited
@@ -191,6 +194,8 @@ class Publisher(Application):
             plain = draw_filter(rng)
             if any(matches(plain, event) for event in DOMAIN):
                 self._advertised.append(plain)
+        every = self._advertised
+        self._fit = [event for event in DOMAIN if any(matches(plain, event) for plain in every)]
         self.perform(self.session.advertise([filter_text(each) for each in self._advertised]))
 
     def _publish(self) -> None:
@@ -211,9 +216,7 @@ class Publisher(Application):
     def _draw_event(self) -> Event:
         attributes = draw_event(self.world.rng)
         if self._advertising is not None:
-            every = self._advertised
-            fit = [e for e in DOMAIN if any(matches(plain, e) for plain in every)]
-            attributes = dict(self._advertising.choice(fit))
+            attributes = dict(self._advertising.choice(self._fit))
         if self.limited and self.world.more.random() < self.limited:
             return Event(attributes, control=draw_control(self.world.more, self.clients))
         return Event(attributes)

@@ -15,6 +15,7 @@ State: see the parts.
 
 from anabranch.core.asks import Ask
 from anabranch.core.contract import Note, Recovered
+from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.points.beginning import Beginning
 from anabranch.core.points.dropping import Dropping
@@ -237,9 +238,11 @@ class JoinPoints:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         state = self._state
-        parts = (self._moving, self._dropping, self._finding)
-        times = [part.next_deadline() for part in parts]
-        times += [state.agenda.next_at(), min(state.start_at.values(), default=None)]
-        if state.gone:
-            times.append(next(iter(state.gone.values())).until)
-        return min((each for each in times if each is not None), default=None)
+        return earliest(
+            self._moving.next_deadline(),
+            self._dropping.next_deadline(),
+            self._finding.next_deadline(),
+            state.agenda.next_at(),
+            min(state.start_at.values()) if state.start_at else None,
+            next(iter(state.gone.values())).until if state.gone else None,
+        )

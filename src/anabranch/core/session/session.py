@@ -27,6 +27,7 @@ protocol raises `RemoteError`; whoever drives the session then closes the connec
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from anabranch.core.earliest import earliest
 from anabranch.core.session.advertising import Advertising
 from anabranch.core.session.defining import Defining
 from anabranch.core.session.effects import (
@@ -292,5 +293,4 @@ class Session:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         parts = (self._subscribing, self._publishing, self.staging)
-        deadlines = [part.next_deadline() for part in parts]
-        return min((each for each in deadlines if each is not None), default=None)
+        return earliest(*[part.next_deadline() for part in parts])

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from anabranch.core.earliest import earliest
 from anabranch.core.routing.clock import Clock, Propagation
 from anabranch.core.routing.conjuncts import EVERYTHING, Conjunct, fits, unpack
 from anabranch.core.routing.mesh.advertisements import Advertisements, Budget, Table
@@ -117,11 +118,10 @@ class Bindings:
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
-        both = [at for at in (self._tell_at, self._due) if at is not None]
-        return min(both, default=None)
+        return earliest(self._tell_at, self._due)
 
     def _first_due(self) -> float | None:
-        return min((t.due for t in self._told.values() if t.due is not None), default=None)
+        return earliest(*(told.due for told in self._told.values()))
 
     # -- telling ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ advertisement, binding = subscription with its set of TIDs.
 from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.core.contract import Note, Send
+from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.clock import Clock
 from anabranch.core.routing.contract import Delivery, Emission, Outcome, VectorAdvance
@@ -263,9 +264,12 @@ class MeshRouter:
 
     def next_deadline(self) -> float | None:
         """The first of what is due."""
-        parts = (self.trees, self.branches, self._copying, self.bindings)
-        deadlines = [part.next_deadline() for part in parts if part is not None]
-        return min((each for each in deadlines if each is not None), default=None)
+        return earliest(
+            self.trees.next_deadline(),
+            self.branches.next_deadline(),
+            self._copying.next_deadline(),
+            None if self.bindings is None else self.bindings.next_deadline(),
+        )
 
     # -- inside -----------------------------------------------------------------------------------
 
