@@ -11,6 +11,8 @@
 State: who waits for an answer. Safe to lose; who defines a pattern asks again.
 """
 
+from collections.abc import Callable
+
 from anabranch.core.asks import CarryTo
 from anabranch.core.contract import SendClient
 from anabranch.core.points.dropping import Dropping
@@ -37,10 +39,18 @@ _WAITING_MAX = 1_024
 class Beginning:
     """Lets patterns begin. See the rules at the top of this module."""
 
-    def __init__(self, state: PointState, dropping: Dropping, finding: Finding) -> None:
+    def __init__(
+        self,
+        state: PointState,
+        dropping: Dropping,
+        finding: Finding,
+        begin: Callable[[float, PointRecord], None],
+    ) -> None:
+        """`begin` makes a join point."""
         self._state = state
         self._dropping = dropping
         self._finding = finding
+        self._begin = begin
         #: Whether no pattern is to begin here.
         self.is_departing = False
         #: Id → (session, request) of those who wait for it to begin.
@@ -128,8 +138,7 @@ class Beginning:
             reason = "the broker leaves the network; define the pattern at another one"
             self._refuse(session, frame, reason, DEPARTING)
             return
-        self._dropping.lasts_from(now, record)
-        self._state.activate(record)
+        self._begin(now, record)
         self._wait(session, frame)
 
     def _is_here(self, now: float, session: int, frame: Define) -> None:

@@ -51,7 +51,7 @@ class JoinPoints:
         self._moving = Moving(self._state)
         self._dropping = Dropping(self._state)
         self._finding = Finding(self._state)
-        self._beginning = Beginning(self._state, self._dropping, self._finding)
+        self._beginning = Beginning(self._state, self._dropping, self._finding, self._begin)
         self._is_departing = False
 
     # -- questions --------------------------------------------------------------------------------
@@ -128,6 +128,11 @@ class JoinPoints:
         self._dropping.client_left(session)
         self._finding.client_left(session)
         self._beginning.client_left(session)
+
+    def _begin(self, now: float, record: PointRecord) -> None:
+        """A pattern that was defined is to be detected."""
+        self._dropping.lasts_from(now, record)
+        self._state.activate(record)
 
     # -- other brokers ----------------------------------------------------------------------------
 

@@ -44,8 +44,11 @@ class WatchCounters:
 
     def add(self, other: "WatchCounters") -> None:
         """What happened there happened, too."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.events += other.events
+        self.reported += other.reported
+        self.late += other.late
+        self.overflows += other.overflows
+        self.withheld += other.withheld
 
 
 class Watch:
