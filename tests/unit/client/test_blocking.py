@@ -14,6 +14,7 @@ from anabranch import (
     FilterError,
     LocalError,
     NotAdvertisedError,
+    PatternError,
     connect_blocking,
 )
 from anabranch.client.options import ClientOptions
@@ -178,3 +179,25 @@ def test_what_is_not_advertised_is_refused_in_the_calling_thread(client: Blockin
     client.publish({"n": 5})
     got = [subscription.get(timeout=10) for _ in range(3)]
     assert [received and received["n"] for received in got] == [1, 11, 5]
+
+
+def test_matches_of_patterns_are_read_with_for(client: BlockingClient) -> None:
+    matches = client.subscribe_pattern("2 TIMES e:{n > 0} WITHIN 1 h", batch=2)
+    client.define_pattern("ones", "e:{n = 1} WITHIN 1 s")
+    ones = client.matches("ones", durable="ones")
+    assert (ones.name, ones.pattern_id, ones.was_resumed) == ("ones", "ones", False)
+    ones.wait_started("a", timeout=30)
+    client.publish_many({"n": n} for n in (1, 2, 3))
+    found = [[each["n"] for each in next(matches).events] for _ in range(3)]
+    assert sorted(found) == [[1, 2], [1, 3], [2, 3]]
+    with pytest.raises(TimeoutError, match=r"a match of pattern 'sub-\w+' did not come within"):
+        matches.get(timeout=0.01)
+    first = ones.get(timeout=30)
+    assert first is not None
+    assert first["e"]["n"] == 1
+    ones.ack(first)
+    client.drop_pattern("ones")
+    matches.unsubscribe(timeout=30)
+    assert list(matches) == []
+    with pytest.raises(PatternError, match="WITHIN"):
+        client.subscribe_pattern("e:{n = 1}")

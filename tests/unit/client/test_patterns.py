@@ -195,6 +195,19 @@ def test_who_reads_a_pattern_that_somebody_else_dropped_is_told() -> None:
     run(story)
 
 
+def test_a_pattern_whose_subscription_was_cut_is_dropped() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address, name="u", options=QUICK) as u:
+            matches = await u.subscribe_pattern(TWICE, window=1)
+            await rise(u, *range(1, 9))
+            await until(lambda: matches.is_over)
+            with pytest.raises(SubscriptionCutError):
+                await matches.get()
+            await until(lambda: patterns_at(a) == [])
+
+    run(story)
+
+
 def test_a_broker_that_dies_while_it_is_asked_is_asked_again() -> None:
     async def story() -> None:
         async with network("a") as (a,), await connect(a.address, name="u", options=QUICK) as u:
