@@ -150,12 +150,11 @@ class JoinPoint:
 
     @property
     def may_go(self) -> bool:
-        """Whether all is known that another broker needs for going on: where the subscription
-        stands, and of all that was published whether it is in the log."""
-        standing, streams = self.standing(), self._outlook.streams
-        is_known = all(each in standing for each in self._watch.starts if each in streams)
-        # What was published since it was said to have begun must count elsewhere, too.
-        has_begun = self._outlook.name in self._watch.starts or bool(self.failure)
+        """Whether another broker can go on: it has begun here, and it is known where the
+        subscription stands, and of all that was published whether it is in the log."""
+        standing, starts, streams = self.standing(), self.starts, self._outlook.streams
+        is_known = all(each in standing for each in starts if each in streams)
+        has_begun = self._outlook.name in starts or bool(self.failure)
         return self._stands and has_begun and is_known and not self._sent
 
     @property
@@ -166,8 +165,7 @@ class JoinPoint:
     @property
     def watermark_ns(self) -> int:
         """Up to when everything is known; `INT_MIN` if that is not known of all streams."""
-        reach, starts = self._outlook.reach(self._name), self._watch.starts
-        streams = self._outlook.streams
+        reach, starts, streams = self._outlook.reach(self._name), self.starts, self._outlook.streams
         if any(stream not in starts or stream not in reach for stream in streams):
             return INT_MIN
         times = [reach[stream][1] for stream in streams]
