@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from anabranch.spark.session import session
 
-
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
