@@ -1,5 +1,6 @@
 """Brokers with join points in a world of virtual time, and clients that do what they are told."""
 
+from collections.abc import Mapping
 from random import Random
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from anabranch.model.pattern.notification import (
     read_notification,
     subscription_to,
 )
+from anabranch.model.pattern.record import Placement
 from anabranch.model.values import Value
 from anabranch.sim.applications import Application
 from anabranch.sim.things import Weather
@@ -59,8 +61,13 @@ class User(Application):
         event = Event({"price": 5}, control=control)
         self.perform(self.session.publish(self.world.now, event)[1])
 
-    def define(self, pattern_id: str, text: str, lasts_s: int = 0) -> None:
-        self.perform(self.session.defining.define(pattern_id, text, lasts_s=lasts_s)[1])
+    def define(
+        self, pattern_id: str, text: str, lasts_s: int = 0, placement: Placement = "simple"
+    ) -> None:
+        self.perform(self.session.defining.define(pattern_id, text, placement, lasts_s)[1])
+
+    def advertise(self, *texts: str) -> None:
+        self.perform(self.session.advertise(list(texts)))
 
     def drop(self, pattern_id: str) -> None:
         self.perform(self.session.defining.drop(pattern_id)[1])
@@ -85,9 +92,14 @@ class Stage:
         routing: RoutingName = "tree",
         options: Options = OPTIONS,
         seed: int = 1,
+        statistics: Mapping[str, bytes] | None = None,
     ) -> None:
         self.network = network
-        configs = [BrokerConfig(name, network, routing, options) for name in network.brokers]
+        known = statistics or {}
+        configs = [
+            BrokerConfig(name, network, routing, options, statistics=known.get(name, b""))
+            for name in network.brokers
+        ]
         self.world = World(configs, Random(seed), Weather())
         for name in network.brokers:
             self.world.start(name)
@@ -110,7 +122,8 @@ class Stage:
 
     def owners(self, pattern_id: str) -> list[str]:
         """The brokers that have a join point, or are about to give it away."""
-        return [edge for edge in self.network.edges if pattern_id in self.points(edge).records]
+        up = [edge for edge in self.network.edges if self.world.hosts[edge].broker is not None]
+        return [edge for edge in up if pattern_id in self.points(edge).records]
 
     def move(self, pattern_id: str, source: str, target: str) -> None:
         self.world.stimulate(source, say.MovePoint(pattern_id, target))

@@ -102,6 +102,7 @@ class Edge:
     ) -> None:
         state = State(name, network, options, limits, recovered_run(recovered.catalog))
         self._state = state
+        self.wants = state.wants
         self._cursors = Cursors(state)
         self._leaving = Leaving(state, self._cursors)
         self._delivery = Delivery(state, self._cursors, self._leaving)

@@ -2,7 +2,8 @@
 
 A pattern is defined at the broker that its client is connected to, and detected there or, later, at
 another one. Its id is chosen by who defines it, and never used again. The parts: `point` detects,
-`moving` gives away and takes, `dropping` ends, `state` is what they share. Rules:
+`placing` looks for better places, `moving` gives away and takes, `dropping` ends, `state` is what
+they share. Rules:
 
 1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
    defined it is told then.
@@ -18,15 +19,18 @@ from anabranch.core.options import Options
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.moving import Moving
 from anabranch.core.points.names import name_of
+from anabranch.core.points.placing import Placing
 from anabranch.core.points.point import JoinPoint, Outlook
 from anabranch.core.points.state import PointState
 from anabranch.model.carried import (
+    AskPlace,
     DropPoint,
     ForPoints,
     PointDropped,
     PointSettled,
     PointTaken,
     TakePoint,
+    WouldTake,
 )
 from anabranch.model.client_frames import (
     AnyClientFrame,
@@ -51,6 +55,7 @@ class JoinPoints:
     ) -> None:
         self._state = PointState(outlook, options, limits, recovered)
         self._moving = Moving(self._state)
+        self.placing = Placing(self._state, self._moving)
         self._dropping = Dropping(self._state)
         self._is_departing = False
 
@@ -73,13 +78,14 @@ class JoinPoints:
         for record in self._state.records().values():
             self._dropping.lasts_from(now, record)
             self._moving.started(now, record)
+            self.placing.begins(now, record, is_new=False)
             if not record.goes_to:
                 self._state.activate(record)
         return self._state.take_out()
 
     def depart(self, now: float) -> list[Ask]:
         """Give all away (rule 3), each when it may be."""
-        self._is_departing = True
+        self._is_departing = self.placing.is_departing = True
         self._give_all(now)
         return self._state.take_out()
 
@@ -132,6 +138,7 @@ class JoinPoints:
             return
         if state.record(record.id) is None:
             self._dropping.lasts_from(now, record)
+            self.placing.begins(now, record, is_new=True)
             state.activate(record)
         answer = SendClient(session, Defined(frame.request))
         state.sync(lambda _: state.out.append(answer))
@@ -162,10 +169,18 @@ class JoinPoints:
             case TakePoint():
                 if self._moving.take(now, source, content.record):
                     self._dropping.lasts_from(now, content.record)
+                    self.placing.taken(now, content.record)
             case PointTaken():
                 self._moving.taken(now, source, content)
+                record = self._state.record(content.pattern)
+                if content.is_refused and record is not None:
+                    self.placing.begins(now, record, is_new=False)
             case PointSettled():
                 self._moving.settled(content)
+            case AskPlace():
+                self.placing.asked(source, content)
+            case WouldTake():
+                self.placing.answered(now, source, content)
             case DropPoint():
                 self._dropping.asked(now, source, content)
             case PointDropped():
@@ -206,6 +221,7 @@ class JoinPoints:
             state.forget(now, pattern_id)
             self._moving.forgotten(pattern_id)
             self._dropping.forgotten(pattern_id)
+            self.placing.forgotten(pattern_id)
         elif point.failure and self._is_departing:
             self._give(now, pattern_id)
         elif point.failure:
@@ -215,6 +231,7 @@ class JoinPoints:
             state.start_at[pattern_id] = now + state.options.pattern_again_s
         else:
             state.agenda.add(pattern_id, point.next_deadline())
+            self.placing.may_go(now, point)
 
     def _save(self, now: float, point: JoinPoint) -> None:
         """Write down how far it has reported, if it is time for that."""
@@ -246,6 +263,7 @@ class JoinPoints:
                 state.activate(record)
         self._moving.time_passed(now)
         self._dropping.time_passed(now)
+        self.placing.time_passed(now)
         state.forget_gone(now)
         if self._is_departing:
             self._give_all(now)
@@ -254,7 +272,8 @@ class JoinPoints:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         state = self._state
-        times = [self._moving.next_deadline(), self._dropping.next_deadline()]
+        parts = (self._moving, self._dropping, self.placing)
+        times = [part.next_deadline() for part in parts]
         times += [state.agenda.next_at(), min(state.start_at.values(), default=None)]
         if state.gone:
             times.append(next(iter(state.gone.values())).until)
