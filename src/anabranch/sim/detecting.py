@@ -26,7 +26,7 @@ from anabranch.sim.world import World
 _MOVED = 0.5
 #: How often a pattern may be moved after the world has become calm: what changed last has to show
 #: in measurements first.
-CALM_MOVES_MAX = 5
+CALM_MOVES_MAX = 3
 #: A part, as the world of `workload` can satisfy it now and then.
 _PARTS = (
     "a = 0 AND b = 'x'",

@@ -118,6 +118,10 @@ FOUND_BY_HISTORIES = {
     "minus-ignored-aggregation": "tests/unit/core/routing/tree/test_turmoil.py",
     # Shows only to a client that forgot everything while its edge was down.
     "done-unsynced": "tests/unit/core/test_edge_plants.py",
+    # In calm worlds nothing is published for long, and what brings no traffic stays.
+    "never-rests": "tests/unit/core/points/test_placing.py",
+    # Shows only if an answer is lost, and the next move comes before it was said again.
+    "gives-unsettled": "tests/unit/core/points/test_placing.py",
     # A wave for another reason nearly always helps those who lost their way, too.
     "never-seeks": "tests/unit/core/routing/mesh/test_trees.py",
 }

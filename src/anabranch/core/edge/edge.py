@@ -260,9 +260,9 @@ class Edge:
             state.touch(now)
 
     def reach(self, name: str) -> dict[str, tuple[int, int]]:
-        """As `Subscription.reach`; empty if there is no such durable one."""
+        """As `Subscription.reach`; empty if there is no such durable one, or it is leaving."""
         subscription = self._state.subscriptions.get(name)
-        return {} if subscription is None else subscription.reach()
+        return {} if subscription is None or subscription.is_leaving else subscription.reach()
 
     def versions(self, now: float, versions: dict[str, Version]) -> list[Ask]:
         """Subscriptions are in the edge's interest now, in these versions."""

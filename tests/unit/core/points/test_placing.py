@@ -190,6 +190,46 @@ def test_killed_while_it_moves_nothing_is_lost_or_told_twice() -> None:
         assert world.assert_detected("rise") == len(reader.notifications()) > 0
 
 
+def swaying(*plants: str) -> int:
+    """Moves of a pattern whose broker is as good as others."""
+    options = replace(QUICK, pattern_review_s=0.5, plants=frozenset(plants))
+    world = Stage(FORK, "mesh", options)
+    user = feed(world, "c")
+    defined(world, "cost")
+    quotes(world, user, 8.0)
+    (owner,) = {edge for edge in world.owners("rise") if "rise" in world.points(edge).active}
+    return world.points(owner).records["rise"].moves
+
+
+def test_one_that_has_its_place_rests_and_a_plant_that_does_not_is_seen() -> None:
+    assert swaying() == 1
+    assert swaying("never-rests") > 4
+
+
+def owners_after_a_lost_answer(*plants: str) -> list[str]:
+    """A join point is taken, the answer is lost, and it is to move on at once."""
+    triangle = graph_of_brokers(pairs("ab bc ca"))
+    world = Stage(triangle, "mesh", replace(QUICK, plants=frozenset(plants)))
+    world.user("reader", "a").define("rise", RISE)
+    world.run(1.0)
+    wire = world.world.wire("a", "b")
+    back = wire.ends.index("a")
+    world.world.stop(wire, back)
+    world.move("rise", "a", "b")
+    for _ in range(8):
+        world.run(0.05)
+        world.move("rise", "b", "c")
+    world.world.cut(wire, wire.number)
+    world.world.open(wire, back)
+    world.run(4.0)
+    return world.owners("rise")
+
+
+def test_one_that_is_not_settled_is_not_given_on_and_a_plant_that_does_so_is_seen() -> None:
+    assert owners_after_a_lost_answer() == ["b"]
+    assert len(owners_after_a_lost_answer("gives-unsettled")) == 2
+
+
 def test_questions_about_strangers_are_dropped() -> None:
     world = stage()
     question = AskPlace(1, "rise", {"nobody": 1}, 0, [])
