@@ -91,7 +91,7 @@ PLANTS: dict[str, Plant] = {
         "a join point goes by the stream that is farthest", 25, "missed-pattern"
     ),
     "printed-algorithm": Plant(
-        "events take the cheapest link, near or far, as printed", 2, "rising-distance", "mesh"
+        "events take the cheapest link, near or far, as printed", 3, "rising-distance", "mesh"
     ),
     "parent-any": Plant("a lost parent is replaced by any neighbour", 1, "stuck", "mesh"),
     "edition-ignored": Plant(
