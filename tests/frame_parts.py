@@ -11,6 +11,7 @@ from anabranch.model import client_frames as c
 from anabranch.model.carried import (
     Answer,
     AnyCarried,
+    AskPlace,
     Claim,
     Done,
     DropPoint,
@@ -29,6 +30,7 @@ from anabranch.model.carried import (
     PointTaken,
     Replay,
     TakePoint,
+    WouldTake,
     Yield,
 )
 from anabranch.model.frame_parts import Conjuncts, Datum, Hole
@@ -54,6 +56,7 @@ from anabranch.model.mesh_frames import (
     Branches,
     Copies,
     Editions,
+    LoadIs,
     Route,
     Routes,
     Seek,
@@ -91,6 +94,8 @@ POINT = PointRecord(
     came_from="edge-1",
     goes_to="édge",
     is_over=True,
+    is_placed=True,
+    restless=6,
 )
 
 CARRIED: list[AnyCarried] = [
@@ -112,6 +117,8 @@ CARRIED: list[AnyCarried] = [
     DropPoint(5, "rise"),
     PointDropped(5, "rise", True),
     KeepPoints(["rise", "fäll"]),
+    AskPlace(5, "rise", {"origin-1": 0, "é": 2**53}, 2**53, ["edge-1", "édge"]),
+    WouldTake(5, "rise", 2**62, True),
     FindPoint(6, "rise", True),
     PointFound(6, "rise", "here", "low:{price < 20} WITHIN 2 s"),
 ]
@@ -126,7 +133,7 @@ LINK: list[LinkFrame] = [
     AskInterest("site", "edge-1"),
     Routes([Route(TREE, 3, 65_535)]),
     Seek("broker-1", [(TREE, 4)]),
-    Advertise("origin-1", Version(7, 2), [Advertised(1, "price > 1", 8)], [0], True),
+    Advertise("origin-1", Version(7, 2), [Advertised(1, "price > 1", 8)], [0], True, b"\x90"),
     Editions(VECTOR),
     Branches(TREE, {"edge-1": 0, "édge": -1}, True),
     Bind(
@@ -140,6 +147,7 @@ LINK: list[LinkFrame] = [
     Copies(
         "origin-1", TREE, 40, [Target("edge-1", Version(7, 2), 3, 2, [0])], 9, DATA, HOLES, 9, 10
     ),
+    LoadIs(0, 10_000_000_000),
     *(Carry("edge-1", "origin-1", 255, content) for content in CARRIED),
 ]
 CLIENT: list[c.AnyClientFrame] = [

@@ -22,6 +22,7 @@ from anabranch.model.pattern.notification import (
     read_notification,
     subscription_to,
 )
+from anabranch.model.pattern.record import Placement
 from anabranch.model.values import Value
 from anabranch.sim.applications import Application
 from anabranch.sim.things import Weather
@@ -67,14 +68,18 @@ class User(Application):
         pattern_id: str,
         text: str,
         lasts_s: int = 0,
+        placement: Placement = "simple",
         *,
         is_new: bool = False,
         must_exist: bool = False,
     ) -> None:
         _, effects = self.session.defining.define(
-            pattern_id, text, lasts_s=lasts_s, is_new=is_new, must_exist=must_exist
+            pattern_id, text, placement, lasts_s, is_new=is_new, must_exist=must_exist
         )
         self.perform(effects)
+
+    def advertise(self, *texts: str) -> None:
+        self.perform(self.session.advertise(list(texts)))
 
     def drop(self, pattern_id: str) -> None:
         self.perform(self.session.defining.drop(pattern_id)[1])
@@ -100,13 +105,16 @@ class Stage:
         options: Options = OPTIONS,
         seed: int = 1,
         *,
+        statistics: Mapping[str, bytes] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         ahead_s: Mapping[str, float] = NO_OFFSETS,
     ) -> None:
         """`ahead_s`: broker → how far its clock is ahead."""
         self.network = network
+        known = statistics or {}
         configs = [
-            BrokerConfig(name, network, routing, options, limits) for name in network.brokers
+            BrokerConfig(name, network, routing, options, limits, statistics=known.get(name, b""))
+            for name in network.brokers
         ]
         self.world = World(configs, Random(seed), Weather())
         for name, offset_s in ahead_s.items():
@@ -132,7 +140,8 @@ class Stage:
 
     def owners(self, pattern_id: str) -> list[str]:
         """The brokers that have a join point, or are about to give it away."""
-        return [edge for edge in self.network.edges if pattern_id in self.points(edge).records]
+        up = [edge for edge in self.network.edges if self.world.hosts[edge].broker is not None]
+        return [edge for edge in up if pattern_id in self.points(edge).records]
 
     def move(self, pattern_id: str, source: str, target: str) -> None:
         self.world.stimulate(source, say.MovePoint(pattern_id, target))

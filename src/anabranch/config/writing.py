@@ -38,6 +38,8 @@ def _lines(file: NetworkFile, near: str) -> Iterator[str]:
     head["routing"] = file.routing
     if file.left:
         head["left"] = file.left
+    if file.statistics is not None:
+        head["statistics"] = str(file.statistics).removeprefix(near)
     yield from _table("network", head)
     yield from _shape(file.shape)
     for name, settings in file.brokers.items():

@@ -80,6 +80,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     router: RouterMaker | None = None
     #: Of the network; grows with every change of it.
     revision: int = 1
+    #: What is known of the own stream (`model.statistics_excerpt`).
+    statistics: bytes = b""
 
 
 class Broker:
@@ -101,7 +103,11 @@ class Broker:
         make_router = config.router or ROUTERS[config.routing]
         self.router = make_router(config.name, network, config.options, config.limits, self.life)
         parts = (config.name, network, config.options, config.limits, recovered, now)
-        self._home = Home(*parts, self._do) if self.is_edge else None
+        mesh = self.router if isinstance(self.router, MeshRouter) else None
+        if mesh is not None:
+            mesh.advertisements.know(config.statistics)
+        scout = None if mesh is None else mesh.scout
+        self._home = Home(*parts, self._do, scout) if self.is_edge else None
         self._departed = departing.stored_departure(recovered.catalog)
         self._sync_number = 0
         #: (sync number, who asked, its ticket), oldest first.
@@ -205,6 +211,9 @@ class Broker:
         elif isinstance(stimulus, say.LinkLoad):
             loads = stimulus.given, stimulus.gone, stimulus.waiting
             self.router.link_load(now, stimulus.peer, *loads)
+        elif isinstance(stimulus, say.BrokerLoad):
+            if isinstance(self.router, MeshRouter) and self.is_ready:
+                self._do(None, self.router.broker_load(now, stimulus))
         elif isinstance(stimulus, say.LinkFull):
             self._do(None, self.router.link_full(now, stimulus.peer, stimulus.full))
         else:

@@ -65,6 +65,16 @@ class LinkLoad(Stimulus, frozen=True):
     waiting: int
 
 
+class BrokerLoad(Stimulus, frozen=True):
+    """How busy the broker was for so many seconds: messages that came, how long they took all
+    together, and how long one waited before that. Said every now and then, or not at all."""
+
+    for_s: float
+    messages: int
+    busy_s: float
+    waited_s: float
+
+
 class FrameReceived(Stimulus, frozen=True):
     """A frame came over a link."""
 

@@ -1,9 +1,10 @@
 """What a broker has that takes clients: an origin, an edge, and join points.
 
-They know neither each other nor the router. Whatever comes from a client, from the disk or from
-another broker goes to the one that it is for; what that asks for goes to the broker, which works it
-off. Join points are clients here, with sessions of their own: their numbers are negative, so what
-is meant for them never leaves the broker.
+They know neither each other nor the router, but for what a `Scout` tells join points about places.
+Whatever comes from a client, from the disk or from another broker goes to the one that it is for;
+what that asks for goes to the broker, which works it off. Join points are clients here, with
+sessions of their own: their numbers are negative, so what is meant for them never leaves the
+broker.
 
 State: in the parts.
 """
@@ -17,6 +18,7 @@ from anabranch.core.contract import Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
 from anabranch.core.origin import Origin
+from anabranch.core.placement.scouting import Scout
 from anabranch.core.points.point import Outlook
 from anabranch.core.points.points import JoinPoints
 from anabranch.core.routing.contract import Delivery, Outcome
@@ -54,6 +56,7 @@ class Home:
         recovered: Recovered,
         now: float,
         do: Do,
+        scout: Scout | None,
     ) -> None:
         self.origin = origin = Origin(name, network, options, limits, recovered, now)
         self.edge = edge = Edge(name, network, options, limits, recovered, now)
@@ -63,6 +66,9 @@ class Home:
             edge.reach,
             lambda: origin.vector,
             lambda: origin.head,
+            edge.wants,
+            network,
+            scout,
         )
         self.points = JoinPoints(outlook, options, limits, recovered)
         self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.points)

@@ -112,6 +112,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pattern_again_s: float = 1.0
     #: A join point that was moved, or dropped, is remembered for this long.
     pattern_gone_s: float = 600.0
+    #: A join point that is placed by cost looks for a better place this often.
+    pattern_review_s: float = 10.0
 
     #: Names of planted bugs, for proving that the checker can fail.
     plants: frozenset[str] = frozenset()

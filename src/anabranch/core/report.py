@@ -27,6 +27,8 @@ CURSORS_MAX = 20
 KEPT_MAX = 100
 #: Batches under way that are told.
 BATCHES_MAX = 20
+#: Patterns that are told.
+POINTS_MAX = 100
 #: Roots that are named of those to which no way is known.
 LOST_MAX = 20
 
@@ -124,6 +126,27 @@ class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
     costs: dict[str, float]
 
 
+class PointReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A pattern that is detected here."""
+
+    pattern: str
+    placement: str
+    #: How often it was moved, since it was defined.
+    moves: int
+    #: What it costs here, in events under way, as of the last look; None if nobody looked.
+    cost: float | None
+
+
+class PlacingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where patterns are detected, as far as this broker has to do with it."""
+
+    #: Questions to other brokers in this life, and moves that came of them.
+    asked: int
+    moved: int
+    #: The first `POINTS_MAX` of those that are here.
+    points: tuple[PointReport, ...]
+
+
 class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One broker at one moment."""
 
@@ -147,6 +170,8 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     routing: dict[str, int] = {}
     #: None unless routing is `mesh`.
     mesh: MeshReport | None = None
+    #: None if it is no edge.
+    placing: PlacingReport | None = None
 
 
 def report(broker: Broker) -> BrokerReport:
@@ -173,6 +198,7 @@ def report(broker: Broker) -> BrokerReport:
         patterns=None if broker.points is None else patterns_report(broker.points),
         routing=routing,
         mesh=mesh,
+        placing=_placing(broker),
     )
 
 
@@ -281,6 +307,26 @@ def _batch(sink: Sink) -> BatchReport:
     written = 0 if sink.work is None else sink.work.appended
     row = sink.row
     return BatchReport(sink=sink.name, batch=row.batch, events=row.count, written=written)
+
+
+def _placing(broker: Broker) -> PlacingReport | None:
+    points = broker.points
+    if points is None:
+        return None
+    placing = points.placing
+    return PlacingReport(
+        asked=placing.counters.asked,
+        moved=placing.counters.moved,
+        points=tuple(
+            PointReport(
+                pattern=pattern_id,
+                placement=point.record.placement,
+                moves=point.record.moves,
+                cost=placing.costs.get(pattern_id),
+            )
+            for pattern_id, point in islice(points.active.items(), POINTS_MAX)
+        ),
+    )
 
 
 def _departure(broker: Broker) -> DepartureReport | None:

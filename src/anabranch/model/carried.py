@@ -25,6 +25,9 @@ from anabranch.model.mesh_frames import Edition
 from anabranch.model.pattern.record import PointRecord
 from anabranch.model.version import Version
 
+#: Of events, per 1,000 seconds.
+Rate = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53))]
+
 
 class Carried(Part, frozen=True):
     """What a `Carry` holds."""
@@ -176,6 +179,28 @@ class KeepPoints(Carried, frozen=True, tag=18):
     patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
+class AskPlace(Carried, frozen=True, tag=19):
+    """What would it cost to detect a pattern at the receiver? Rates are in events per 1,000 s."""
+
+    request: Count
+    pattern: Name
+    #: Origin → what is needed of it,
+    incoming: Annotated[dict[Name, Rate], msgspec.Meta(max_length=ITEMS_MAX)]
+    #: matches, and the edges that want them.
+    matches: Rate
+    destinations: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
+
+
+class WouldTake(Carried, frozen=True, tag=20):
+    """The sender would take the pattern, at this cost, in billionths of an event under way; or
+    not at all."""
+
+    request: Count
+    pattern: Name
+    cost: Position
+    is_refused: bool = False
+
+
 class FindPoint(Carried, frozen=True, tag=21):
     """Has the receiver a pattern of this id, or had it? Somebody defines one there, perhaps."""
 
@@ -196,7 +221,7 @@ class PointFound(Carried, frozen=True, tag=22):
     text: Text = ""
 
 
-Moves = TakePoint | PointTaken | PointSettled
+Moves = TakePoint | PointTaken | PointSettled | AskPlace | WouldTake
 ForPoints = Moves | DropPoint | PointDropped | KeepPoints | FindPoint | PointFound
 Questions = Nack | Replay | Hold | Find
 AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known | ForPoints

@@ -30,7 +30,16 @@ from anabranch.model.frame_parts import (
     Ranges,
 )
 from anabranch.model.header import Count
-from anabranch.model.mesh_frames import Advertise, Bind, Branches, Copies, Editions, Routes, Seek
+from anabranch.model.mesh_frames import (
+    Advertise,
+    Bind,
+    Branches,
+    Copies,
+    Editions,
+    LoadIs,
+    Routes,
+    Seek,
+)
 from anabranch.model.version import Vector
 
 PROTOCOL_VERSION = 1
@@ -150,5 +159,6 @@ LinkFrame = (
     | Branches
     | Bind
     | Copies
+    | LoadIs
     | Carry
 )

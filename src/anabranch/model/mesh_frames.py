@@ -1,4 +1,4 @@
-"""Frames of mesh routing: trees, advertisements, branches, interest, and ticks with their targets.
+"""Frames of mesh routing: trees, advertisements, branches, interest, ticks with targets, loads.
 
 How they are used is in `core.routing.mesh`. The rules of `frame_parts` hold.
 """
@@ -20,12 +20,15 @@ from anabranch.model.frame_parts import (
     Text,
 )
 from anabranch.model.header import Count
+from anabranch.model.statistics_excerpt import EXCERPT_BYTES_MAX
 from anabranch.model.version import Vector, Version
 
 #: Of the advertisements of an origin: its life, and how often they changed in it.
 Edition = Version
 Distance = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Places = Annotated[list[Count], msgspec.Meta(max_length=ITEMS_MAX)]
+#: Ten seconds at most: nobody who says more for one message is believed.
+Moment = Annotated[int, msgspec.Meta(ge=0, le=10_000_000_000)]
 
 
 class TreeId(Part, frozen=True):
@@ -74,6 +77,8 @@ class Advertise(Frame, frozen=True, tag=12):
     minus: Places
     #: These are all there are, whatever was known.
     is_whole: bool = False
+    #: Of those that are whole: what is known of the origin's stream (`statistics_excerpt`).
+    statistics: Annotated[bytes, msgspec.Meta(max_length=EXCERPT_BYTES_MAX)] = b""
 
 
 class Editions(Frame, frozen=True, tag=13):
@@ -146,6 +151,13 @@ class Target(Part, frozen=True):
     def gets(self, count: int) -> Sequence[int]:
         """The places of what it gets, of so many."""
         return range(count) if self.gets_all else self.places
+
+
+class LoadIs(Frame, frozen=True, tag=17):
+    """How long a message waits at the sender, and how long it takes there, in nanoseconds."""
+
+    queue_ns: Moment
+    match_ns: Moment
 
 
 class Copies(Frame, frozen=True, tag=16):

@@ -165,9 +165,14 @@ def read_statistics(
         raise StatisticsError(f"this is no {FORMAT}: {error}") from error
     _check_size(len(found.streams), limits.streams_max, "streams")
     for stream in found.streams:
-        for problem in _problems(stream, limits):
-            raise StatisticsError(f"stream {stream.stream!r}: {problem}")
+        check_stream(stream, limits)
     return found
+
+
+def check_stream(stream: StreamStatistics, limits: StatisticsLimits) -> None:
+    """`StatisticsError` if this cannot be."""
+    for problem in _problems(stream, limits):
+        raise StatisticsError(f"stream {stream.stream!r}: {problem}")
 
 
 def _check_size(size: int, size_max: int, what: str) -> None:

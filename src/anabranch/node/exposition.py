@@ -66,6 +66,7 @@ def _lines(status: Status, counters: Counters) -> Iterator[str]:
     yield from _links(status)
     yield from _streams(status)
     yield from _mesh(status)
+    yield from _placing(status)
     yield from _histogram("step_seconds", "From bytes that came to all effects", counters.step_s)
     yield from _histogram("sync_seconds", "From asking for a sync to having it", counters.sync_s)
 
@@ -189,6 +190,19 @@ def _mesh(status: Status) -> Iterator[str]:
         yield from _family(f"mesh_{name}_total", "counter", text, samples)
     costs = [({"peer": peer}, cost) for peer, cost in mesh.costs.items()]
     yield from _family("mesh_link_cost", "gauge", "What sending over the link costs", costs)
+
+
+def _placing(status: Status) -> Iterator[str]:
+    placing = status.placing
+    asked, moved = (0, 0) if placing is None else (placing.asked, placing.moved)
+    known = () if placing is None else placing.points
+    costs = [({"pattern": each.pattern}, each.cost) for each in known if each.cost is not None]
+    questions = "Questions to other brokers about places of patterns"
+    yield from _family("pattern_questions_total", "counter", questions, [(_NONE, asked)])
+    moves = "Patterns that were moved to better places"
+    yield from _family("pattern_moves_total", "counter", moves, [(_NONE, moved)])
+    cost = "What a pattern costs here, in events under way"
+    yield from _family("pattern_cost", "gauge", cost, costs)
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:

@@ -39,6 +39,7 @@ from anabranch.node.exposition import CONTENT_TYPE, exposition
 from anabranch.node.fetching import Fetching, OwnStream
 from anabranch.node.links import Links
 from anabranch.node.listening import Listener, address_of, bind
+from anabranch.node.load_meter import LoadMeter
 from anabranch.node.metrics import Counters
 from anabranch.node.news import StoreNews
 from anabranch.node.notes import NodeLog, Throttle
@@ -107,6 +108,8 @@ class Node:
                 plug.close()
             raise
         self.links.dial(config.neighbours)
+        if config.routing == "mesh":
+            self._meter.start()
         self.warm_up.watch(self._needs_index)
 
     def _needs_index(self) -> bool:
@@ -160,6 +163,7 @@ class Node:
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
+        self._meter = LoadMeter(self.links, counters, handle)
         room = Room(self._left_bytes, config.options, limits)
         self.sessions = Sessions(handle, counters, limits, warm_up, self.fetching, room=room)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
@@ -295,6 +299,7 @@ class Node:
         """Nothing reaches the core, and nobody reaches us, from now on."""
         self._driver.end()
         self.fetching.close()
+        self._meter.close()
         self.warm_up.close()
         for listener in self._listeners:
             listener.close()
@@ -376,6 +381,7 @@ class Node:
             counters=counted(self.counters),
             routing_counters=found.routing,
             mesh=found.mesh,
+            placing=found.placing,
         )
 
     def _health(self) -> Page:

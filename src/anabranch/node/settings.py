@@ -13,6 +13,7 @@ import msgspec
 
 from anabranch.config.addresses import missing_port
 from anabranch.config.network_file import NetworkFile
+from anabranch.config.statistics_file import stream_excerpt
 from anabranch.config.tls import (
     clients_server_context,
     links_client_context,
@@ -83,12 +84,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     origins: Mapping[str, Address] = {}
     tls: Tls = Tls()
     timing: Timing = Timing()
+    #: What is known of the own stream (`model.statistics_excerpt`).
+    statistics: bytes = b""
     store: StoreOptions = StoreOptions()
 
     def core(self) -> BrokerConfig:
         """What the core is told of it."""
         core = (self.name, self.network, self.routing, self.options, self.limits)
-        return BrokerConfig(*core, revision=self.revision)
+        return BrokerConfig(*core, revision=self.revision, statistics=self.statistics)
 
 
 def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeConfig:
@@ -116,6 +119,7 @@ def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeCo
         neighbours={peer: Address(at.host, at.links_port) for peer, at in neighbours.items()},
         origins=_origins(file),
         tls=_tls(file, name),
+        statistics=stream_excerpt(file.statistics, name),
     )
 
 

@@ -17,6 +17,7 @@ from anabranch.core.report import (
     DepartureReport,
     LogReport,
     MeshReport,
+    PlacingReport,
     StagingReport,
     StreamReport,
 )
@@ -93,6 +94,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     routing_counters: dict[str, int]
     #: None unless routing is `mesh`.
     mesh: MeshReport | None = None
+    #: Where patterns are detected; None if it is no edge.
+    placing: PlacingReport | None = None
 
 
 def link_status(link: Link) -> LinkStatus:

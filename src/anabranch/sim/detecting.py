@@ -8,6 +8,7 @@ Whether everything was reported is read from the logs, when the world has settle
 """
 
 from random import Random
+from typing import get_args
 
 from anabranch.check import history as told
 from anabranch.check.checker import Anomaly
@@ -17,14 +18,18 @@ from anabranch.core.records import EventRecord, decode_record
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.pattern.record import PointRecord
+from anabranch.model.pattern.record import Placement, PointRecord
 from anabranch.sim.applications import Application
+from anabranch.sim.swarm import Plan
 from anabranch.sim.world import World
 
 #: The chance that one of a broker's join points is moved, when somebody looks.
 _MOVED = 0.5
 #: A broker was away, and a pattern is defined again after this long.
 _AGAIN_S = 0.3
+#: How often a pattern may be moved after the world has become calm: what changed last has to show
+#: in measurements first.
+CALM_MOVES_MAX = 3
 #: A part, as the world of `workload` can satisfy it now and then.
 _PARTS = (
     "a = 0 AND b = 'x'",
@@ -59,12 +64,19 @@ def draw_pattern(rng: Random) -> str:
 class Definer(Application):
     """Defines one pattern. See the top of this module."""
 
-    def __init__(
-        self, world: World, name: str, home: str, history: list[told.Record], rng: Random
+    def __init__(  # noqa: PLR0917 - as all applications, and what it is to define
+        self,
+        world: World,
+        name: str,
+        home: str,
+        history: list[told.Record],
+        rng: Random,
+        placement: Placement,
     ) -> None:
         plants = world.hosts[home].config.options.plants
         super().__init__(world, name, home, history, plants)
         self.text = draw_pattern(rng)
+        self.placement = placement
         self.is_defined = False
         #: The broker was leaving the network.
         self.is_refused = False
@@ -78,7 +90,9 @@ class Definer(Application):
     def _define(self) -> None:
         # The first of a world says that its id is new, and no other broker is asked.
         is_new = self.name.endswith("0")
-        _, effects = self.session.defining.define(self.pattern_id, self.text, is_new=is_new)
+        _, effects = self.session.defining.define(
+            self.pattern_id, self.text, self.placement, is_new=is_new
+        )
         self.perform(effects)
 
     def hear(self, effect: object) -> None:
@@ -91,12 +105,26 @@ class Definer(Application):
             self.is_refused = not self.is_defined
 
 
+def draw_definers(
+    world: World, plan: Plan, edges: list[str], history: list[told.Record]
+) -> list[Definer]:
+    """The users of a plan's patterns."""
+    rng, placing = Random(plan.seed ^ 0x9A77), Random(plan.seed ^ 0x91AC)
+    found = []
+    for number in range(plan.patterns):
+        home, placement = rng.choice(edges), placing.choice(get_args(Placement))
+        found.append(Definer(world, f"definer{number}", home, history, rng, placement))
+    return found
+
+
 class Detections:
     """What became of the patterns of a world."""
 
     def __init__(self, world: World, definers: list[Definer]) -> None:
         self._world = world
         self._definers = definers
+        #: Pattern → how often it had been moved when the world became calm.
+        self._moves: dict[str, int] = {}
 
     def move_one(self, rng: Random, edges: list[str]) -> None:
         """Somebody thinks that a join point would do better elsewhere."""
@@ -117,7 +145,12 @@ class Detections:
         is_quiet = all(point.is_settled for each in points for point in each.active.values())
         active = {key for each in points for key in each.active}
         return is_quiet and all(
-            definer.is_refused or (definer.is_defined and definer.pattern_id in active)
+            definer.is_refused
+            or (
+                definer.is_defined
+                and definer.pattern_id in active
+                and len(self._records(definer.pattern_id)) == 1
+            )
             for definer in self._definers
         )
 
@@ -134,12 +167,25 @@ class Detections:
 
     def _judged(self, definer: Definer, logged: list[LoggedEvent]) -> list[Anomaly]:
         records = self._records(definer.pattern_id)
-        if len(records) != 1:
-            text = f"{len(records)} brokers have it"
+        active = [record for record in records if not record.goes_to]
+        if len(active) > 1 or not records:
+            text = f"{len(active)} brokers have it"
             name = "two-join-points" if records else "stuck"
             return [Anomaly(name, definer.pattern_id, "", 0, text)]
-        detection = Detection(definer.pattern_id, definer.text, records[0].starts)
-        return check_detection(detection, logged)
+        # One may be on its way, even now.
+        newest = max(records, key=lambda record: record.moves)
+        found = check_detection(Detection(definer.pattern_id, definer.text, newest.starts), logged)
+        calm_moves = newest.moves - self._moves.get(definer.pattern_id, 0)
+        if calm_moves > CALM_MOVES_MAX:
+            text = f"it was moved {calm_moves} times although nothing changed any more"
+            found.append(Anomaly("restless-pattern", definer.pattern_id, "", 0, text))
+        return found
+
+    def calm(self) -> None:
+        """Nobody moves any from now on but the brokers themselves, and loads stay as they are."""
+        for definer in self._definers:
+            records = self._records(definer.pattern_id)
+            self._moves[definer.pattern_id] = max((each.moves for each in records), default=0)
 
     def _records(self, pattern_id: str) -> list[PointRecord]:
         brokers = [host.broker for host in self._world.hosts.values()]

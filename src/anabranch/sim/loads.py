@@ -1,12 +1,51 @@
-"""Reports of how busy links are, as a process would make them.
+"""Reports of how busy links and brokers are, as a process would make them.
 
 Every `every_s` the broker at either end of a link hears how many bytes it gave to it, how many
 arrived, and how many are on the way, unless there is nothing to say and was nothing before.
+
+How busy a broker is has no meaning in virtual time, so it is drawn: most are idle or at work, some
+overloaded, and some say what cannot be, as far as a neighbour can tell. It changes now and then,
+until the world is calm.
 """
+
+from random import Random
 
 from anabranch.core import contract as say
 from anabranch.sim.things import Wire
 from anabranch.sim.world import World
+
+#: Messages per second, and the seconds that one takes and waits.
+_MOODS = (
+    (0.0, 0.0, 0.0),
+    (10.0, 0.001, 0.001),
+    (200.0, 0.002, 0.01),
+    (90.0, 0.01, 0.2),
+    (500.0, 0.1, 5.0),
+    (1e9, 1e6, 1e9),
+)
+
+
+class MoodReports:
+    """Tells brokers how busy they are. See the top of this module."""
+
+    def __init__(self, world: World, every_s: float, rng: Random) -> None:
+        self._world = world
+        self._every_s = every_s
+        self._rng = rng
+        self._moods = {name: rng.choice(_MOODS) for name in sorted(world.hosts)}
+        #: Loads stay as they are from now on.
+        self.is_calm = False
+        world.after(every_s, self._report)
+
+    def _report(self) -> None:
+        if not self.is_calm and self._rng.random() < 0.2:
+            self._moods[self._rng.choice(sorted(self._moods))] = self._rng.choice(_MOODS)
+        for name in sorted(self._world.hosts):
+            rate, match_s, queue_s = self._moods.get(name, _MOODS[0])
+            messages = round(rate * self._every_s)
+            load = say.BrokerLoad(self._every_s, messages, messages * match_s, queue_s)
+            self._world.stimulate(name, load)
+        self._world.after(self._every_s, self._report)
 
 
 class LoadReports:

@@ -91,7 +91,7 @@ PLANTS: dict[str, Plant] = {
         "a join point goes by the stream that is farthest", 25, "missed-pattern"
     ),
     "printed-algorithm": Plant(
-        "events take the cheapest link, near or far, as printed", 2, "rising-distance", "mesh"
+        "events take the cheapest link, near or far, as printed", 3, "rising-distance", "mesh"
     ),
     "parent-any": Plant("a lost parent is replaced by any neighbour", 1, "stuck", "mesh"),
     "edition-ignored": Plant(
@@ -117,6 +117,10 @@ FOUND_BY_HISTORIES = {
     "done-unsynced": "tests/unit/core/test_edge_plants.py",
     # Shows only where a join point cannot publish for a while, and its broker crashes then.
     "reported-early": "tests/unit/core/points/test_join_points.py",
+    # In calm worlds nothing is published for long, and what brings no traffic stays.
+    "never-rests": "tests/unit/core/points/test_placing.py",
+    # Shows only if an answer is lost, and the next move comes before it was said again.
+    "gives-unsettled": "tests/unit/core/points/test_placing.py",
     # A wave for another reason nearly always helps those who lost their way, too.
     "never-seeks": "tests/unit/core/routing/mesh/test_trees.py",
 }

@@ -23,11 +23,11 @@ from anabranch.core.points.names import RESERVED
 from anabranch.core.records import EventRecord, MarkRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher
-from anabranch.sim.detecting import Definer, Detections
+from anabranch.sim.detecting import Definer, Detections, draw_definers
 from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
-from anabranch.sim.loads import LoadReports
+from anabranch.sim.loads import LoadReports, MoodReports
 from anabranch.sim.paths import PathWatch
 from anabranch.sim.reconfiguring import Reconfiguring
 from anabranch.sim.sinks import Sink, draft_in
@@ -38,6 +38,7 @@ from anabranch.sim.world import World
 
 _WARM_UP_S = 0.5
 _LOADS_EVERY_S = 0.1
+_MOODS_EVERY_S = 0.4
 #: How often somebody looks whether a join point should move, for each pattern.
 _MOVES_PER_S = 0.3
 #: How long after healing publishers go on.
@@ -101,8 +102,12 @@ class Simulation:
         self.troubled_changes = 0
         self._watch = InterestWatch(self.world)
         self._paths: PathWatch | None = None
+        self._moods: MoodReports | None = None
         if plan.routing == "mesh":
             LoadReports(self.world, _LOADS_EVERY_S)
+            if plan.patterns:
+                moody = Random(plan.seed ^ 0x300D)
+                self._moods = MoodReports(self.world, _MOODS_EVERY_S, moody)
             is_quiet = plan.options.paths == "fixed" and plan.faults == FaultMix()
             self._paths = PathWatch(self.world, is_quiet)
             self.world.watcher = self._paths.step
@@ -135,6 +140,9 @@ class Simulation:
         for application in self.applications:
             if isinstance(application, Subscriber):
                 application.calm()
+        self._detections.calm()
+        if self._moods is not None:
+            self._moods.is_calm = True
         self._finish_change()
         self.history.append(told.Healed(world.now))
         self._healed_s = world.now
@@ -192,16 +200,10 @@ class Simulation:
         for number in range(self.plan.sinks):
             home = more.choice(edges)
             self.applications.append(Sink(self.world, f"sink{number}", home, self.history, more))
-        self._define_patterns(edges)
+        self.definers += draw_definers(self.world, self.plan, edges, self.history)
+        self.applications += self.definers
         for application in self.applications:
             application.connect_in(self.rng.random() * 0.2)
-
-    def _define_patterns(self, edges: list[str]) -> None:
-        rng = Random(self.plan.seed ^ 0x9A77)
-        for number in range(self.plan.patterns):
-            name, home = f"definer{number}", rng.choice(edges)
-            self.definers.append(Definer(self.world, name, home, self.history, rng))
-        self.applications += self.definers
 
     def _advertising(self, number: int) -> Random | None:
         """What decides about a publisher's advertisements, if it makes any."""

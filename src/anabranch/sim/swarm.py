@@ -246,6 +246,7 @@ def _draw_pattern_options(detecting: Random, options: Options) -> Options:
         pattern_save_s=detecting.choice((0.02, 0.2, 1.0)),
         pattern_look_s=detecting.choice((0.02, 0.1)),
         pattern_again_s=detecting.choice((0.1, 1.0)),
+        pattern_review_s=detecting.choice((0.3, 1.0, 3.0)),
     )
 
 

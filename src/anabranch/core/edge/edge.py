@@ -102,6 +102,7 @@ class Edge:
     ) -> None:
         state = State(name, network, options, limits, recovered_run(recovered.catalog))
         self._state = state
+        self.wants = state.wants
         self._cursors = Cursors(state)
         self._leaving = Leaving(state, self._cursors)
         self._delivery = Delivery(state, self._cursors, self._leaving)
@@ -259,9 +260,9 @@ class Edge:
             state.touch(now)
 
     def reach(self, name: str) -> dict[str, tuple[int, int]]:
-        """As `Subscription.reach`; empty if there is no such durable one."""
+        """As `Subscription.reach`; empty if there is no such durable one, or it is leaving."""
         subscription = self._state.subscriptions.get(name)
-        return {} if subscription is None else subscription.reach()
+        return {} if subscription is None or subscription.is_leaving else subscription.reach()
 
     def versions(self, now: float, versions: dict[str, Version]) -> list[Ask]:
         """Subscriptions are in the edge's interest now, in these versions."""

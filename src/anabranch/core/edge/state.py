@@ -10,6 +10,7 @@ nothing else is said to that session in between and it does not become too large
 Syncs are asked for by ticket. With each ticket a note is kept of what it waits for.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +26,7 @@ from anabranch.model.client_frames import AnyClientFrame, Deliver, Matches
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
+from anabranch.model.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,13 @@ class State:
     def index(self) -> MatchIndex:
         """The filters of all subscriptions by key; made for the first one, because it is large."""
         return MatchIndex(limits=self.limits)
+
+    def wants(self, attributes: Mapping[str, Value], but: str) -> bool:
+        """Whether a client here, other than this one, wants an event with these attributes."""
+        if not self.subscriptions:
+            return False
+        found = map(self.subscriptions.get, map(str, self.index.match(attributes)))
+        return any(each is not None and each.client != but for each in found)
 
     def drop(self, subscription: Subscription) -> None:
         """A subscription is not here any more, and its places are nobody's."""

@@ -48,9 +48,12 @@ class Moving:
     def may_give(self, pattern_id: str) -> bool:
         """Whether a join point can be given away now (rule 1)."""
         point = self._state.points.get(pattern_id)
-        if point is None or point.record.came_from or point.record.is_over:
+        if point is None or point.record.is_over:
             return False
-        return point.may_go
+        is_owed = (
+            bool(point.record.came_from) and "gives-unsettled" not in self._state.options.plants
+        )
+        return point.may_go and not is_owed
 
     def give(self, now: float, pattern_id: str, target: str) -> None:
         """Give one away that may be given."""
@@ -88,7 +91,7 @@ class Moving:
         del self._again_at[record.id]
         if content.is_refused:
             state.out.append(Note("info", f"{source!r} does not take pattern {record.id!r}"))
-            state.activate(replace(record, goes_to=""))
+            state.activate(replace(record, goes_to="", is_placed=False))
         else:
             state.forget(now, record.id)
             state.sync(lambda _: self._settle(source, content))

@@ -15,7 +15,8 @@ keeps almost nothing itself. Rules:
 4. Nothing is published before the own origin knows the interest of the edge where the pattern was
    defined, as it was then: whoever had subscribed there gets everything. Routing need not tell an
    origin what is known of others; it is not waited for longer than `TOLD_WITHIN_S`.
-5. While it cannot publish it takes no more, once `HELD_MAX` matches wait.
+5. While it cannot publish it takes no more, once `HELD_MAX` matches wait. One that is to go
+   elsewhere publishes nothing more: who goes on finds the same.
 6. Ticks that are withheld are counted and noted. They do not stop it.
 
 State: the record (`record`); everything else is rebuilt (`watch`).
@@ -34,6 +35,7 @@ from anabranch.core.asks import Ask, FromPoint, PointCame, PointFull, PointLeft
 from anabranch.core.contract import Note
 from anabranch.core.options import Options
 from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.placement.scouting import Scout
 from anabranch.core.points.names import name_of
 from anabranch.core.points.watch import Watch, WatchCounters
 from anabranch.core.session.effects import (
@@ -54,10 +56,11 @@ from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
+from anabranch.model.network import Network
 from anabranch.model.pattern.match import Match
 from anabranch.model.pattern.notification import digest_of, notification_of, subscription_to
 from anabranch.model.pattern.record import PointRecord, Start
-from anabranch.model.values import INT_MIN
+from anabranch.model.values import INT_MIN, Value
 from anabranch.model.version import NOTHING, Version
 
 #: Matches that may wait to be published before no more events are taken.
@@ -85,12 +88,21 @@ class Outlook(NamedTuple):
     vector: Callable[[], Mapping[str, Version]]
     #: The newest tick of the own stream.
     head: Callable[[], int]
+    #: Whether a client of the broker wants such an event, other than the one with this name.
+    wants: Callable[[Mapping[str, Value], str], bool]
+    network: Network
+    #: None where routing cannot tell places apart.
+    scout: Scout | None = None
+
+
+def parts_filter(scheme: Scheme) -> str:
+    """All that the parts of a pattern match."""
+    return " OR ".join(dict.fromkeys(f"({part.filter})" for part in scheme.pattern.parts))
 
 
 def wanted_filter(scheme: Scheme) -> str:
     """What a join point subscribes to: all that its parts match, and its own notifications."""
-    parts = [f"({part.filter})" for part in scheme.pattern.parts]
-    return " OR ".join([*dict.fromkeys(parts), subscription_to(scheme.pattern_id)])
+    return f"{parts_filter(scheme)} OR {subscription_to(scheme.pattern_id)}"
 
 
 class JoinPoint:
@@ -107,10 +119,13 @@ class JoinPoint:
     ) -> None:
         self.record = record
         self.session = session
+        self.scheme = scheme
+        #: It is to go elsewhere, and finds no more for others to report.
+        self.is_going = False
         #: Why it cannot go on; it is to be started anew.
         self.failure = ""
         self._name = name_of(record.id)
-        self._filter = wanted_filter(scheme)
+        self.filter = wanted_filter(scheme)
         self._outlook = outlook
         self._options = options
         self._limits = limits
@@ -141,6 +156,11 @@ class JoinPoint:
     def counters(self) -> WatchCounters:
         """What happened here, in this life."""
         return self._watch.counters
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it knows what is reported, and may report more."""
+        return self._is_ready
 
     @property
     def is_settled(self) -> bool:
@@ -195,7 +215,7 @@ class JoinPoint:
         comes = bool(record.ticks) and not outlook.reach(self._name)
         standing = Standing(
             name=self._name,
-            filter=self._filter,
+            filter=self.filter,
             number=record.incarnation * _NUMBERS,
             acked=record.ticks if comes else {},
             start="resume" if comes else "now",
@@ -305,7 +325,7 @@ class JoinPoint:
         """Publish what was found, as soon as that is allowed (rules 3 and 4)."""
         if not self._is_ready and not self._becomes_ready(now):
             return
-        while self._held and self._client.has_room():
+        while self._held and self._client.has_room() and not self.is_going:
             match = self._held.popleft()
             is_reported = digest_of(match.identity) in self._watch.reports
             if is_reported and "reports-again" not in self._options.plants:

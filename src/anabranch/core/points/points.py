@@ -2,8 +2,8 @@
 
 A pattern is defined at the broker that its client is connected to, and detected there or, later, at
 another one. Its id is chosen by who defines it, and never used again. The parts: `beginning` lets
-it begin, `finding` asks other brokers, `point` detects, `moving` gives away and takes, `dropping`
-ends, `state` is what they share. Rules:
+it begin, `finding` asks other brokers, `point` detects, `placing` looks for better places, `moving`
+gives away and takes, `dropping` ends, `state` is what they share. Rules:
 
 1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
    defined it is told then.
@@ -21,10 +21,12 @@ from anabranch.core.points.beginning import Beginning
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding
 from anabranch.core.points.moving import Moving
+from anabranch.core.points.placing import Placing
 from anabranch.core.points.point import JoinPoint, Outlook
 from anabranch.core.points.state import PointState
 from anabranch.core.points.watch import WatchCounters
 from anabranch.model.carried import (
+    AskPlace,
     DropPoint,
     FindPoint,
     ForPoints,
@@ -33,6 +35,7 @@ from anabranch.model.carried import (
     PointSettled,
     PointTaken,
     TakePoint,
+    WouldTake,
 )
 from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
 from anabranch.model.errors import RemoteError
@@ -49,6 +52,7 @@ class JoinPoints:
     ) -> None:
         self._state = PointState(outlook, options, limits, recovered)
         self._moving = Moving(self._state)
+        self.placing = Placing(self._state, self._moving)
         self._dropping = Dropping(self._state)
         self._finding = Finding(self._state)
         self._beginning = Beginning(self._state, self._dropping, self._finding, self._begin)
@@ -85,13 +89,14 @@ class JoinPoints:
         for record in self._state.records().values():
             self._dropping.lasts_from(now, record)
             self._moving.started(now, record)
+            self.placing.begins(now, record, is_new=False)
             if not record.goes_to:
                 self._state.activate(record)
         return self._state.take_out()
 
     def depart(self, now: float) -> list[Ask]:
         """Give all away (rule 3), each when it may be."""
-        self._is_departing = self._beginning.is_departing = True
+        self._is_departing = self._beginning.is_departing = self.placing.is_departing = True
         self._give_all(now)
         return self._state.take_out()
 
@@ -132,6 +137,7 @@ class JoinPoints:
     def _begin(self, now: float, record: PointRecord) -> None:
         """A pattern that was defined is to be detected."""
         self._dropping.lasts_from(now, record)
+        self.placing.begins(now, record, is_new=True)
         self._state.activate(record)
 
     # -- other brokers ----------------------------------------------------------------------------
@@ -144,10 +150,18 @@ class JoinPoints:
             case TakePoint():
                 if self._moving.take(now, source, content.record):
                     self._dropping.lasts_from(now, content.record)
+                    self.placing.taken(now, content.record)
             case PointTaken():
                 self._moving.taken(now, source, content)
+                record = self._state.record(content.pattern)
+                if content.is_refused and record is not None:
+                    self.placing.begins(now, record, is_new=False)
             case PointSettled():
                 self._moving.settled(content)
+            case AskPlace():
+                self.placing.asked(source, content)
+            case WouldTake():
+                self.placing.answered(now, source, content)
             case DropPoint():
                 self._dropping.asked(now, source, content)
             case PointDropped():
@@ -193,6 +207,7 @@ class JoinPoints:
             state.forget(now, pattern_id)
             self._moving.forgotten(pattern_id)
             self._dropping.forgotten(pattern_id)
+            self.placing.forgotten(pattern_id)
         elif point.failure and self._is_departing:
             self._give(now, pattern_id)
         elif point.failure:
@@ -202,6 +217,7 @@ class JoinPoints:
             state.start_at[pattern_id] = now + state.options.pattern_again_s
         else:
             state.agenda.add(pattern_id, point.next_deadline())
+            self.placing.may_go(now, point)
         self._beginning.look()
 
     def _save(self, now: float, point: JoinPoint) -> None:
@@ -235,6 +251,7 @@ class JoinPoints:
         self._moving.time_passed(now)
         self._dropping.time_passed(now)
         self._finding.time_passed(now)
+        self.placing.time_passed(now)
         state.forget_gone(now)
         if self._is_departing:
             self._give_all(now)
@@ -247,6 +264,7 @@ class JoinPoints:
             self._moving.next_deadline(),
             self._dropping.next_deadline(),
             self._finding.next_deadline(),
+            self.placing.next_deadline(),
             state.agenda.next_at(),
             min(state.start_at.values()) if state.start_at else None,
             next(iter(state.gone.values())).until if state.gone else None,

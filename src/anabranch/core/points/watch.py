@@ -33,10 +33,12 @@ from anabranch.model.pattern.record import PointRecord, Start
 class WatchCounters:
     """What happened at one join point, in this life, or at several."""
 
-    __slots__ = ("events", "late", "overflows", "reported", "withheld")
+    __slots__ = ("by_stream", "events", "late", "overflows", "reported", "withheld")
 
     def __init__(self) -> None:
         self.events = 0
+        #: The same by stream.
+        self.by_stream: dict[str, int] = {}
         self.reported = 0
         self.late = 0
         self.overflows = 0
@@ -49,6 +51,11 @@ class WatchCounters:
         self.late += other.late
         self.overflows += other.overflows
         self.withheld += other.withheld
+
+    def count(self, stream: str) -> None:
+        """One more event."""
+        self.events += 1
+        self.by_stream[stream] = self.by_stream.get(stream, 0) + 1
 
 
 class Watch:
@@ -97,7 +104,7 @@ class Watch:
         is_old = start is not None and (told.tick < start.tick or told.time_ns <= start.since_ns)
         if is_old or not envelope.control.is_kept:
             return []
-        self.counters.events += 1
+        self.counters.count(told.stream)
         event = PlacedEvent(told.stream, told.tick, told.time_ns, attributes, told.body)
         findings = self._detector.take(event)
         if not any(each.reason == "no-room" for each in findings.overflows):

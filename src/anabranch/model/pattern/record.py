@@ -68,3 +68,7 @@ class PointRecord(Part, frozen=True):
     goes_to: OptionalName = ""
     #: Nobody wants it any more.
     is_over: bool = False
+    #: It has its place by topology, for good.
+    is_placed: bool = False
+    #: How often it found a better place lately; looks that find none count down.
+    restless: Count = 0

@@ -12,6 +12,8 @@ changes in it, and a table of one edition is the same wherever it is known. Rule
    told as one that promises everything: that costs traffic, and no event.
 4. Each advertisement names a tree, the one with the fewest: the first `trees_max` have one each,
    further ones share these. What promises everything uses the first tree, which is always there.
+5. What is known of an origin's stream (statistics, as its file has them) travels with its table:
+   the whole of it, which everybody gets once in a life of the origin. Nobody on the way reads it.
 
 State: volatile. An origin starts with what it was told in this life.
 
@@ -66,11 +68,14 @@ class Budget:
 class Table:
     """The advertisements of one origin, in one edition."""
 
-    __slots__ = ("edition", "entries")
+    __slots__ = ("edition", "entries", "statistics")
 
-    def __init__(self, edition: Version, entries: dict[int, _Entry]) -> None:
+    def __init__(
+        self, edition: Version, entries: dict[int, _Entry], statistics: bytes = b""
+    ) -> None:
         self.edition = edition
         self.entries = entries
+        self.statistics = statistics
 
     def meets(self, conjunction: Conjunction, budget: Budget) -> bool:
         """Whether anything advertised could match this conjunction, as far as there is time."""
@@ -117,6 +122,11 @@ class Advertisements:
     def edition(self) -> Version:
         """The edition of the own table."""
         return self.tables[self._around.name].edition
+
+    def know(self, statistics: bytes) -> None:
+        """What is known of the own stream, before anybody is told anything (rule 5)."""
+        if self._around.name in self.tables:
+            self.tables[self._around.name].statistics = statistics
 
     def change(self, added: Iterable[str], removed: Iterable[str]) -> bool:
         """These filters are advertised here from now on, and those not any more; True if the
@@ -179,7 +189,10 @@ class Advertisements:
                 continue
             if table.edition > frame.known.get(origin, NOTHING):
                 every = [entry.said for entry in table.entries.values()]
-                self._around.send(peer, Advertise(origin, table.edition, every, [], is_whole=True))
+                whole = Advertise(
+                    origin, table.edition, every, [], is_whole=True, statistics=table.statistics
+                )
+                self._around.send(peer, whole)
 
     def receive(self, peer: str, frame: Advertise) -> None:
         """An origin's advertisements changed."""
@@ -206,7 +219,8 @@ class Advertisements:
             entries.pop(number, None)
         for said in frame.plus:
             entries[said.number] = self._entry(peer, said)
-        self.tables[frame.origin] = Table(frame.edition, entries)
+        told = frame.statistics if frame.is_whole or before is None else before.statistics
+        self.tables[frame.origin] = Table(frame.edition, entries, told)
         self.changed[frame.origin] = None
 
     def _entry(self, peer: str, said: Advertised) -> _Entry:

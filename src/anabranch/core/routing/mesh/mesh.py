@@ -3,7 +3,8 @@
 The router of one broker. Its parts: `trees` (the way to every root), `advertisements` (what is
 published where), `branches` (the ways from roots to edges), `binding` (the own edge tells origins
 what it wants), `wishes` (the own origin knows what edges want), `copying` (events and silence on
-their way), `loads` (what links cost). This module is the door: it gives every frame to the part it
+their way), `loads` (what links cost), `neighbours` (how long messages take), `scouting` (what helps
+to place patterns). This module is the door: it gives every frame to the part it
 is meant for, and lets parts know of each other's changes before anything goes out. Rules:
 
 1. Frames that cannot be are a `RemoteError` before anything has changed.
@@ -21,7 +22,7 @@ advertisement, binding = subscription with its set of TIDs.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anabranch.core.contract import Note, Send
+from anabranch.core.contract import BrokerLoad, Note, Send
 from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.clock import Clock
@@ -32,6 +33,8 @@ from anabranch.core.routing.mesh.branches import BranchTable
 from anabranch.core.routing.mesh.copying import Copying
 from anabranch.core.routing.mesh.counters import Counters
 from anabranch.core.routing.mesh.loads import Loads
+from anabranch.core.routing.mesh.neighbours import Neighbours
+from anabranch.core.routing.mesh.scouting import Scouting
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.core.routing.mesh.validity import check_bind, check_copies
@@ -47,6 +50,7 @@ from anabranch.model.mesh_frames import (
     Branches,
     Copies,
     Editions,
+    LoadIs,
     Routes,
     Seek,
     TreeId,
@@ -77,6 +81,8 @@ class MeshRouter:
         self.branches = BranchTable(around, self.trees)
         self.loads = Loads(around)
         self.wishes = Wishes(around)
+        self.neighbours = Neighbours(around, self.trees)
+        self.scout = Scouting(around, self.advertisements, self.neighbours, self.wishes)
         self._copying = Copying(
             around, self.trees, self.branches, self.wishes, self.loads, life=life
         )
@@ -112,6 +118,7 @@ class MeshRouter:
         self._around.links[peer] = False
         self.advertisements.link_up(peer)
         self.trees.link_up(now, peer)
+        self.neighbours.link_up(peer)
         if self.bindings is not None and self.bindings.is_new:
             self.bindings.plan(now)
         return self._finish(now)
@@ -122,6 +129,7 @@ class MeshRouter:
         self.branches.link_down(peer)
         self.trees.link_down(now, peer)
         self.loads.link_down(peer)
+        self.neighbours.link_down(peer)
         return self._finish(now)
 
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
@@ -136,6 +144,11 @@ class MeshRouter:
         del now
         if peer in self._around.links:
             self.loads.report(peer, given, gone, waiting)
+
+    def broker_load(self, now: float, load: BrokerLoad) -> list[Outcome]:
+        """How busy the broker was since the last report."""
+        self.neighbours.measured(load.for_s, load.messages, load.busy_s, load.waited_s)
+        return self._finish(now)
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         """A frame came over a link."""
@@ -292,6 +305,8 @@ class MeshRouter:
             self.advertisements.compared(peer, frame)
         elif isinstance(frame, Seek):
             self.trees.sought(now, peer, frame)
+        elif isinstance(frame, LoadIs):
+            self.neighbours.receive(peer, frame)
         else:
             raise RemoteError(
                 f"{peer!r} sends {type(frame).__name__}, which a mesh knows nothing of"

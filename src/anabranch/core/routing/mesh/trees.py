@@ -107,6 +107,12 @@ class Trees:
         life = self.lives.get(edge)
         return None if life is None else self.parent(TreeId(edge, life, 0))
 
+    def distance_to(self, edge: str) -> int | None:
+        """How far an edge is; None if there is no way."""
+        life = self.lives.get(edge)
+        found = None if life is None else self._trees.get(TreeId(edge, life, 0))
+        return found.distance if found is not None and found.is_reached else None
+
     def lost(self) -> list[TreeId]:
         """Trees without a way to their root."""
         return list(self._lost)

@@ -32,6 +32,7 @@ from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frame_parts import Datum
 from anabranch.model.mesh_frames import Binding
 from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.values import Value
 from anabranch.model.version import NOTHING, Version
 
 Key = tuple[str, int]
@@ -138,6 +139,12 @@ class Wishes:
             self._match_one(index, datum) if edges is None else edges
             for datum, edges in zip(data, found, strict=True)
         ]
+
+    def wanting(self, attributes: Mapping[str, Value]) -> list[str]:
+        """The edges that want an event with these attributes, of those whose interest is known."""
+        if self._index is None or not len(self._index):
+            return []
+        return sorted(str(edge) for edge in self._index.destinations(attributes))
 
     def _match_one(self, index: MatchIndex, datum: Datum) -> Edges:
         try:

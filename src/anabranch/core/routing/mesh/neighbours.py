@@ -1,0 +1,118 @@
+"""Neighbours: how long messages take at this broker and at those next to it.
+
+The driver says, every now and then, how many messages came, how long they took, and how long they
+waited. Brokers tell their neighbours when that has changed. So every broker knows what the last
+step of a way to it costs, and guesses the others: whoever is asked what a pattern would cost here
+answers with that (`core.placement.cost`). Rules:
+
+1. Measurements are smoothed. They are told to neighbours when they have changed by a quarter and by
+   `NEWS_S`, not oftener than they are measured; and to who has just come.
+2. What a neighbour says is bounded (`mesh_frames.LoadIs`), and counts for the steps over it and
+   for nothing else. For all farther steps the *median* of what is known counts, so that one who
+   lies, or is ill, changes the cost of ways through himself alone.
+3. A way is as long as the tree of its end says; without a way there is no cost. Its two ends are
+   not on it: they deal with the event wherever the pattern is.
+
+State: a few numbers per neighbour, safe to lose.
+
+Prior art: the exchange of queue and match times between neighbours, spec PADRES section 4.
+"""
+
+from statistics import median_low
+
+from anabranch.core.placement.cost import LINK_S, TIME_S_MAX, Load
+from anabranch.core.routing.mesh.surroundings import Surroundings
+from anabranch.core.routing.mesh.trees import Trees
+from anabranch.model.mesh_frames import LoadIs
+
+#: How much of a new measurement is taken over.
+_SHARE = 0.5
+#: Changes below this are nobody's concern, in seconds.
+NEWS_S = 1e-4
+_NEWS_SHARE = 0.25
+
+
+class Neighbours:
+    """The times of one broker and its neighbours. See the rules at the top of this module."""
+
+    def __init__(self, around: Surroundings, trees: Trees) -> None:
+        self._around = around
+        self._trees = trees
+        #: The own load; None until it was measured.
+        self._own: Load | None = None
+        self._told = Load()
+        #: Neighbour → seconds that a message takes there.
+        self._times: dict[str, float] = {}
+
+    # -- questions --------------------------------------------------------------------------------
+
+    @property
+    def load(self) -> Load:
+        """How busy this broker is."""
+        return self._own or Load()
+
+    def times(self) -> dict[str, float]:
+        """Neighbour → seconds that a message takes there, as it said."""
+        return dict(self._times)
+
+    def way_s(self, edge: str) -> float | None:
+        """Seconds of the way between an edge and this broker; None without one (rule 3)."""
+        if edge == self._around.name:
+            return 0.0
+        hop, distance = self._trees.way_to(edge), self._trees.distance_to(edge)
+        if hop is None or distance is None:
+            return None
+        way_s = distance * LINK_S
+        if distance > 1:
+            usual_s = median_low([self.load.hop_s, *self._times.values()])
+            way_s += self._times.get(hop, usual_s) + (distance - 2) * usual_s
+        return way_s
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def measured(self, for_s: float, messages: int, busy_s: float, waited_s: float) -> None:
+        """What the driver measured since its last report (rule 1)."""
+        if not for_s > 0:
+            return
+        before = self._own
+        match_s = busy_s / messages if messages else self.load.match_s
+        fresh = Load(messages / for_s, min(waited_s, TIME_S_MAX), min(match_s, TIME_S_MAX))
+        self._own = fresh if before is None else _between(before, fresh)
+        if _is_news(self._told, self._own):
+            self._told = self._own
+            self._around.tell_all(self._frame())
+
+    def link_up(self, peer: str) -> None:
+        """A neighbour is there."""
+        if self._own is not None:
+            self._around.send(peer, self._frame())
+
+    def link_down(self, peer: str) -> None:
+        """A neighbour is gone."""
+        self._times.pop(peer, None)
+
+    def receive(self, peer: str, frame: LoadIs) -> None:
+        """A neighbour says how long messages take there."""
+        self._times[peer] = min((frame.queue_ns + frame.match_ns) / 1e9, TIME_S_MAX)
+
+    def _frame(self) -> LoadIs:
+        return LoadIs(round(self._told.queue_s * 1e9), round(self._told.match_s * 1e9))
+
+
+def _between(before: Load, fresh: Load) -> Load:
+    def step(one: float, other: float) -> float:
+        return one + _SHARE * (other - one)
+
+    return Load(
+        step(before.rate_per_s, fresh.rate_per_s),
+        step(before.queue_s, fresh.queue_s),
+        step(before.match_s, fresh.match_s),
+    )
+
+
+def _is_news(told: Load, now: Load) -> bool:
+    for before, after in ((told.queue_s, now.queue_s), (told.match_s, now.match_s)):
+        change = abs(after - before)
+        if change > NEWS_S and change > _NEWS_SHARE * before:
+            return True
+    return False

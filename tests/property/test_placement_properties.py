@@ -1,0 +1,114 @@
+"""Placement settles: whatever the mesh and its loads, patterns find their places and stay there."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.core.placement.cost import LINK_S, Load, Traffic, cost_of, waiting
+from anabranch.core.placement.deciding import RESTLESS_MAX, better_place, rest_s, worth_asking
+from anabranch.core.routing.mesh.chart import Chart
+from anabranch.sim.meshes import draw_mesh
+
+ROUNDS_MAX = 12
+
+
+class Market:
+    """Patterns on a mesh, with loads that stay as they are but for the patterns themselves."""
+
+    def __init__(self, rng: Random, liar: bool = False) -> None:
+        self.network = draw_mesh(rng)
+        self.chart = Chart(self.network)
+        edges = list(self.network.edges)
+        self.loads = {
+            edge: Load(rng.choice((0.0, 10.0, 90.0)), 0.0, rng.choice((0.0, 0.001, 0.01)))
+            for edge in edges
+        }
+        self.hop_s = {edge: rng.choice((0.0, 0.002, 0.1)) for edge in edges}
+        self.liar = rng.choice(edges) if liar else ""
+        self.patterns = [
+            Traffic(
+                {
+                    edge: rng.choice((0.1, 3.0, 40.0))
+                    for edge in rng.sample(edges, rng.randint(1, 2))
+                },
+                rng.choice((0.0, 0.5, 5.0)),
+                tuple(rng.sample(edges, rng.randint(0, 2))),
+            )
+            for _ in range(rng.randint(1, 5))
+        ]
+        self.places = [rng.choice(edges) for _ in self.patterns]
+
+    def load(self, edge: str) -> Load:
+        """With the patterns that are there."""
+        base = self.loads[edge]
+        placed = zip(self.patterns, self.places, strict=True)
+        more = sum(traffic.handled_at(edge) for traffic, place in placed if place == edge)
+        return Load(base.rate_per_s + more, base.queue_s, base.match_s)
+
+    def way_s(self, broker: str, edge: str) -> float:
+        return self.chart.to(edge)[broker] * (LINK_S + self.hop_s[broker])
+
+    def cost(self, number: int, edge: str) -> float:
+        if edge == self.liar and self.places[number] != edge:
+            return 0.0
+        cost = cost_of(
+            self.patterns[number],
+            edge,
+            lambda end: self.way_s(edge, end),
+            self.load(edge),
+            is_here=self.places[number] == edge,
+        )
+        assert cost is not None
+        return cost
+
+    def total(self) -> float:
+        """What all of it costs together."""
+        ways = sum(
+            per_s * self.way_s(place, edge)
+            for traffic, place in zip(self.patterns, self.places, strict=True)
+            for edge, per_s in traffic.weights()
+        )
+        queues = (self.load(edge) for edge in self.network.edges)
+        return ways + sum(waiting(each.rate_per_s, each.match_s) for each in queues)
+
+    def look(self, number: int) -> bool:
+        """One pattern looks for a better place; whether it moves."""
+        here = self.places[number]
+        traffic, edges = self.patterns[number], self.network.edges
+        floors = worth_asking(traffic, here, edges, self.chart.to)
+        offers = {edge: self.cost(number, edge) for edge in floors}
+        target = better_place(self.cost(number, here), offers, floors)
+        if target:
+            self.places[number] = target
+        return bool(target)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_every_move_makes_the_whole_cheaper_and_all_come_to_rest(seed: int) -> None:
+    market = Market(Random(seed))
+    for _ in range(ROUNDS_MAX):
+        moved = False
+        for number in range(len(market.patterns)):
+            before = market.total()
+            if market.look(number):
+                moved = True
+                assert market.total() < before
+        if not moved:
+            return
+    raise AssertionError("they do not come to rest")
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_where_somebody_lies_a_pattern_moves_once_in_a_while_only(seed: int) -> None:
+    market = Market(Random(seed), liar=True)
+    market.patterns, market.places = market.patterns[:1], market.places[:1]
+    now, restless, moves = 0.0, 0, 0
+    while now < 1_000:
+        is_better = market.look(0)
+        moves += is_better
+        restless = min(restless + 1, RESTLESS_MAX) if is_better else max(restless - 1, 0)
+        now += rest_s(1.0, restless)
+    assert moves <= 2 * RESTLESS_MAX + 1_000 / 2**RESTLESS_MAX
