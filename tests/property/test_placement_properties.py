@@ -1,6 +1,7 @@
 """Placement settles: whatever the mesh and its loads, patterns find their places and stay there."""
 
 from random import Random
+from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,22 +53,24 @@ class Market:
     def cost(self, number: int, edge: str) -> float:
         if edge == self.liar and self.places[number] != edge:
             return 0.0
-        cost = cost_of(
-            self.patterns[number],
-            edge,
-            lambda end: self.way_s(edge, end),
-            self.load(edge),
-            is_here=self.places[number] == edge,
-        )
+        is_here = self.places[number] == edge
+        ways = FixedWays(self, edge)
+        cost = cost_of(self.patterns[number], edge, ways, self.load(edge), is_here=is_here)
         assert cost is not None
         return cost
 
     def total(self) -> float:
         """What all of it costs together."""
+        placed = list(zip(self.patterns, self.places, strict=True))
         ways = sum(
-            per_s * self.way_s(place, edge)
-            for traffic, place in zip(self.patterns, self.places, strict=True)
-            for edge, per_s in traffic.weights()
+            rate * self.way_s(place, edge)
+            for traffic, place in placed
+            for edge, rate in traffic.incoming.items()
+        )
+        ways += sum(
+            traffic.matches_per_s * 2 * self.way_s(place, edge)
+            for traffic, place in placed
+            for edge in traffic.destinations
         )
         queues = (self.load(edge) for edge in self.network.edges)
         return ways + sum(waiting(each.rate_per_s, each.match_s) for each in queues)
@@ -82,6 +85,19 @@ class Market:
         if target:
             self.places[number] = target
         return bool(target)
+
+
+class FixedWays(NamedTuple):
+    """The ways between a broker and edges; to edges they are longer."""
+
+    market: Market
+    broker: str
+
+    def come_s(self, edge: str) -> float:
+        return self.market.way_s(self.broker, edge)
+
+    def go_s(self, edge: str) -> float:
+        return 2 * self.market.way_s(self.broker, edge)
 
 
 @given(st.integers(0, 2**32))

@@ -66,11 +66,11 @@ class LinkLoad(Stimulus, frozen=True):
 
 
 class BrokerLoad(Stimulus, frozen=True):
-    """How busy the broker was for so many seconds: messages that came, how long they took all
+    """How busy the broker was for so many seconds: events that came, how long they took all
     together, and how long one waited before that. Said every now and then, or not at all."""
 
     for_s: float
-    messages: int
+    events: int
     busy_s: float
     waited_s: float
 

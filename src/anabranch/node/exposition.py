@@ -18,6 +18,7 @@ _COUNTERS = {
     "events_delivered": "Events sent to clients, one for each subscription",
     "events_fetched": "Events of the log that clients fetched",
     "events_forwarded": "Events sent over links, one for each link",
+    "events_received": "Events that came over links, repeated ones included",
     "events_published": "Events that came from publishers, repeated and refused ones included",
     "events_taken": "Events of publishers that got a tick of the log",
     "fetches": "Questions of clients about the log that were answered",

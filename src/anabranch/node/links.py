@@ -143,6 +143,7 @@ class Link:
             self._hold(connection, frames)
             return
         is_cold = not every.warm_up.is_over
+        events = 0
         for place, data in enumerate(frames):
             if self.connection is not connection:
                 return
@@ -151,8 +152,10 @@ class Link:
                 every.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
                 break
+            if isinstance(frame, Knowledge | Copies):
+                events += len(frame.data)
             handle(say.FrameReceived(peer, frame))
-        every.counters.step_s.add(perf_counter() - began)
+        every.counters.stepped(perf_counter() - began, events)
 
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         self._held += frames

@@ -1,8 +1,8 @@
 """How busy this broker is, measured for the core every second.
 
-Messages are the frames that came over links, and the events that clients published. What they took
-is what the steps took (`metrics`); how long one waits is how late the event loop comes to what is
-due: the meter's own call waits in the same queue as everything else.
+Events are those that came over links, and those that clients published. What they took is what
+the steps took in which there were any (`metrics`); how long one waits is how late the event loop
+comes to what is due: the meter's own call waits in the same queue as everything else.
 
 State: what was counted when it looked last. Safe to lose.
 """
@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 
 from anabranch.core import contract as say
-from anabranch.node.links import Links
 from anabranch.node.metrics import Counters
 
 _EVERY_S = 1.0
@@ -20,10 +19,7 @@ _EVERY_S = 1.0
 class LoadMeter:
     """Tells the core the load of its broker. See the top of this module."""
 
-    def __init__(
-        self, links: Links, counters: Counters, handle: Callable[[say.Stimulus], None]
-    ) -> None:
-        self._links = links
+    def __init__(self, counters: Counters, handle: Callable[[say.Stimulus], None]) -> None:
         self._counters = counters
         self._handle = handle
         self._loop = asyncio.get_running_loop()
@@ -46,14 +42,14 @@ class LoadMeter:
         """Tell what happened since the last look."""
         now = self._loop.time()
         for_s, self._looked_at = now - self._looked_at, now
-        (messages, busy_s), self._before = self._before, self._counted()
-        came, took_s = self._before[0] - messages, self._before[1] - busy_s
+        (events, busy_s), self._before = self._before, self._counted()
+        came, took_s = self._before[0] - events, self._before[1] - busy_s
         waited_s = max(for_s - _EVERY_S, 0.0)
         if self._timer is not None:
             self._timer = self._loop.call_later(_EVERY_S, self.look)
         self._handle(say.BrokerLoad(for_s, max(came, 0), max(took_s, 0.0), waited_s))
 
     def _counted(self) -> tuple[int, float]:
-        """Messages that came in this life, and the seconds that they took."""
-        frames = sum(link.frames_received for link in self._links.all())
-        return frames + self._counters.events_published, self._counters.step_s.total
+        """Events that came in this life, and the seconds that they took."""
+        counters = self._counters
+        return counters.events_published + counters.events_received, counters.events_s

@@ -51,6 +51,8 @@ class Counters:
         "events_fetched",
         "events_forwarded",
         "events_published",
+        "events_received",
+        "events_s",
         "events_taken",
         "fetches",
         "nacks",
@@ -74,8 +76,11 @@ class Counters:
         self.publishes_refused = 0
         #: Events sent to clients, one for each subscription.
         self.events_delivered = 0
-        #: Events sent over links, one for each link.
+        #: Events sent over links, one for each link; and those that came over links.
         self.events_forwarded = 0
+        self.events_received = 0
+        #: Seconds of the steps in which events came, over links or from clients.
+        self.events_s = 0.0
         #: Requests of the own edge for what is missing, and for what matches in the past.
         self.nacks = 0
         self.replays = 0
@@ -90,3 +95,10 @@ class Counters:
         self.step_s = Histogram(STEP_BOUNDS)
         #: From the wish for a sync to its fulfilment.
         self.sync_s = Histogram(SYNC_BOUNDS)
+
+    def stepped(self, took_s: float, received: int = 0, *, has_events: bool = False) -> None:
+        """Some bytes were dealt with, with so many events over a link, or some of a client."""
+        self.step_s.add(took_s)
+        self.events_received += received
+        if received or has_events:
+            self.events_s += took_s

@@ -163,7 +163,7 @@ class Node:
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
-        self._meter = LoadMeter(self.links, counters, handle)
+        self._meter = LoadMeter(counters, handle)
         room = Room(self._left_bytes, config.options, limits)
         self.sessions = Sessions(handle, counters, limits, warm_up, self.fetching, room=room)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)

@@ -86,7 +86,7 @@ class Session:
 
     def _take(self, connection: Connection, frames: list[bytes], first: int) -> None:
         every, counters = self._every, self._every.counters
-        began = perf_counter()
+        began, published = perf_counter(), counters.events_published
         for place in range(first, len(frames)):
             if not connection.is_open:
                 break
@@ -116,7 +116,8 @@ class Session:
                 counters.events_published += len(frame.bodies)
             elif type(frame) is Connect:
                 self.client = frame.client
-        counters.step_s.add(perf_counter() - began)
+        has_events = counters.events_published > published
+        counters.stepped(perf_counter() - began, has_events=has_events)
 
     def _ask(self, question: Fetch | Describe) -> None:
         if self.client:

@@ -14,7 +14,7 @@ from anabranch.core import contract as say
 from anabranch.sim.things import Wire
 from anabranch.sim.world import World
 
-#: Messages per second, and the seconds that one takes and waits.
+#: Events per second, and the seconds that one takes and waits.
 _MOODS = (
     (0.0, 0.0, 0.0),
     (10.0, 0.001, 0.001),
@@ -42,8 +42,8 @@ class MoodReports:
             self._moods[self._rng.choice(sorted(self._moods))] = self._rng.choice(_MOODS)
         for name in sorted(self._world.hosts):
             rate, match_s, queue_s = self._moods.get(name, _MOODS[0])
-            messages = round(rate * self._every_s)
-            load = say.BrokerLoad(self._every_s, messages, messages * match_s, queue_s)
+            events = round(rate * self._every_s)
+            load = say.BrokerLoad(self._every_s, events, events * match_s, queue_s)
             self._world.stimulate(name, load)
         self._world.after(self._every_s, self._report)
 

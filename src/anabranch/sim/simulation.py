@@ -152,6 +152,9 @@ class Simulation:
         self._settle()
         # What ended last is still being told.
         world.run_until(world.now + 1.0)
+        if self.definers and not self._is_claimed():
+            # A pattern may have found a better place just now.
+            self._go_on(world.now + 10.0, self._is_claimed)
 
     def _finish_change(self) -> None:
         """A change of the network that is under way comes to its end."""
@@ -290,7 +293,8 @@ class Simulation:
     def _is_claimed(self) -> bool:
         brokers = [host.broker for host in self.world.hosts.values()]
         edges = [broker.edge for broker in brokers if broker is not None]
-        return not any(edge.unclaimed() for edge in edges if edge is not None)
+        is_claimed = not any(edge.unclaimed() for edge in edges if edge is not None)
+        return is_claimed and self._detections.is_settled()
 
     def _is_settled(self) -> bool:
         heads = {edge: self._head(edge) for edge in self.reconfiguring.network.edges}

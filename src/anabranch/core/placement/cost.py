@@ -8,8 +8,9 @@ for a tenth. By Little's law the sum is how many events are under way, or wait, 
 because the pattern is there. So traffic and delay are one number, and what others have to wait
 longer is part of it. Rules:
 
-1. A *way* counts `LINK_S` for every link, and the times that the brokers between its ends take, as
-   far as they are known (`core.routing.mesh.neighbours`).
+1. A *way* counts `LINK_S` for every link, and the times of the brokers that have to do with the
+   event because of it, as far as they are known (`core.routing.mesh.neighbours`): those between its
+   ends, and the one to which a match goes.
 2. The broker is a queue with one server, arrivals and service at random (M/M/1): with a share ρ of
    its time taken there are ρ / (1 − ρ) events in it. What it has more to do is the difference that
    the pattern makes to that: against the others' load where it would come, against a load without
@@ -24,8 +25,8 @@ Prior art: the cost model of DCSR (spec PADRES section 4), where TRC is the same
 neighbours' queues one by one, those of origins too, and without what others have to wait longer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
@@ -36,14 +37,21 @@ BUSY_MAX: Final = 0.95
 #: No broker is believed to take longer for an event, in seconds.
 TIME_S_MAX: Final = 10.0
 
-#: Edge → seconds of the way between it and a broker; None where there is none.
-Ways = Callable[[str], float | None]
+
+class Ways(Protocol):
+    """The ways between a broker and edges, in seconds; None where there is none."""
+
+    def come_s(self, edge: str) -> float | None:
+        """Of an event that comes from an edge."""
+
+    def go_s(self, edge: str) -> float | None:
+        """Of a match that goes to an edge, until it is dealt with there."""
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
     """How busy a broker is."""
 
-    #: Messages that come per second.
+    #: Events that come per second.
     rate_per_s: float = 0.0
     #: Seconds that one of them waits, and that it takes.
     queue_s: float = 0.0
@@ -51,7 +59,7 @@ class Load(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def hop_s(self) -> float:
-        """What one message needs to get past this broker."""
+        """What one event needs to get past this broker."""
         return min(self.queue_s + self.match_s, TIME_S_MAX)
 
 
@@ -69,14 +77,9 @@ class Traffic(msgspec.Struct, frozen=True):
         own = self.incoming.get(broker, 0.0)
         return sum(self.incoming.values()) - own + self.matches_per_s
 
-    def weights(self) -> Iterable[tuple[str, float]]:
-        """(edge, what goes between it and the join point per second)."""
-        yield from self.incoming.items()
-        yield from ((edge, self.matches_per_s) for edge in self.destinations)
-
 
 def waiting(rate_per_s: float, match_s: float) -> float:
-    """How many messages are in a broker, in the mean (rules 2 and 3)."""
+    """How many events are in a broker, in the mean (rules 2 and 3)."""
     busy = rate_per_s * match_s
     if busy <= BUSY_MAX:
         return busy / (1 - busy)
@@ -84,7 +87,7 @@ def waiting(rate_per_s: float, match_s: float) -> float:
 
 
 def burden(load: Load, events_per_s: float, *, is_here: bool) -> float:
-    """How many messages more are in a broker with these events, which are in its load already if
+    """How many events more are in a broker with these, which are in its load already if
     the pattern is there."""
     less = max(load.rate_per_s - events_per_s, 0.0) if is_here else load.rate_per_s
     more = less + events_per_s
@@ -96,8 +99,9 @@ def cost_of(
 ) -> float | None:
     """What a pattern costs at a broker; None if there is no way to somebody it needs."""
     cost = burden(load, traffic.handled_at(broker), is_here=is_here)
-    for edge, per_s in traffic.weights():
-        way_s = ways(edge)
+    parts = [(rate, ways.come_s(edge)) for edge, rate in traffic.incoming.items()]
+    parts += [(traffic.matches_per_s, ways.go_s(edge)) for edge in traffic.destinations]
+    for per_s, way_s in parts:
         if way_s is None:
             return None
         cost += per_s * way_s
@@ -107,4 +111,5 @@ def cost_of(
 def least_cost(traffic: Traffic, hops: Callable[[str], int]) -> float:
     """What a pattern costs at least, at a broker that is so many links from edges: nobody who says
     less is believed."""
-    return LINK_S * sum(per_s * hops(edge) for edge, per_s in traffic.weights())
+    came = sum(rate * hops(edge) for edge, rate in traffic.incoming.items())
+    return LINK_S * (came + traffic.matches_per_s * sum(map(hops, traffic.destinations)))

@@ -23,8 +23,11 @@ class Scout(Protocol):
     def load(self) -> Load:
         """How busy this broker is."""
 
-    def way_s(self, edge: str) -> float | None:
-        """Seconds of the way between an edge and this broker; None if there is none."""
+    def come_s(self, edge: str) -> float | None:
+        """Seconds of the way from an edge to this broker; None if there is none."""
+
+    def go_s(self, edge: str) -> float | None:
+        """The same to an edge, until what comes there is dealt with."""
 
     def sources(self, filter: Filter) -> Sources:
         """The origins where something may be published that matches."""

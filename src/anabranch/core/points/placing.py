@@ -198,7 +198,7 @@ class Placing:
             return
         scout, own = state.outlook.scout, state.outlook.name
         assert scout is not None
-        cost = cost_of(traffic, own, scout.way_s, self._load, is_here=True)
+        cost = cost_of(traffic, own, scout, self._load, is_here=True)
         if cost is None:
             # The way to somebody is lost for the moment; nobody knows what that costs.
             return
@@ -292,8 +292,7 @@ class Placing:
         is_full = len(self._state) >= limits.patterns_max
         cost = None
         if outlook.scout is not None and not is_full and not self.is_departing:
-            ways = outlook.scout.way_s
-            cost = cost_of(traffic, outlook.name, ways, self._load, is_here=False)
+            cost = cost_of(traffic, outlook.name, outlook.scout, self._load, is_here=False)
         answer = WouldTake(content.request, content.pattern, 0, is_refused=True)
         if cost is not None:
             self._asked.pop(content.pattern, None)

@@ -1,5 +1,7 @@
 """What a place costs: traffic, ways, and a queue that gets longer."""
 
+from typing import NamedTuple
+
 import pytest
 
 from anabranch.core.placement.cost import (
@@ -17,16 +19,28 @@ TRAFFIC = Traffic({"a": 10.0, "b": 2.0}, 1.0, ("c", "d"))
 HOPS = {"a": 0, "b": 3, "c": 1, "d": 2}
 
 
+class GivenWays(NamedTuple):
+    """Ways that are as long in both directions."""
+
+    ways: dict[str, float]
+
+    def come_s(self, edge: str) -> float | None:
+        return self.ways.get(edge)
+
+    def go_s(self, edge: str) -> float | None:
+        return self.ways.get(edge)
+
+
 def test_an_idle_network_costs_what_its_links_carry() -> None:
-    ways = {edge: hops * LINK_S for edge, hops in HOPS.items()}
-    cost = cost_of(TRAFFIC, "x", ways.get, Load(), is_here=False)
+    ways = GivenWays({edge: hops * LINK_S for edge, hops in HOPS.items()})
+    cost = cost_of(TRAFFIC, "x", ways, Load(), is_here=False)
     assert cost == pytest.approx((2 * 3 + 1 * 1 + 1 * 2) * LINK_S)
     assert least_cost(TRAFFIC, HOPS.__getitem__) == pytest.approx(cost)
 
 
 def test_a_place_without_a_way_to_a_source_has_no_cost() -> None:
-    ways = {"a": 1.0, "c": 1.0, "d": 1.0}
-    assert cost_of(TRAFFIC, "x", ways.get, Load(), is_here=False) is None
+    ways = GivenWays({"a": 1.0, "c": 1.0, "d": 1.0})
+    assert cost_of(TRAFFIC, "x", ways, Load(), is_here=False) is None
 
 
 def test_what_is_published_at_a_broker_comes_there_anyway() -> None:

@@ -153,10 +153,11 @@ def test_a_busy_broker_is_left_for_one_that_is_not() -> None:
     world = stage()
     user = feed(world, "c")
     defined(world, "cost")
-    busy = say.BrokerLoad(1.0, 90, 0.9, 0.5)
+    busy, calm = say.BrokerLoad(1.0, 90, 0.9, 0.5), say.BrokerLoad(1.0, 5, 0.05, 0.0)
     for _ in range(6):
         quotes(world, user, 1.0)
-        world.world.stimulate("c", busy)
+        for name in FORK.brokers:
+            world.world.stimulate(name, busy if name == "c" else calm)
     assert world.owners("rise") == ["b"]
     router = world.world.hosts["b"].broker.router  # type: ignore[union-attr]
     assert isinstance(router, MeshRouter)

@@ -147,7 +147,7 @@ class MeshRouter:
 
     def broker_load(self, now: float, load: BrokerLoad) -> list[Outcome]:
         """How busy the broker was since the last report."""
-        self.neighbours.measured(load.for_s, load.messages, load.busy_s, load.waited_s)
+        self.neighbours.measured(load.for_s, load.events, load.busy_s, load.waited_s)
         return self._finish(now)
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:

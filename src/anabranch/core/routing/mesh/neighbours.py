@@ -1,17 +1,19 @@
-"""Neighbours: how long messages take at this broker and at those next to it.
+"""Neighbours: how long events take at this broker and at those next to it.
 
-The driver says, every now and then, how many messages came, how long they took, and how long they
-waited. Brokers tell their neighbours when that has changed. So every broker knows what the last
-step of a way to it costs, and guesses the others: whoever is asked what a pattern would cost here
-answers with that (`core.placement.cost`). Rules:
+The driver says, every now and then, how many events came, how long they took, and how long they
+waited. Brokers tell their neighbours when that has changed. So every broker knows what the next
+step of a way costs, and guesses the others: whoever is asked what a pattern would cost here answers
+with that (`core.placement.cost`). Rules:
 
 1. Measurements are smoothed. They are told to neighbours when they have changed by a quarter and by
    `NEWS_S`, not oftener than they are measured; and to who has just come.
 2. What a neighbour says is bounded (`mesh_frames.LoadIs`), and counts for the steps over it and
    for nothing else. For all farther steps the *median* of what is known counts, so that one who
    lies, or is ill, changes the cost of ways through himself alone.
-3. A way is as long as the tree of its end says; without a way there is no cost. Its two ends are
-   not on it: they deal with the event wherever the pattern is.
+3. A broker to which no event has come yet does not know how long one takes, and is no quicker for
+   that: the median of those who know counts.
+4. A way is as long as the tree of its end says; without a way there is no cost. An origin is not on
+   it: it deals with its events wherever they go.
 
 State: a few numbers per neighbour, safe to lose.
 
@@ -41,42 +43,61 @@ class Neighbours:
         #: The own load; None until it was measured.
         self._own: Load | None = None
         self._told = Load()
-        #: Neighbour → seconds that a message takes there.
-        self._times: dict[str, float] = {}
+        #: Neighbour → what it said; without a rate, which is nobody's concern.
+        self._others: dict[str, Load] = {}
 
     # -- questions --------------------------------------------------------------------------------
 
     @property
     def load(self) -> Load:
         """How busy this broker is."""
-        return self._own or Load()
+        own = self._own or Load()
+        return own if own.match_s else Load(own.rate_per_s, own.queue_s, self._usual_match_s())
 
     def times(self) -> dict[str, float]:
-        """Neighbour → seconds that a message takes there, as it said."""
-        return dict(self._times)
+        """Neighbour → seconds that an event takes there, as far as it said."""
+        return {peer: self._time_of(load) for peer, load in self._others.items()}
 
-    def way_s(self, edge: str) -> float | None:
-        """Seconds of the way between an edge and this broker; None without one (rule 3)."""
+    def _usual_match_s(self) -> float:
+        """How long an event takes, where nobody knows (rule 3)."""
+        every = [self._own or Load(), *self._others.values()]
+        known = [load.match_s for load in every if load.match_s]
+        return median_low(known) if known else 0.0
+
+    def _time_of(self, load: Load) -> float:
+        match_s = load.match_s or self._usual_match_s()
+        return min(load.queue_s + match_s, TIME_S_MAX)
+
+    def come_s(self, edge: str) -> float | None:
+        """Seconds of the way from an edge to this broker; None without one (rule 4)."""
+        return self._way_s(edge, 0)
+
+    def go_s(self, edge: str) -> float | None:
+        """The same to an edge, until what comes there is dealt with."""
+        return self._way_s(edge, 1)
+
+    def _way_s(self, edge: str, ends: int) -> float | None:
         if edge == self._around.name:
             return 0.0
         hop, distance = self._trees.way_to(edge), self._trees.distance_to(edge)
         if hop is None or distance is None:
             return None
-        way_s = distance * LINK_S
-        if distance > 1:
-            usual_s = median_low([self.load.hop_s, *self._times.values()])
-            way_s += self._times.get(hop, usual_s) + (distance - 2) * usual_s
+        way_s, brokers = distance * LINK_S, distance - 1 + ends
+        if brokers:
+            times = self.times()
+            usual_s = median_low([self.load.hop_s, *times.values()])
+            way_s += times.get(hop, usual_s) + (brokers - 1) * usual_s
         return way_s
 
     # -- what happens -----------------------------------------------------------------------------
 
-    def measured(self, for_s: float, messages: int, busy_s: float, waited_s: float) -> None:
+    def measured(self, for_s: float, events: int, busy_s: float, waited_s: float) -> None:
         """What the driver measured since its last report (rule 1)."""
         if not for_s > 0:
             return
         before = self._own
-        match_s = busy_s / messages if messages else self.load.match_s
-        fresh = Load(messages / for_s, min(waited_s, TIME_S_MAX), min(match_s, TIME_S_MAX))
+        match_s = busy_s / events if events else 0.0
+        fresh = Load(events / for_s, min(waited_s, TIME_S_MAX), min(match_s, TIME_S_MAX))
         self._own = fresh if before is None else _between(before, fresh)
         if _is_news(self._told, self._own):
             self._told = self._own
@@ -89,11 +110,11 @@ class Neighbours:
 
     def link_down(self, peer: str) -> None:
         """A neighbour is gone."""
-        self._times.pop(peer, None)
+        self._others.pop(peer, None)
 
     def receive(self, peer: str, frame: LoadIs) -> None:
-        """A neighbour says how long messages take there."""
-        self._times[peer] = min((frame.queue_ns + frame.match_ns) / 1e9, TIME_S_MAX)
+        """A neighbour says how long events take there."""
+        self._others[peer] = Load(0.0, frame.queue_ns / 1e9, frame.match_ns / 1e9)
 
     def _frame(self) -> LoadIs:
         return LoadIs(round(self._told.queue_s * 1e9), round(self._told.match_s * 1e9))
@@ -103,10 +124,12 @@ def _between(before: Load, fresh: Load) -> Load:
     def step(one: float, other: float) -> float:
         return one + _SHARE * (other - one)
 
+    match_s = step(before.match_s, fresh.match_s) if before.match_s else fresh.match_s
     return Load(
         step(before.rate_per_s, fresh.rate_per_s),
         step(before.queue_s, fresh.queue_s),
-        step(before.match_s, fresh.match_s),
+        # Without events nothing is known of how long one takes but what was.
+        match_s if fresh.match_s else before.match_s,
     )
 
 

@@ -50,9 +50,13 @@ class Scouting:
         """How busy this broker is."""
         return self._neighbours.load
 
-    def way_s(self, edge: str) -> float | None:
-        """Seconds of the way between an edge and this broker."""
-        return self._neighbours.way_s(edge)
+    def come_s(self, edge: str) -> float | None:
+        """Seconds of the way from an edge to this broker."""
+        return self._neighbours.come_s(edge)
+
+    def go_s(self, edge: str) -> float | None:
+        """The same to an edge, until what comes there is dealt with."""
+        return self._neighbours.go_s(edge)
 
     def sources(self, filter: Filter) -> Sources:
         """The origins where something may be published that matches."""

@@ -48,30 +48,51 @@ def test_a_way_costs_its_links_the_neighbour_on_it_and_what_is_usual() -> None:
         load = BrokerLoad(1.0, 10, 10 * took_s, 0.0)
         mesh.do(name, mesh.routers[name].broker_load(mesh.now, load))
     mesh.run()
-    ways = mesh.routers["a"].scout.way_s
+    ways = mesh.routers["a"].scout.come_s
     assert ways("a") == 0
     assert ways("e") == ways("b") == LINK_S
     assert ways("c") == pytest.approx(2 * LINK_S + 0.2)
     assert ways("d") == pytest.approx(3 * LINK_S + 0.2 + 0.01)
+    goes = mesh.routers["a"].scout.go_s
+    assert goes("a") == 0
+    assert goes("f") == pytest.approx(LINK_S + 0.03)
+    assert goes("d") == pytest.approx(3 * LINK_S + 0.2 + 2 * 0.01)
 
 
 def test_one_who_lies_changes_the_cost_of_ways_through_himself_alone() -> None:
     mesh = Mesh(pairs("ab ac ad be ef cg"))
+    for name in "abd":
+        load = BrokerLoad(1.0, 10, 0.1, 0.0)
+        mesh.do(name, mesh.routers[name].broker_load(mesh.now, load))
     mesh.run()
-    before = mesh.routers["a"].scout.way_s("f")
+    before = mesh.routers["a"].scout.come_s("f")
     liar = BrokerLoad(1.0, 10**9, 1e18, 1e18)
     mesh.do("c", mesh.routers["c"].broker_load(mesh.now, liar))
     mesh.run()
-    ways = mesh.routers["a"].scout.way_s
+    ways = mesh.routers["a"].scout.come_s
     assert ways("f") == before
     assert ways("g") == pytest.approx(2 * LINK_S + 10.0)
+
+
+def test_who_has_seen_no_event_is_taken_to_be_as_quick_as_others() -> None:
+    mesh = Mesh(pairs("ab ac"))
+    mesh.run()
+    mesh.do("b", mesh.routers["b"].broker_load(mesh.now, BrokerLoad(1.0, 10, 0.5, 0.0)))
+    mesh.do("a", mesh.routers["a"].broker_load(mesh.now, IDLE))
+    mesh.run()
+    neighbours = mesh.routers["a"].neighbours
+    assert neighbours.load.match_s == pytest.approx(0.05)
+    mesh.do("a", mesh.routers["a"].broker_load(mesh.now, BrokerLoad(1.0, 10, 0.2, 0.0)))
+    mesh.do("a", mesh.routers["a"].broker_load(mesh.now, IDLE))
+    assert neighbours.load.match_s == pytest.approx(0.02)
+    assert neighbours.load.rate_per_s == pytest.approx(2.5)
 
 
 def test_without_a_way_there_is_no_cost() -> None:
     mesh = Mesh(pairs("ab bc"))
     mesh.run()
     mesh.down("a", "b")
-    assert mesh.routers["a"].scout.way_s("c") is None
+    assert mesh.routers["a"].scout.come_s("c") is None
 
 
 def test_statistics_travel_with_the_table_and_what_is_none_counts_as_none() -> None:
