@@ -60,16 +60,14 @@ def plan_of(order: Order, seed: int) -> Plan:
 
 def run_seed(order: Order, seed: int) -> Timed:
     """One simulation."""
-    # Garbage is looked for once, at the end, and only among what this seed made. A network is a
-    # knot of few objects around large arrays: Python would look often, and then wait for more.
+    # Garbage is looked for among what this seed made, and once more at the end: a network is a knot
+    # of few objects around large arrays, and Python would wait for more.
     gc.freeze()
-    gc.disable()
     try:
         begin = time.process_time()
         verdict = Simulation(plan_of(order, seed)).run()
         cpu_s = time.process_time() - begin
     finally:
-        gc.enable()
         gc.collect()
         gc.unfreeze()
     return Timed(verdict, cpu_s)
