@@ -14,6 +14,7 @@ from anabranch.check import history as told
 from anabranch.check.checker import Anomaly
 from anabranch.check.detections import Detection, LoggedEvent, check_detection
 from anabranch.core import contract as say
+from anabranch.core.points.names import name_of
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
@@ -21,6 +22,7 @@ from anabranch.model.encoding import decode_envelope
 from anabranch.model.pattern.record import Placement, PointRecord
 from anabranch.sim.applications import Application
 from anabranch.sim.swarm import Plan
+from anabranch.sim.things import Host
 from anabranch.sim.world import World
 
 #: The chance that one of a broker's join points is moved, when somebody looks.
@@ -143,6 +145,7 @@ class Detections:
             if host.broker is not None and host.broker.points is not None
         ]
         is_quiet = all(point.is_settled for each in points for point in each.active.values())
+        is_quiet = is_quiet and all(map(self._has_everything, self._world.hosts.values()))
         active = {key for each in points for key in each.active}
         return is_quiet and all(
             definer.is_refused
@@ -153,6 +156,19 @@ class Detections:
             )
             for definer in self._definers
         )
+
+    def _has_everything(self, host: Host) -> bool:
+        """Whether the join points of a broker were given all that there is."""
+        broker = host.broker
+        if broker is None or broker.points is None or broker.edge is None:
+            return True
+        streams = broker.config.network.edges
+        heads = {stream: self._world.hosts[stream].disk.head() for stream in streams}
+        for pattern_id in broker.points.active:
+            reach = broker.edge.reach(name_of(pattern_id))
+            if any(reach.get(stream, (0, 0))[0] < head for stream, head in heads.items()):
+                return False
+        return True
 
     def judged(self, streams: list[str]) -> list[Anomaly]:
         """What is wrong with them."""

@@ -11,7 +11,8 @@ Rules:
 3. A place is better if it costs less than `GAIN` of the present one, and by `LEAST` at least. So
    every move makes the sum of all costs fall by a share of it, and while loads stay as they are
    there are few: nothing goes back and forth. What is hardly better is not worth a move, which
-   costs one window of events.
+   costs one window of events. Rates that were counted are off by about the root of the count, so
+   the fewer events there were, the clearer the gain has to be.
 4. Whoever has moved waits twice as long as before until it looks again, 2 to the `RESTLESS_MAX` of
    the usual time at most; a look that finds nothing better halves that. So where somebody lies, or
    loads sway, a pattern moves once in a while and not at every look.
@@ -25,6 +26,7 @@ decides anew at every broker on the way; here one decision looks at all places.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf, sqrt
 from typing import Final
 
 from anabranch.core.placement.cost import Traffic, least_cost
@@ -89,13 +91,16 @@ def better_place(
     offers: Mapping[str, float],
     floors: Mapping[str, float],
     plants: frozenset[str] = frozenset(),
+    counted: float = inf,
 ) -> str:
-    """The edge that a pattern should move to; "" if it should stay (rule 3)."""
+    """The edge that a pattern should move to; "" if it should stay (rule 3). `counted` are the
+    events that rates rest on."""
     believed = {edge: max(offer, floors.get(edge, 0.0)) for edge, offer in offers.items()}
     if not believed:
         return ""
     best = min(believed, key=lambda edge: (believed[edge], edge))
     if "never-rests" in plants:
         return best
-    is_better = believed[best] < GAIN * cost and cost - believed[best] > LEAST
+    gain = GAIN - (1 / sqrt(counted) if counted else 1.0)
+    is_better = believed[best] < gain * cost and cost - believed[best] > LEAST
     return best if is_better else ""

@@ -24,7 +24,7 @@ Prior art: DCSR and the movement of join points, spec PADRES section 4.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from math import inf
 
 from msgspec.structs import replace
 
@@ -44,6 +44,7 @@ from anabranch.core.points.moving import Moving
 from anabranch.core.points.names import name_of
 from anabranch.core.points.point import JoinPoint, parts_filter
 from anabranch.core.points.state import PointState
+from anabranch.core.points.tallies import Tallies
 from anabranch.core.routing.mesh.chart import Chart
 from anabranch.model.carried import AskPlace, WouldTake
 from anabranch.model.errors import RemoteError
@@ -60,19 +61,10 @@ _RATE_MAX = 1 << 53
 _COST_MAX = 1 << 62
 
 
-class _Seen(NamedTuple):
-    """What a join point had counted at a look."""
-
-    session: int
-    at: float
-    events: dict[str, int]
-    matches: int
-
-
 class _Inquiry:
     """An open question."""
 
-    __slots__ = ("cost", "floors", "number", "offers", "pattern", "session", "until")
+    __slots__ = ("cost", "counted", "floors", "number", "offers", "pattern", "session", "until")
 
     def __init__(self, point: JoinPoint, number: int, cost: float, until: float) -> None:
         self.pattern = point.record.id
@@ -80,6 +72,8 @@ class _Inquiry:
         self.number = number
         #: What it costs here; by topology, more than anywhere.
         self.cost = cost
+        #: How many events the rates rest on.
+        self.counted = inf
         #: Who is asked, and what it costs there at least.
         self.floors: dict[str, float] = {}
         #: Who has answered; None if it will not have it.
@@ -112,7 +106,7 @@ class Placing:
         self._number = 0
         #: Id → when it is looked at.
         self._look_at: dict[str, float] = {}
-        self._seen: dict[str, _Seen] = {}
+        self._tallies = Tallies()
         #: Id → what it has the broker deal with, per second, as of the last look.
         self._brings: dict[str, float] = {}
         self._inquiry: _Inquiry | None = None
@@ -144,7 +138,8 @@ class Placing:
 
     def forgotten(self, pattern_id: str) -> None:
         """It is not here any more."""
-        for each in (self._look_at, self._seen, self._brings, self._going, self.costs):
+        self._tallies.forgotten(pattern_id)
+        for each in (self._look_at, self._brings, self._going, self.costs):
             each.pop(pattern_id, None)
 
     @property
@@ -193,7 +188,7 @@ class Placing:
 
     def _look_by_cost(self, now: float, point: JoinPoint, sources: Sources) -> None:
         state = self._state
-        traffic = self._traffic(now, point, sources)
+        traffic, counted = self._traffic(now, point, sources)
         if traffic is None or not traffic.incoming:
             return
         scout, own = state.outlook.scout, state.outlook.name
@@ -207,40 +202,36 @@ class Placing:
         floors = worth_asking(traffic, own, state.outlook.network.edges, self._chart.to)
         if floors:
             self._ask(now, point, floors, traffic, cost)
+            assert self._inquiry is not None
+            self._inquiry.counted = counted
 
     # -- what it brings ---------------------------------------------------------------------------
 
-    def _traffic(self, now: float, point: JoinPoint, sources: Sources) -> Traffic | None:
-        """What a pattern needs and finds; None if that is not known (rule 3)."""
+    def _traffic(
+        self, now: float, point: JoinPoint, sources: Sources
+    ) -> tuple[Traffic | None, float]:
+        """What a pattern needs and finds, None if that is not known; and on how many events that
+        rests (rule 3)."""
         wanted = Filter.parse(point.filter, self._state.limits)
-        came, found = self._counted(now, point)
+        came = self._tallies.look(now, point)
+        rates = {} if came is None else came.rates
         incoming: dict[str, float] = {}
-        for origin in {**sources, **(came or {})}:
+        counted = inf
+        for origin in {**sources, **rates}:
             rate = events_per_s(sources.get(origin, ()), wanted)
-            if rate is None and came is None:
-                return None
-            incoming[origin] = (came or {}).get(origin, 0.0) if rate is None else rate
+            if rate is None:
+                if came is None:
+                    return None, 0
+                rate, counted = rates.get(origin, 0.0), came.events
+            incoming[origin] = rate
         if came is None:
             known = [each for streams in sources.values() for each in streams]
             pattern = point.scheme.pattern
             found = matches_per_s(pattern, part_rates(pattern, known), known)
+        else:
+            found = came.matches_per_s
         incoming = {origin: rate for origin, rate in incoming.items() if rate > 0}
-        return Traffic(incoming, found, self._destinations(point))
-
-    def _counted(self, now: float, point: JoinPoint) -> tuple[dict[str, float] | None, float]:
-        """Origin → events per second since the last look, and matches; None if there was none."""
-        counters, pattern_id = point.counters, point.record.id
-        before = self._seen.get(pattern_id)
-        seen = _Seen(point.session, now, dict(counters.by_stream), counters.reported)
-        self._seen[pattern_id] = seen
-        if before is None or before.session != seen.session or now <= before.at:
-            return None, 0.0
-        for_s = now - before.at
-        rates = {
-            stream: (count - before.events.get(stream, 0)) / for_s
-            for stream, count in seen.events.items()
-        }
-        return rates, (seen.matches - before.matches) / for_s
+        return Traffic(incoming, found, self._destinations(point)), counted
 
     def _destinations(self, point: JoinPoint) -> tuple[str, ...]:
         """The edges that want the matches; where it was defined, if nobody is known to."""
@@ -324,7 +315,8 @@ class Placing:
         if point is None or point.session != inquiry.session or point.record.is_over:
             return
         offers = {edge: cost for edge, cost in inquiry.offers.items() if cost is not None}
-        target = better_place(inquiry.cost, offers, inquiry.floors, state.options.plants)
+        plants, counted = state.options.plants, inquiry.counted
+        target = better_place(inquiry.cost, offers, inquiry.floors, plants, counted)
         if not target:
             self._rest(now, point)
         else:

@@ -304,7 +304,9 @@ class JoinPoint:
                 case TellCut() | TellRefused():
                     self.failure = effect.reason or "it was cut"
                 case TellPublishRefused(final=True):
-                    self._sent = deque(each for each in self._sent if each[0] < effect.sequence)
+                    # They are not reported, whoever goes on.
+                    while self._sent and self._sent[-1][0] >= effect.sequence:
+                        self._held.appendleft(self._sent.pop()[1])
                     self.failure = effect.reason
 
     def _withheld(self, told: TellWithheld) -> None:
@@ -323,7 +325,7 @@ class JoinPoint:
 
     def _publish(self, now: float) -> None:
         """Publish what was found, as soon as that is allowed (rules 3 and 4)."""
-        if not self._is_ready and not self._becomes_ready(now):
+        if self.failure or (not self._is_ready and not self._becomes_ready(now)):
             return
         while self._held and self._client.has_room() and not self.is_going:
             match = self._held.popleft()

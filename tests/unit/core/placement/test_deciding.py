@@ -70,6 +70,14 @@ def test_a_pattern_moves_to_the_cheapest_place_that_is_clearly_cheaper() -> None
     assert better(1.0) == ""
 
 
+def test_what_rests_on_few_events_has_to_be_clearer() -> None:
+    assert better_place(1.0, {"a": 0.6}, {}) == "a"
+    assert better_place(1.0, {"a": 0.6}, {}, counted=16) == ""
+    assert better_place(1.0, {"a": 0.5}, {}, counted=16) == "a"
+    assert better_place(1.0, {"a": 0.0}, {}, counted=1) == ""
+    assert better_place(1.0, {"a": 0.0}, {}, counted=0) == ""
+
+
 def test_what_is_hardly_there_is_not_worth_a_move() -> None:
     assert better_place(1e-7, {"a": 0.0}, {}) == ""
 
