@@ -41,7 +41,7 @@ from anabranch.client.uplink import Uplink
 from anabranch.client.wishes import Since
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.names import check_pattern_id
-from anabranch.core.points.point import wanted_filter
+from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.errors import LocalError

@@ -19,7 +19,7 @@ from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
 from anabranch.core.origin import Origin
 from anabranch.core.placement.scouting import Scout
-from anabranch.core.points.point import Outlook
+from anabranch.core.points.outlook import Outlook
 from anabranch.core.points.points import JoinPoints
 from anabranch.core.routing.contract import Delivery, Outcome
 from anabranch.model.carried import Done, ForPoints, Hold, Nack, Replay

@@ -42,9 +42,10 @@ from anabranch.core.placement.deciding import (
 from anabranch.core.placement.scouting import Sources
 from anabranch.core.points.moving import Moving
 from anabranch.core.points.names import name_of
-from anabranch.core.points.point import JoinPoint, parts_filter
+from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.state import PointState
 from anabranch.core.points.tallies import Tallies
+from anabranch.core.points.wanting import parts_filter
 from anabranch.core.routing.mesh.chart import Chart
 from anabranch.model.carried import AskPlace, WouldTake
 from anabranch.model.errors import RemoteError

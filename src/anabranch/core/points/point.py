@@ -26,8 +26,7 @@ left open; reading a log again in place of handing over state, as in stream proc
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -35,8 +34,9 @@ from anabranch.core.asks import Ask, FromPoint, PointCame, PointFull, PointLeft
 from anabranch.core.contract import Note
 from anabranch.core.options import Options
 from anabranch.core.patterns.scheme import Scheme
-from anabranch.core.placement.scouting import Scout
 from anabranch.core.points.names import name_of
+from anabranch.core.points.outlook import Outlook
+from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.points.watch import Watch, WatchCounters
 from anabranch.core.session.effects import (
     Confirm,
@@ -56,12 +56,11 @@ from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
-from anabranch.model.network import Network
 from anabranch.model.pattern.match import Match
 from anabranch.model.pattern.notification import digest_of, notification_of, subscription_to
 from anabranch.model.pattern.record import PointRecord, Start
-from anabranch.model.values import INT_MIN, Value
-from anabranch.model.version import NOTHING, Version
+from anabranch.model.values import INT_MIN
+from anabranch.model.version import NOTHING
 
 #: Matches that may wait to be published before no more events are taken.
 HELD_MAX = 4_096
@@ -71,38 +70,6 @@ TOLD_WITHIN_S = 10.0
 _NUMBERS = 1 << 20
 #: The detector bounds what is kept, not the window: what it has no room for it says.
 _WINDOW = 1 << 40
-
-#: Stream → the tick up to which nothing is missing, and the time up to which nothing will come.
-Reach = Mapping[str, tuple[int, int]]
-
-
-class Outlook(NamedTuple):
-    """What a join point may ask of its broker."""
-
-    name: str
-    #: The streams of the network.
-    streams: tuple[str, ...]
-    #: Of a subscription.
-    reach: Callable[[str], Reach]
-    #: The versions of interest that the own origin's newest tick has.
-    vector: Callable[[], Mapping[str, Version]]
-    #: The newest tick of the own stream.
-    head: Callable[[], int]
-    #: Whether a client of the broker wants such an event, other than the one with this name.
-    wants: Callable[[Mapping[str, Value], str], bool]
-    network: Network
-    #: None where routing cannot tell places apart.
-    scout: Scout | None = None
-
-
-def parts_filter(scheme: Scheme) -> str:
-    """All that the parts of a pattern match."""
-    return " OR ".join(dict.fromkeys(f"({part.filter})" for part in scheme.pattern.parts))
-
-
-def wanted_filter(scheme: Scheme) -> str:
-    """What a join point subscribes to: all that its parts match, and its own notifications."""
-    return f"{parts_filter(scheme)} OR {subscription_to(scheme.pattern_id)}"
 
 
 class JoinPoint:

@@ -21,8 +21,9 @@ from anabranch.core.points.beginning import Beginning
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding
 from anabranch.core.points.moving import Moving
+from anabranch.core.points.outlook import Outlook
 from anabranch.core.points.placing import Placing
-from anabranch.core.points.point import JoinPoint, Outlook
+from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.state import PointState
 from anabranch.core.points.watch import WatchCounters
 from anabranch.model.carried import (

@@ -13,7 +13,8 @@ from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.agenda import Agenda
-from anabranch.core.points.point import JoinPoint, Outlook, wanted_filter
+from anabranch.core.points.outlook import Outlook
+from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.record import (
     Gone,
     forget,
@@ -22,6 +23,7 @@ from anabranch.core.points.record import (
     stored_gone,
     stored_records,
 )
+from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.points.watch import WatchCounters
 from anabranch.model.errors import FilterError, PatternError
 from anabranch.model.filter import Filter
