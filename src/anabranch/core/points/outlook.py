@@ -1,4 +1,6 @@
-"""What a join point may ask of its broker."""
+"""What a join point may ask of its broker: who is there, how far streams have come, and who wants
+what. These are questions only; whatever is to be done is returned (`core.asks`).
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

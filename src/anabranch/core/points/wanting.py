@@ -1,4 +1,6 @@
-"""What a join point subscribes to."""
+"""What a join point subscribes to: the events that its parts match, and what it has reported, since
+that tells it after a crash or a move what not to report again.
+"""
 
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.pattern.notification import subscription_to
