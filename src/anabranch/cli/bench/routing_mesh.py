@@ -1,8 +1,8 @@
 """`anabranch bench routing --routing mesh`: does choosing paths by load pay?
 
-The model of the printed algorithm, markets in simulated meshes of busy brokers, and what it all
-costs a broker; beside the figures of the work that mesh routing comes from. All but the overhead is
-the same on every machine.
+The model of the printed algorithm, markets in simulated meshes of busy brokers, patterns with each
+of the three placements, and what it all costs a broker; beside the figures of the work that mesh
+routing comes from. All but the overhead is the same on every machine.
 """
 
 import os
@@ -19,7 +19,14 @@ from anabranch.cli.output import console, print_json
 from anabranch.sim.evaluation.claims import claims
 from anabranch.sim.evaluation.delays import Delays
 from anabranch.sim.evaluation.overhead import MatchCost, Overhead, match_cost, measure
-from anabranch.sim.evaluation.parts import DELAY_PARTS, DelayPart, play_all, scenes
+from anabranch.sim.evaluation.parts import (
+    DELAY_PARTS,
+    DelayPart,
+    play_all,
+    play_places,
+    scenes,
+)
+from anabranch.sim.evaluation.places import Placed, place_scenes
 from anabranch.sim.evaluation.printed import Tally, survey
 
 MeshPart = Literal[
@@ -33,6 +40,7 @@ MeshPart = Literal[
     "hops",
     "failures",
     "matching",
+    "placement",
     "overhead",
 ]
 SCALE = 0.2
@@ -76,6 +84,7 @@ def evaluate_mesh(
         delays=delays,
         overheads=overheads,
         match=match,
+        placed=_placed(scale, seed, steps, processes) if part in ("all", "placement") else [],
         claims=claims(delays, overheads, match),
     )
 
@@ -91,6 +100,16 @@ def _delays(part: DelayPart, scale: float, seed: int, steps: Steps, processes: i
     found = []
     for delays in play_all(every, processes):
         found.append(delays)
+        steps.advance()
+    return found
+
+
+def _placed(scale: float, seed: int, steps: Steps, processes: int) -> list[Placed]:
+    every = place_scenes(scale, seed)
+    steps.begin("placement", len(every))
+    found = []
+    for placed in play_places(every, processes):
+        found.append(placed)
         steps.advance()
     return found
 

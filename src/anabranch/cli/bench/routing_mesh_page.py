@@ -15,6 +15,7 @@ from anabranch.cli.bench.routing_mesh_report import (
     claims_grid,
     mesh_grids,
     model_grid,
+    placement_grid,
 )
 from anabranch.cli.bench.routing_page import MESH_BEGIN, MESH_END, NO_PLOT, mesh_section, table
 
@@ -51,6 +52,17 @@ direct: little is gained, and the death of a broker disturbs nobody but its own 
 *Matching.* An event is matched at its origin and at the edges it is for, by their own
 subscriptions; brokers in between do not match. The source's saving, of matching at the origin only,
 leaves out the edges. All other delays are with matching at every broker, as in the source's runs.
+
+*Placement of patterns.* Where a pattern has few matches, detecting it at its publishers leaves out
+what would travel for nothing: with one source, 83 % less leaves it by cost than with simple
+placement, and 88 % by topology (the source: 79.5 %). With two sources about half is left, since one
+has to come to the other. Delays do not fall with that, unlike the source's: the last
+event of a match has the same way to go, or a longer one, since cost weighs the few matches lightly
+and goes to the louder source where topology takes the fork in between. Only where a broker was
+overloaded by what came there, and where topology sends many matches over links, delays are shorter.
+*Where it does not pay*: patterns with more matches than events are best left alone, and cost leaves
+some of them alone, topology none; a source at home leaves nothing to gain; and in a network that is
+busy with other things, what patterns cost hardly shows.
 """
 
 _DETAILS = """\
@@ -108,6 +120,8 @@ def _section(report: MeshReport, details: str, link: str) -> Iterator[str]:
         yield from table(claims_grid(report.claims), "###")
     if report.model:
         yield from table(model_grid(report.model), "###")
+    if report.placed:
+        yield from table(placement_grid(report.placed), "###")
 
 
 def _details(report: MeshReport, page: str) -> Iterator[str]:

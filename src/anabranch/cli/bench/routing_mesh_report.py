@@ -8,6 +8,13 @@ from anabranch.cli.bench.routing_report import Grid
 from anabranch.sim.evaluation.claims import Claim
 from anabranch.sim.evaluation.delays import Delays
 from anabranch.sim.evaluation.overhead import MatchCost, Overhead
+from anabranch.sim.evaluation.places import (
+    DELAY_OF_SOURCE,
+    PLACEMENTS,
+    TRAFFIC_OF_SOURCE,
+    Placed,
+    mean_of,
+)
 from anabranch.sim.evaluation.printed import Tally
 
 #: Part → title, and what it is.
@@ -44,6 +51,7 @@ class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
     overheads: list[Overhead]
     match: MatchCost | None
     claims: list[Claim]
+    placed: list[Placed] = []
 
 
 def mesh_grids(report: MeshReport) -> Iterator[Grid]:
@@ -58,6 +66,9 @@ def mesh_grids(report: MeshReport) -> Iterator[Grid]:
         if runs:
             yield _delays(title, remark + legend, runs)
             legend = ""
+    if report.placed:
+        yield placement_grid(report.placed)
+        yield _placed(report.placed)
     if report.overheads:
         yield _overheads(report.overheads, report.match)
 
@@ -120,6 +131,58 @@ def _delays(title: str, remark: str, runs: Sequence[Delays]) -> Grid:
         for run in runs
     ]
     return Grid(title, remark, heads, rows)
+
+
+def placement_grid(runs: Sequence[Placed]) -> Grid:
+    """Each case, as means over its graphs, beside what the source found."""
+    remark = (
+        "Means over all graphs; of differences, below zero is better. *Out of sources* are"
+        " events that leave the brokers of publishers, for each event published; the source has"
+        f" {TRAFFIC_OF_SOURCE:+.1%} for cost against simple. *Delay* is from the last event of a"
+        f" match to its user; the source has {DELAY_OF_SOURCE:+.0%} for cost against topology."
+    )
+    heads = ("case", "simple", "topology", "cost", "cost to simple", "cost to topology")
+    rows = []
+    for what, field, digits in _PLACED:
+        for case in dict.fromkeys(run.scene.case.name for run in runs):
+            simple, topology, cost = (mean_of(runs, case, each, field) for each in PLACEMENTS)
+            shown = [f"{each:.{digits}f}" for each in (simple, topology, cost)]
+            rows.append((f"{what}: {case}", *shown, _change(simple, cost), _change(topology, cost)))
+    return Grid("Placement of patterns", remark, heads, rows)
+
+
+_PLACED = (
+    ("out of sources", "source_copies", 2),
+    ("over links", "copies", 2),
+    ("delay, ms", "delay_ms", 1),
+)
+
+
+def _change(before: float, after: float) -> str:
+    return f"{after / before - 1:+.1%}" if before else "–"
+
+
+def _placed(runs: Sequence[Placed]) -> Grid:
+    remark = (
+        "Twenty brokers, degree 3, four patterns over two symbols each. Join points look for places"
+        " every two seconds; *moves* are those before the measurement, and during it."
+    )
+    heads = ("case", "placement", "graph", "events", "matches", "out of sources", "over links")
+    rows = [
+        (
+            run.scene.case.name,
+            run.scene.placement,
+            str(run.scene.seed),
+            f"{run.published:,}",
+            f"{run.matches:,}",
+            f"{run.source_copies:.2f}",
+            f"{run.copies:.2f}",
+            f"{run.delay_ms:.1f}",
+            f"{run.moves} + {run.late_moves}",
+        )
+        for run in runs
+    ]
+    return Grid("Placement of patterns, all runs", remark, (*heads, "delay, ms", "moves"), rows)
 
 
 def _overheads(overheads: Sequence[Overhead], match: MatchCost | None) -> Grid:

@@ -67,17 +67,22 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 class Machine:
     """Serves brokers, one frame at a time."""
 
-    __slots__ = ("busy_s", "free_at")
+    __slots__ = ("busy_s", "events", "events_s", "free_at")
 
     def __init__(self) -> None:
         self.free_at = 0.0
+        #: Events so far, and the time spent for frames with any.
+        self.events = 0
+        self.events_s = 0.0
         #: Time spent so far.
         self.busy_s = 0.0
 
-    def serve(self, now: float, service_s: float) -> float:
+    def serve(self, now: float, service_s: float, events: int = 0) -> float:
         """Take something in; when it is done."""
         self.free_at = max(self.free_at, now) + service_s
         self.busy_s += service_s
+        self.events += events
+        self.events_s += service_s if events else 0.0
         return self.free_at
 
 
@@ -114,26 +119,28 @@ class BusyWorld(World):
     def _arrive(self, wire: Wire, number: int, direction: int, batch: list[bytes]) -> None:
         name = wire.ends[direction]
         for data in batch:
-            at = self.machines[name].serve(self.now, self._passing_s(name, data))
+            at = self.machines[name].serve(self.now, *self._passing_s(name, data))
             self.after(at - self.now, super()._arrive, wire, number, direction, [data])
 
-    def _passing_s(self, name: str, data: bytes) -> float:
+    def _passing_s(self, name: str, data: bytes) -> tuple[float, int]:
+        """How long a frame takes, and how many events it has."""
         frame = decode_link(data, self.hosts[name].config.limits)
         if isinstance(frame, Copies):
             is_end = any(target.edge == name for target in frame.targets)
-            return self.service.of_passing(len(frame.data), is_end=is_end)
+            return self.service.of_passing(len(frame.data), is_end=is_end), len(frame.data)
         events = len(frame.data) if isinstance(frame, Knowledge) else 0
-        return self.service.of_passing(events, is_end=True)
+        return self.service.of_passing(events, is_end=True), events
 
     def _client_to_broker(self, connection: Connection, batch: list[bytes], sent: float) -> None:
         name = connection.broker
         for data in batch:
-            at = self.machines[name].serve(self.now, self._publishing_s(name, data))
+            at = self.machines[name].serve(self.now, *self._publishing_s(name, data))
             self.after(at - self.now, super()._client_to_broker, connection, [data], sent)
 
-    def _publishing_s(self, name: str, data: bytes) -> float:
+    def _publishing_s(self, name: str, data: bytes) -> tuple[float, int]:
         frame = decode_client(data, self.hosts[name].config.limits)
-        return self.service.of_publishing(len(frame.bodies) if isinstance(frame, Publish) else 0)
+        events = len(frame.bodies) if isinstance(frame, Publish) else 0
+        return self.service.of_publishing(events), events
 
 
 def _indoors() -> Weather:

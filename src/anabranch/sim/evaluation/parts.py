@@ -7,17 +7,20 @@ each other, so they run in several processes; results come in the order of the s
 
 import gc
 import multiprocessing
-from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar, get_args
 
 from msgspec.structs import replace
 
 from anabranch.sim.evaluation.delays import LADDER_RATE, RATE, SHARES, WAYS, Delays, Scene, run
+from anabranch.sim.evaluation.places import Placed, PlaceScene, run_scene
 
 DelayPart = Literal[
     "degree", "grown", "publishers", "rate", "burst", "hops", "failures", "matching"
 ]
 DELAY_PARTS: tuple[DelayPart, ...] = get_args(DelayPart)
+Played = TypeVar("Played")
+Outcome = TypeVar("Outcome")
 
 _BROKERS = 30
 _FEW_BELOW = 0.2
@@ -77,11 +80,29 @@ def play(scene: Scene) -> Delays:
     return delays
 
 
+def play_place(scene: PlaceScene) -> Placed:
+    """The same of a scene of patterns."""
+    placed = run_scene(scene)
+    gc.collect()
+    return placed
+
+
 def play_all(every: Sequence[Scene], processes: int) -> Iterator[Delays]:
     """All of them, in order."""
+    yield from _in_processes(play, every, processes)
+
+
+def play_places(every: Sequence[PlaceScene], processes: int) -> Iterator[Placed]:
+    """The same of scenes of patterns."""
+    yield from _in_processes(play_place, every, processes)
+
+
+def _in_processes(
+    function: Callable[[Played], Outcome], every: Sequence[Played], processes: int
+) -> Iterator[Outcome]:
     if processes <= 1 or len(every) < 2:
-        yield from map(play, every)
+        yield from map(function, every)
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool:
-        yield from pool.imap(play, every, chunksize=1)
+        yield from pool.imap(function, every, chunksize=1)
