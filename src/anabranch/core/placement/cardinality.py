@@ -78,7 +78,9 @@ def matches_per_s(
     for join in pattern.joins:
         values = max(_distinct(join.left, known), _distinct(join.right, known))
         ties = _repetitions(pattern.root, join.left.part) - 1 if join.left == join.right else 1
-        found /= values ** max(ties, 1)
+        for _ in range(max(ties, 1)):
+            # One by one, since the power of many values is more than a float holds.
+            found /= values
     if pattern.policy != "ALL" and found > 0:
         ends = _ends(pattern.root, rates)
         found = ends * (1 - exp(-found / ends)) if ends > 0 else 0.0

@@ -91,6 +91,15 @@ def test_no_guess_is_infinite() -> None:
     assert matches_per_s(silent, {"a": 1.0, "b": 1e9}) == pytest.approx(0.0)
 
 
+def test_a_repeated_part_that_is_tied_by_many_values_is_guessed_to_be_rare() -> None:
+    users = TextStatistics(count=10**7, distinct=10**6, rank_error=0.0, bounds=(0, 1))
+    known = StreamStatistics(
+        stream="e1", events=10**7, attributes={"user": AttributeStatistics(texts=users)}
+    )
+    pattern = Pattern.parse("128 TIMES a:{x = 1} WHERE a.user = a.user WITHIN 1 h LAST")
+    assert matches_per_s(pattern, {"a": 100.0}, [known]) == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize(
     "text",
     [
