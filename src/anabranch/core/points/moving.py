@@ -15,6 +15,8 @@ Each is said again until the next one comes. Rules:
 3. Who cannot take it says so, for this count of moves; the giver begins anew.
 4. What was given away, or refused, is remembered for a while: a message that comes late does not
    make it a second time.
+5. What is here comes from nowhere else: its giver would have forgotten it before it could come
+   back. Who says otherwise is refused; and who has taken what was not given yet is not heard.
 """
 
 from msgspec.structs import replace
@@ -86,7 +88,8 @@ class Moving:
             if not content.is_refused:
                 self._settle(source, content)
             return
-        if record.moves != content.moves or record.goes_to != source:
+        is_asked = record.id in self._again_at
+        if record.moves != content.moves or record.goes_to != source or not is_asked:
             return
         del self._again_at[record.id]
         if content.is_refused:
@@ -112,7 +115,8 @@ class Moving:
             state.sync(lambda _: self._tell(source, taken))
             return False
         is_stale = gone is not None and gone.moves >= record.moves
-        if is_stale or record.came_from != source or state.refusal(record):
+        is_lie = known is not None or record.came_from != source
+        if is_stale or is_lie or state.refusal(record):
             if not is_stale:
                 state.remember_gone(now, record.id, record.moves)
             refused = replace(taken, is_refused=True)

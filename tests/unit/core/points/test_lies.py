@@ -1,0 +1,44 @@
+"""What other brokers say of patterns cannot be true, or comes too late: nobody is harmed."""
+
+from msgspec.structs import replace
+
+from anabranch.core import contract as say
+from anabranch.model.carried import AnyCarried, PointTaken, TakePoint
+from anabranch.model.frames import Carry
+from tests.point_parts import Stage
+
+RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
+OTHER = "a:{x = 1} THEN b:{x = 2} WITHIN 1 s"
+
+
+def tell(stage: Stage, source: str, target: str, content: AnyCarried) -> None:
+    """A broker says something to another one, or is said to."""
+    stage.world.stimulate(target, say.FrameReceived("m", Carry(source, target, 9, content)))
+
+
+def test_a_pattern_that_is_here_is_not_taken_from_elsewhere() -> None:
+    stage = Stage()
+    user = stage.user("u", "e1")
+    user.define("rise", RISE, is_new=True)
+    stage.run(1.0)
+    record = stage.points("e1").records["rise"]
+    lie = replace(record, text=OTHER, moves=record.moves + 1, came_from="e2")
+    tell(stage, "e2", "e1", TakePoint(lie))
+    stage.run(5.0)
+    assert stage.points("e1").records["rise"].text == RISE
+    user.publish(symbol="A", price=10)
+    user.publish(symbol="A", price=40)
+    stage.run(2.0)
+    assert stage.assert_detected("rise") == 1
+
+
+def test_nobody_has_taken_what_was_not_given_yet() -> None:
+    stage = Stage()
+    stage.user("u", "e1").define("rise", RISE, is_new=True)
+    stage.run(1.0)
+    stage.move("rise", "e1", "e2")
+    # It is to go there, but that is not on disk yet.
+    assert stage.points("e1").records["rise"].goes_to == "e2"
+    tell(stage, "e2", "e1", PointTaken("rise", 1))
+    stage.run(2.0)
+    assert stage.owners("rise") == ["e2"]
