@@ -4,12 +4,12 @@
    forgets it. One that is on its way to another broker is not dropped; who asked asks again.
 2. A client asks its own broker, and that all others, until each has answered. A pattern that nobody
    had is told as unknown. After `DROP_WITHIN_S` it is told who is silent.
-3. One that is to last for a time only is dropped when nobody kept it for so long, in this life.
+3. One that moves may be seen at neither end: who takes it is asked before, who gives it after that.
+   So if somebody had it before, all are asked once more, under a new number.
+4. One that is to last for a time only is dropped when nobody kept it for so long, in this life.
 
 State: who waits for an answer, and until when patterns last. Safe to lose.
 """
-
-from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -29,15 +29,27 @@ _WAITING_MAX = 1_024
 class _Waiting:
     """A client waits until nobody has a pattern."""
 
-    __slots__ = ("again_at", "pattern", "request", "session", "unanswered", "until", "was_there")
+    __slots__ = (
+        "again_at",
+        "is_again",
+        "is_gone",
+        "pattern",
+        "request",
+        "session",
+        "unanswered",
+        "until",
+        "was_there",
+    )
 
-    def __init__(self, session: int, frame: Drop, others: Iterable[str], until: float) -> None:
+    def __init__(self, session: int, frame: Drop, until: float) -> None:
         self.session = session
         self.request = frame.request
         self.pattern = frame.pattern
         #: Brokers that have not answered.
-        self.unanswered = set(others)
+        self.unanswered: set[str] = set()
         self.was_there = False
+        #: Whether somebody had it before; and whether all are asked for the second time.
+        self.is_gone = self.is_again = False
         self.again_at = 0.0
         self.until = until
 
@@ -61,9 +73,12 @@ class Dropping:
             reason = "too many wait for patterns to be dropped; ask again later"
             state.out.append(SendClient(session, Refused(frame.request, reason, BUSY)))
             return
+        self._ask_all(now, _Waiting(session, frame, now + DROP_WITHIN_S))
+
+    def _ask_all(self, now: float, waiting: _Waiting) -> None:
         self._number += 1
-        others = [*state.others, state.outlook.name]
-        self._waiting[self._number] = _Waiting(session, frame, others, now + DROP_WITHIN_S)
+        self._waiting[self._number] = waiting
+        waiting.unanswered = {*self._state.others, self._state.outlook.name}
         self._ask(now, self._number)
 
     def _ask(self, now: float, number: int) -> None:
@@ -72,16 +87,21 @@ class Dropping:
         question = DropPoint(number, waiting.pattern)
         state.out += [CarryTo(edge, question) for edge in sorted(waiting.unanswered)]
 
-    def dropped(self, source: str, content: PointDropped) -> None:
+    def dropped(self, now: float, source: str, content: PointDropped) -> None:
         """A broker does not have it; perhaps it had."""
         waiting = self._waiting.get(content.request)
         if waiting is None or waiting.pattern != content.pattern:
             return
         waiting.unanswered.discard(source)
         waiting.was_there |= content.was_there
+        waiting.is_gone |= content.is_gone
         if waiting.unanswered and not waiting.was_there:
             return
         del self._waiting[content.request]
+        if waiting.is_gone and not waiting.was_there and not waiting.is_again:
+            waiting.is_again = True
+            self._ask_all(now, waiting)
+            return
         answer: Dropped | Refused = Dropped(waiting.request)
         if not waiting.was_there:
             reason = f"no broker has a pattern {waiting.pattern!r}"
@@ -107,7 +127,8 @@ class Dropping:
         """Somebody's client wants a pattern no more."""
         state = self._state
         record = state.record(content.pattern)
-        answer = PointDropped(content.request, content.pattern, record is not None)
+        is_gone = content.pattern in state.gone
+        answer = PointDropped(content.request, content.pattern, record is not None, is_gone)
         if record is None:
             state.out.append(CarryTo(source, answer))
         elif not record.goes_to:

@@ -165,7 +165,7 @@ class JoinPoints:
             case DropPoint():
                 self._dropping.asked(now, source, content)
             case PointDropped():
-                self._dropping.dropped(source, content)
+                self._dropping.dropped(now, source, content)
             case FindPoint():
                 self._finding.asked(now, source, content)
             case PointFound():

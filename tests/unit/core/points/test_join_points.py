@@ -244,6 +244,24 @@ def test_a_dropped_pattern_leaves_nothing_behind(home: str) -> None:
         assert "there was a pattern 'rise'" in user.heard(TellDefined)[-1].reason
 
 
+@pytest.mark.parametrize("after_ms", range(-40, 41, 4))
+def test_one_that_moves_is_dropped_all_the_same(after_ms: int) -> None:
+    stage = Stage()
+    user = stage.user("u", "e3")
+    stage.user("d", "e1").define("rise", RISE)
+    stage.run(1.0)
+    if after_ms >= 0:
+        user.drop("rise")
+        stage.run(after_ms / 1e3)
+    stage.move("rise", "e1", "e2")
+    if after_ms < 0:
+        stage.run(-after_ms / 1e3)
+        user.drop("rise")
+    stage.run(6.0)
+    assert [(each.code, each.reason) for each in user.heard(TellDefined)] == [("", "")]
+    assert stage.owners("rise") == []
+
+
 def test_what_nobody_keeps_is_dropped_and_what_is_kept_stays() -> None:
     stage = Stage()
     user = stage.user("u", "e1")
