@@ -59,7 +59,8 @@ class Dropping:
 
     def __init__(self, state: PointState) -> None:
         self._state = state
-        self._number = 0
+        # Numbers grow over lives too: an answer to a question of an earlier one is none.
+        self._number = state.outlook.life
         self._waiting: dict[int, _Waiting] = {}
         #: Id → when it is over if nobody keeps it.
         self._lasts_until: dict[str, float] = {}

@@ -91,6 +91,7 @@ class Outlook(NamedTuple):
     #: Whether a client of the broker wants such an event, other than the one with this name.
     wants: Callable[[Mapping[str, Value], str], bool]
     network: Network
+    life: int
     #: None where routing cannot tell places apart.
     scout: Scout | None = None
 
@@ -352,9 +353,8 @@ class JoinPoint:
 
     def _is_told(self) -> bool:
         """Whether the own origin knows the interest of the edge where it was defined (rule 4)."""
-        edge, version = self.record.edge, self.record.version
-        is_there = edge in self._outlook.streams
-        return not is_there or self._outlook.vector().get(edge, NOTHING) >= version
+        edge, version, outlook = self.record.edge, self.record.version, self._outlook
+        return edge not in outlook.streams or outlook.vector().get(edge, NOTHING) >= version
 
     # -- remembering ------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 from msgspec.structs import replace
 
 from anabranch.core import contract as say
-from anabranch.model.carried import AnyCarried, PointTaken, TakePoint
+from anabranch.core.session.effects import TellDefined
+from anabranch.model.carried import AnyCarried, FindPoint, PointFound, PointTaken, TakePoint
+from anabranch.model.client_frames import BUSY
 from anabranch.model.frames import Carry
 from tests.point_parts import Stage
 
@@ -42,3 +44,29 @@ def test_nobody_has_taken_what_was_not_given_yet() -> None:
     tell(stage, "e2", "e1", PointTaken("rise", 1))
     stage.run(2.0)
     assert stage.owners("rise") == ["e2"]
+
+
+def test_an_answer_to_a_question_of_an_earlier_life_is_none() -> None:
+    stage = Stage()
+    user = stage.user("u", "e1")
+    asked: list[int] = []
+
+    def listen(_now: float, broker: str, what: object) -> None:
+        frame = what.frame if isinstance(what, say.Send) else None
+        is_asked = isinstance(frame, Carry) and isinstance(frame.content, FindPoint)
+        if is_asked and broker == "e1":
+            asked.append(frame.content.request)
+
+    stage.world.kill("e2")
+    stage.world.listener = listen
+    user.define("rise", RISE)
+    while not asked:
+        stage.run(0.001)
+    stage.restart("e1")
+    stage.run(1.0)
+    assert len(set(asked)) == 2
+    # What e2 said to the first life comes now; it may have the pattern since.
+    tell(stage, "e2", "e1", PointFound(asked[0], "rise", "no"))
+    stage.run(7.0)
+    assert {each.code for each in user.heard(TellDefined)} == {BUSY}
+    assert stage.owners("rise") == []
