@@ -6,7 +6,8 @@
    had is told as unknown. After `DROP_WITHIN_S` it is told who is silent.
 3. One that moves may be seen at neither end: who takes it is asked before, who gives it after that.
    So if somebody had it before, all are asked once more, under a new number.
-4. One that is to last for a time only is dropped when nobody kept it for so long, in this life.
+4. One that is to last for a time only is dropped when nobody kept it for so long, in this life; one
+   that is on its way then, when it has arrived, or has come back.
 
 State: who waits for an answer, and until when patterns last. Safe to lose.
 """
@@ -15,7 +16,9 @@ from msgspec.structs import replace
 
 from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note, SendClient
+from anabranch.core.earliest import earliest
 from anabranch.core.points.state import PointState, Then
+from anabranch.core.points.turns import Turns
 from anabranch.model.carried import DropPoint, KeepPoints, PointDropped
 from anabranch.model.client_frames import BUSY, UNKNOWN, Drop, Dropped, Keep, Refused
 from anabranch.model.pattern.record import PointRecord
@@ -62,8 +65,8 @@ class Dropping:
         # Numbers grow over lives too: an answer to a question of an earlier one is none.
         self._number = state.outlook.life
         self._waiting: dict[int, _Waiting] = {}
-        #: Id → when it is over if nobody keeps it.
-        self._lasts_until: dict[str, float] = {}
+        #: When which is over if nobody keeps it.
+        self._lasting = Turns()
 
     # -- clients ----------------------------------------------------------------------------------
 
@@ -138,7 +141,7 @@ class Dropping:
     def _end(self, now: float, record: PointRecord, then: Then) -> None:
         """It is over; `then` is done when that is on disk (rule 1)."""
         state = self._state
-        self._lasts_until.pop(record.id, None)
+        self.forgotten(record.id)
         is_new = not record.is_over
         state.save(replace(record, is_over=True), then)
         point = state.points.get(record.id)
@@ -150,17 +153,17 @@ class Dropping:
     def lasts_from(self, now: float, record: PointRecord) -> None:
         """Somebody wants it now."""
         if record.lasts_s and not record.is_over:
-            self._lasts_until[record.id] = now + record.lasts_s
+            self._lasting.wants(record.id, now + record.lasts_s)
 
     def forgotten(self, pattern_id: str) -> None:
         """It is not here any more."""
-        self._lasts_until.pop(pattern_id, None)
+        self._lasting.remove(pattern_id)
 
     def keep(self, now: float, content: KeepPoints) -> None:
         """Some are wanted still."""
         for pattern_id in content.patterns:
             record = self._state.record(pattern_id)
-            if record is not None and pattern_id in self._lasts_until:
+            if record is not None:
                 self.lasts_from(now, record)
 
     def keep_everywhere(self, now: float, frame: Keep) -> None:
@@ -180,10 +183,12 @@ class Dropping:
                 self._give_up(number)
             elif waiting.again_at <= now:
                 self._ask(now, number)
-        for pattern_id in [key for key, at in self._lasts_until.items() if at <= now]:
+        while (pattern_id := self._lasting.take(now)) is not None:
             record = self._state.record(pattern_id)
-            del self._lasts_until[pattern_id]
-            if record is not None and not record.goes_to:
+            if record is not None and record.goes_to:
+                # Who takes it lets it last anew; if nobody does, it ends here.
+                self._lasting.wants(pattern_id, now + self._state.options.pattern_again_s)
+            elif record is not None:
                 text = f"nobody keeps pattern {pattern_id!r}: it is dropped"
                 self._state.out.append(Note("info", text))
                 self._end(now, record, lambda _: None)
@@ -191,4 +196,4 @@ class Dropping:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         times = [min(each.again_at, each.until) for each in self._waiting.values()]
-        return min([*times, *self._lasts_until.values()], default=None)
+        return earliest(self._lasting.next_at(), *times)
