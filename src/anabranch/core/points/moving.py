@@ -80,24 +80,26 @@ class Moving:
             state.out.append(CarryTo(record.goes_to, TakePoint(moved)))
             self._again_at[pattern_id] = now + state.options.pattern_again_s
 
-    def taken(self, now: float, source: str, content: PointTaken) -> None:
-        """Another broker has it, or will not have it."""
+    def taken(self, now: float, source: str, content: PointTaken) -> PointRecord | None:
+        """Another broker has it, or will not have it; returns what begins here anew."""
         state = self._state
         record = state.record(content.pattern)
         if record is None:
             if not content.is_refused:
                 self._settle(source, content)
-            return
+            return None
         is_asked = record.id in self._again_at
         if record.moves != content.moves or record.goes_to != source or not is_asked:
-            return
+            return None
         del self._again_at[record.id]
         if content.is_refused:
             state.out.append(Note("info", f"{source!r} does not take pattern {record.id!r}"))
-            state.activate(replace(record, goes_to="", is_placed=False))
-        else:
-            state.forget(now, record.id)
-            state.sync(lambda _: self._settle(source, content))
+            back = replace(record, goes_to="", is_placed=False)
+            state.activate(back)
+            return back
+        state.forget(now, record.id)
+        state.sync(lambda _: self._settle(source, content))
+        return None
 
     def _settle(self, source: str, content: PointTaken) -> None:
         settled = PointSettled(content.pattern, content.moves)

@@ -152,10 +152,11 @@ class JoinPoints:
                     self._dropping.lasts_from(now, content.record)
                     self.placing.taken(now, content.record)
             case PointTaken():
-                self._moving.taken(now, source, content)
-                record = self._state.record(content.pattern)
-                if content.is_refused and record is not None:
-                    self.placing.begins(now, record, is_new=False)
+                back = self._moving.taken(now, source, content)
+                if back is not None:
+                    self.placing.begins(now, back, is_new=False)
+                elif self._state.record(content.pattern) is None:
+                    self._forgotten(content.pattern)
             case PointSettled():
                 self._moving.settled(content)
             case AskPlace():
@@ -205,9 +206,7 @@ class JoinPoints:
         if point.record.is_over and point.has_ended:
             state.stop(now, point)
             state.forget(now, pattern_id)
-            self._moving.forgotten(pattern_id)
-            self._dropping.forgotten(pattern_id)
-            self.placing.forgotten(pattern_id)
+            self._forgotten(pattern_id)
         elif point.failure and self._is_departing:
             self._give(now, pattern_id)
         elif point.failure:
@@ -219,6 +218,11 @@ class JoinPoints:
             state.agenda.add(pattern_id, point.next_deadline())
             self.placing.may_go(now, point)
         self._beginning.look()
+
+    def _forgotten(self, pattern_id: str) -> None:
+        self._moving.forgotten(pattern_id)
+        self._dropping.forgotten(pattern_id)
+        self.placing.forgotten(pattern_id)
 
     def _save(self, now: float, point: JoinPoint) -> None:
         """Write down how far it has reported, if it is time for that."""

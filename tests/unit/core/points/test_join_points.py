@@ -12,7 +12,7 @@ from anabranch.core.session.effects import (
     TellRefused,
     TellStands,
 )
-from anabranch.model.carried import TakePoint
+from anabranch.model.carried import PointTaken, TakePoint
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frames import Carry
 from tests.point_parts import OPTIONS, Stage, User
@@ -273,6 +273,20 @@ def test_what_nobody_keeps_is_dropped_and_what_is_kept_stays() -> None:
         stage.run(1.0)
         user.perform(user.session.defining.keep(["kept"]))
     assert stage.owners("kept") == ["e2"]
+    assert stage.owners("left") == []
+
+
+def test_what_nobody_keeps_while_it_moves_ends_when_it_has_come_back() -> None:
+    stage = Stage()
+    stage.user("u", "e1").define("left", RISE, lasts_s=2)
+    stage.run(0.5)
+    stage.world.kill("e2")
+    stage.move("left", "e1", "e2")
+    stage.run(4.0)
+    assert stage.points("e1").records["left"].goes_to == "e2"
+    refusal = Carry("e2", "e1", 9, PointTaken("left", 1, is_refused=True))
+    stage.world.stimulate("e1", say.FrameReceived("m", refusal))
+    stage.run(4.0)
     assert stage.owners("left") == []
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from anabranch.core import contract as say
 from anabranch.core.report import report
 from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.model.carried import AskPlace, WouldTake
+from anabranch.model.carried import AskPlace, PointTaken, WouldTake
 from anabranch.model.frames import Carry
 from anabranch.model.network import graph_of_brokers
 from anabranch.model.pattern.record import Placement
@@ -162,6 +162,34 @@ def test_a_busy_broker_is_left_for_one_that_is_not() -> None:
     router = world.world.hosts["b"].broker.router  # type: ignore[union-attr]
     assert isinstance(router, MeshRouter)
     assert router.neighbours.times()["c"] > 0.3
+
+
+def test_every_pattern_has_its_turn_though_questions_are_not_answered() -> None:
+    world = stage()
+    near, far = feed(world, "s"), world.user("far", "c")
+    far.advertise("level IS NOT NULL")
+    reader = world.user("reader", "s")
+    world.world.kill("d")
+    for number in range(6):
+        reader.define(f"near{number}", RISE, placement="cost", is_new=True)
+    text = "a:{level = 1} THEN b:{level = 2} WITHIN 300 ms LAST"
+    reader.define("far", text, placement="cost", is_new=True)
+    for number in range(100):
+        near.publish(price=10 if number % 2 else 40)
+        far.publish(level=1 + number % 2)
+        world.run(0.1)
+    assert world.owners("far") == ["c"]
+
+
+def test_a_refusal_of_what_was_not_given_does_not_put_off_the_next_look() -> None:
+    world = stage(review_s=2.0)
+    user = feed(world, "c")
+    defined(world, "cost")
+    refusal = PointTaken("rise", 1, is_refused=True)
+    for _ in range(8):
+        quotes(world, user, 0.5)
+        world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, refusal)))
+    assert world.owners("rise") == ["c"]
 
 
 def test_simple_ones_and_trees_stay() -> None:
