@@ -1,9 +1,9 @@
 """When which of many things is to be looked at, without looking at all of them.
 
 A heap in which a key may be several times; only its earliest time counts, and later ones that are
-met afterwards do no harm but a look too many. Whoever wants a key later than was said looks when its
-time has come, and puts it there again. What is left of keys that were taken off is cleared away when
-it is more than the rest.
+met afterwards do no harm but a look too many. Whoever wants a key later than was said looks when
+its time has come, and puts it there again. What is left of keys that were taken off is cleared away
+when it is more than the rest.
 
 State: volatile.
 """

@@ -14,7 +14,8 @@ Each is said again until the next one comes. Rules:
    given again what it needs, with the notifications that are in the giver's log.
 3. Who cannot take it says so, for this count of moves; the giver begins anew.
 4. What was given away, or refused, is remembered for a while: a message that comes late does not
-   make it a second time.
+   make it a second time. Where too much is remembered already, nothing more is refused for a while:
+   who gives it asks again.
 5. What is here comes from nowhere else: its giver would have forgotten it before it could come
    back. Who says otherwise is refused; and who has taken what was not given yet is not heard.
 """
@@ -25,6 +26,7 @@ from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note
 from anabranch.core.points.state import PointState
 from anabranch.model.carried import PointSettled, PointTaken, TakePoint
+from anabranch.model.errors import RemoteError
 from anabranch.model.pattern.record import PointRecord
 
 
@@ -116,9 +118,13 @@ class Moving:
             # What came first is on disk when this sync is done.
             state.sync(lambda _: self._tell(source, taken))
             return False
+        if record.came_from != source:
+            raise RemoteError(f"it gives pattern {record.id!r} away for {record.came_from!r}")
         is_stale = gone is not None and gone.moves >= record.moves
-        is_lie = known is not None or record.came_from != source
-        if is_stale or is_lie or state.refusal(record):
+        if is_stale or known is not None or state.refusal(record):
+            if gone is None and len(state.gone) >= state.limits.patterns_gone_max:
+                # It could not be remembered but for others; who asks again is answered later.
+                return False
             if not is_stale:
                 state.remember_gone(now, record.id, record.moves)
             refused = replace(taken, is_refused=True)

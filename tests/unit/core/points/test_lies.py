@@ -7,6 +7,8 @@ from anabranch.core.session.effects import TellDefined
 from anabranch.model.carried import AnyCarried, FindPoint, PointFound, PointTaken, TakePoint
 from anabranch.model.client_frames import BUSY
 from anabranch.model.frames import Carry
+from anabranch.model.limits import Limits
+from anabranch.model.pattern.record import PointRecord
 from tests.point_parts import Stage
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
@@ -70,3 +72,32 @@ def test_an_answer_to_a_question_of_an_earlier_life_is_none() -> None:
     stage.run(7.0)
     assert {each.code for each in user.heard(TellDefined)} == {BUSY}
     assert stage.owners("rise") == []
+
+
+def test_what_is_remembered_of_patterns_that_were_refused_or_dropped_is_bounded() -> None:
+    stage = Stage(limits=Limits(patterns_gone_max=20))
+    user = stage.user("u", "e1")
+    for number in range(8):
+        user.define(f"own{number}", RISE, is_new=True)
+        user.drop(f"own{number}")
+        stage.run(1.0)
+    heard: list[object] = []
+    stage.world.listener = lambda _now, _name, what: heard.append(what)
+    tell(stage, "e2", "e1", TakePoint(PointRecord("x", RISE, came_from="e3")))
+    notes = [what.text for what in heard if isinstance(what, say.Note)]
+    assert any("gives pattern 'x' away for 'e3'" in text for text in notes)
+    for number in range(50):
+        tell(stage, "e2", "e1", TakePoint(PointRecord(f"bad{number}", "no", came_from="e2")))
+    for number in range(8):
+        user.define(f"own{number}", RISE, is_new=True)
+    stage.run(2.0)
+    reasons = [each.reason for each in user.heard(TellDefined)][-8:]
+    assert [reason[:20] for reason in reasons] == ["there was a pattern "] * 8
+    for number in range(30):
+        user.define(f"more{number}", RISE, is_new=True)
+        stage.run(0.3)
+        user.drop(f"more{number}")
+        stage.run(0.7)
+    stage.run(1.0)
+    rows = stage.world.hosts["e1"].disk.recover().catalog.get("patterns_gone", {})
+    assert len(rows) == 20
