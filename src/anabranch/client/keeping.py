@@ -42,15 +42,17 @@ class Keeping:
         self._again = Later(options.pattern_keep_s, self._keep)
         self._keeps = 0
         self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def add(self, pattern_id: str, kept: Kept) -> None:
         """Keep a pattern from now on."""
-        self._kept[pattern_id] = kept
-        self._again.ask()
+        if not self._is_closed:
+            self._kept[pattern_id] = kept
+            self._again.ask()
 
-    def remove(self, pattern_id: str) -> None:
-        """Keep it no more."""
-        self._kept.pop(pattern_id, None)
+    def remove(self, pattern_id: str) -> Kept | None:
+        """Keep it no more; returns what was kept."""
+        return self._kept.pop(pattern_id, None)
 
     def connected(self) -> None:
         """There is a new connection to the home."""
@@ -60,6 +62,7 @@ class Keeping:
 
     def close(self) -> None:
         """Keep nothing any more."""
+        self._is_closed = True
         self._kept.clear()
         self._again.cancel()
         if self._looking is not None:

@@ -30,7 +30,12 @@ from functools import partial
 from typing import Literal, Protocol
 
 from anabranch.client.defining import Definitions
-from anabranch.client.errors import ClosedError, PatternRefusedError, SubscriptionCutError
+from anabranch.client.errors import (
+    ClosedError,
+    PatternRefusedError,
+    PatternUnknownError,
+    SubscriptionCutError,
+)
 from anabranch.client.keeping import Keeping, Kept
 from anabranch.client.options import ClientOptions
 from anabranch.client.pattern_subscription import PatternSubscription
@@ -137,9 +142,16 @@ class Patterns:
     async def drop(self, pattern_id: str, within_s: float | None) -> None:
         """Detect it no more."""
         check_pattern_id(pattern_id, self.limits)
-        self._keeping.remove(pattern_id)
+        kept = self._keeping.remove(pattern_id)
+        try:
+            await self._definitions.drop(pattern_id, within_s)
+        except BaseException as error:
+            is_gone = isinstance(error, PatternRefusedError) and error.code == UNKNOWN
+            if kept is not None and not is_gone:
+                # It may be there still: whoever reads its matches goes on, or is told of its end.
+                self._keeping.add(pattern_id, kept)
+            raise
         self._own.discard(pattern_id)
-        await self._definitions.drop(pattern_id, within_s)
 
     async def begin(
         self,
@@ -168,8 +180,8 @@ class Patterns:
             raise
         if not is_durable:
             self._own.add(pattern_id)
-            kept = Kept(text, lambda: not subscription.is_over, partial(self._gone, subscription))
-            self._keeping.add(pattern_id, kept)
+            on_gone = partial(self._gone, subscription, pattern_id)
+            self._keeping.add(pattern_id, Kept(text, lambda: not subscription.is_over, on_gone))
         return PatternSubscription(
             subscription, pattern_id, self.limits, lambda: self._end(pattern_id, is_durable)
         )
@@ -179,11 +191,17 @@ class Patterns:
         try:
             await self.drop(pattern_id, None)
         except PatternRefusedError as error:
-            # One that nobody keeps any more ends by itself, where a broker could not be asked.
             if is_durable and error.code != UNKNOWN:
                 raise
+            # One that nobody keeps any more ends by itself, where a broker could not be asked.
+            self._forget(pattern_id)
 
-    def _gone(self, subscription: Subscription, reason: str) -> None:
+    def _forget(self, pattern_id: str) -> None:
+        self._keeping.remove(pattern_id)
+        self._own.discard(pattern_id)
+
+    def _gone(self, subscription: Subscription, pattern_id: str, reason: str) -> None:
+        self._own.discard(pattern_id)
         failure = SubscriptionCutError(subscription.name, reason)
         self._subscriptions.give_up(subscription, failure)
 
@@ -239,21 +257,30 @@ class PatternUser:
         that what this client publishes next counts.
 
         With `durable`, a name that is unique in the network, pattern and subscription stay when
-        this client leaves, and this comes back to both if they are there."""
+        this client leaves, and this comes back to both if they are there. `timeout` is about the
+        pattern alone then; its subscription is waited for as by `subscribe`."""
         patterns, loop = self._patterns, asyncio.get_running_loop()
         within_s = patterns.within_s(timeout)
         deadline = loop.time() + within_s
         while True:
             pattern_id = f"sub-{secrets.token_hex(10)}" if durable is None else durable
             text = read_pattern(pattern, pattern_id, patterns.limits)
-            subscription = await patterns.subscribe(
-                subscription_to(pattern_id),
-                durable=durable,
-                window=window,
-                manual_ack=manual_ack,
-                on_withheld=on_withheld,
-            )
-            left_s = deadline - loop.time()
+            try:
+                # Giving up on a durable one would end it, if it exists.
+                async with asyncio.timeout_at(deadline if durable is None else None):
+                    subscription = await patterns.subscribe(
+                        subscription_to(pattern_id),
+                        durable=durable,
+                        window=window,
+                        manual_ack=manual_ack,
+                        on_withheld=on_withheld,
+                    )
+            except TimeoutError:
+                what = f"the subscription to the matches of pattern {pattern_id!r}"
+                raise PatternUnknownError(
+                    f"{what} was not granted within {within_s:g} s; subscribe again"
+                ) from None
+            left_s = max(deadline - loop.time(), 0.0)
             try:
                 return await patterns.begin(subscription, pattern_id, text, placement, left_s)
             except PatternRefusedError as error:
