@@ -31,6 +31,8 @@ class Kept(NamedTuple):
     is_wanted: Callable[[], bool]
     #: Told why it is not there any more.
     on_gone: Callable[[str], None]
+    #: Whether it ends with its client, and not only some time after it.
+    is_own: bool = False
 
 
 class Keeping:
@@ -53,6 +55,10 @@ class Keeping:
     def remove(self, pattern_id: str) -> Kept | None:
         """Keep it no more; returns what was kept."""
         return self._kept.pop(pattern_id, None)
+
+    def own(self) -> list[str]:
+        """Those that end with this client."""
+        return [pattern_id for pattern_id, kept in self._kept.items() if kept.is_own]
 
     def connected(self) -> None:
         """There is a new connection to the home."""

@@ -103,8 +103,6 @@ class Patterns:
         self.subscribe = subscribe
         self._definitions = Definitions(roaming, options)
         self._keeping = Keeping(self._definitions, options)
-        #: Ids of patterns that end with this client.
-        self._own: set[str] = set()
 
     def within_s(self, given_s: float | None) -> float:
         """How long a call waits."""
@@ -151,7 +149,6 @@ class Patterns:
                 # It may be there still: whoever reads its matches goes on, or is told of its end.
                 self._keeping.add(pattern_id, kept)
             raise
-        self._own.discard(pattern_id)
 
     async def begin(
         self,
@@ -179,9 +176,9 @@ class Patterns:
                 self._subscriptions.end(subscription)
             raise
         if not is_durable:
-            self._own.add(pattern_id)
-            on_gone = partial(self._gone, subscription, pattern_id)
-            self._keeping.add(pattern_id, Kept(text, lambda: not subscription.is_over, on_gone))
+            on_gone = partial(self._gone, subscription)
+            kept = Kept(text, lambda: not subscription.is_over, on_gone, is_own=True)
+            self._keeping.add(pattern_id, kept)
         return PatternSubscription(
             subscription, pattern_id, self.limits, lambda: self._end(pattern_id, is_durable)
         )
@@ -194,14 +191,9 @@ class Patterns:
             if is_durable and error.code != UNKNOWN:
                 raise
             # One that nobody keeps any more ends by itself, where a broker could not be asked.
-            self._forget(pattern_id)
+            self._keeping.remove(pattern_id)
 
-    def _forget(self, pattern_id: str) -> None:
-        self._keeping.remove(pattern_id)
-        self._own.discard(pattern_id)
-
-    def _gone(self, subscription: Subscription, pattern_id: str, reason: str) -> None:
-        self._own.discard(pattern_id)
+    def _gone(self, subscription: Subscription, reason: str) -> None:
         failure = SubscriptionCutError(subscription.name, reason)
         self._subscriptions.give_up(subscription, failure)
 
@@ -227,9 +219,8 @@ class Patterns:
 
     def settle(self) -> None:
         """The client leaves: its own patterns end."""
-        for pattern_id in self._own:
+        for pattern_id in self._keeping.own():
             self._definitions.drop_soon(pattern_id)
-        self._own.clear()
 
     def close(self, why: ClosedError) -> None:
         """Nothing is kept, and nothing answered, any more."""
