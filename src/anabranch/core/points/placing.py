@@ -292,7 +292,9 @@ class Placing:
             if name not in outlook.streams:
                 raise RemoteError(f"it asks about the way to {name!r}, which is no edge")
         incoming = {origin: rate / 1e3 for origin, rate in content.incoming.items()}
-        traffic = Traffic(incoming, content.matches / 1e3, tuple(content.destinations))
+        # Each once: to ask about the same way many times costs who asks little.
+        wanting = tuple(dict.fromkeys(content.destinations))
+        traffic = Traffic(incoming, content.matches / 1e3, wanting)
         is_full = len(self._state) >= limits.patterns_max
         cost = None
         if outlook.scout is not None and not is_full and not self.is_departing:

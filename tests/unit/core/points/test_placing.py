@@ -277,3 +277,20 @@ def test_answers_nobody_asked_for_move_nothing() -> None:
     world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, answer)))
     world.run(1.0)
     assert world.owners("rise") == ["s"]
+
+
+def test_a_question_about_the_same_way_many_times_is_one_about_it() -> None:
+    world = stage()
+    answers: list[WouldTake] = []
+
+    def listen(_now: float, _broker: str, what: object) -> None:
+        frame = what.frame if isinstance(what, say.Send) else None
+        if isinstance(frame, Carry) and isinstance(frame.content, WouldTake):
+            answers.append(frame.content)
+
+    world.world.listener = listen
+    for request, destinations in enumerate((["d"], ["d"] * 60_000)):
+        question = AskPlace(request, "rise", {"c": 1000}, 1000, destinations)
+        world.world.stimulate("a", say.FrameReceived("s", Carry("s", "a", 4, question)))
+    assert len({each.cost for each in answers}) == 1
+    assert len(answers) == 2
