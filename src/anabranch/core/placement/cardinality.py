@@ -51,6 +51,9 @@ from anabranch.model.statistics import StreamStatistics
 JOINED: Final = 10.0
 #: No guess is higher, so that none is infinite.
 RATE_MAX: Final = 1e12
+#: Conjunctions whose overlaps are worked out. A broker that guesses does nothing else meanwhile, and
+#: it does so for every origin, and for every pattern again and again.
+OVERLAPS_MAX: Final = 3
 
 Known = Iterable[StreamStatistics]
 
@@ -60,7 +63,8 @@ def events_per_s(known: Known, filter: Filter) -> float | None:
     rated = [each for each in known if each.rate_per_s is not None]
     if not rated:
         return None
-    rates = [(each.rate_per_s or 0.0) * selectivity(each, filter).share for each in rated]
+    shares = [selectivity(each, filter, OVERLAPS_MAX).share for each in rated]
+    rates = [(each.rate_per_s or 0.0) * share for each, share in zip(rated, shares, strict=True)]
     return min(sum(rates), RATE_MAX)
 
 

@@ -84,6 +84,16 @@ def test_joins_are_as_selective_as_statistics_say() -> None:
     assert matches_per_s(pattern, RATES, [STREAM]) == pytest.approx(12.0 / 4)
 
 
+def test_overlaps_are_worked_out_for_few_conjunctions_only() -> None:
+    # Each has a quarter of all events, and they have none in common.
+    few = Filter.parse("symbol = 'A' AND price >= 0 OR symbol = 'B' AND price >= 1")
+    assert events_per_s([STREAM], few) == pytest.approx(20.0, rel=0.02)
+    many = Filter.parse(
+        " OR ".join(f"symbol = '{s}' AND price >= {n}" for n, s in enumerate("ABCD"))
+    )
+    assert events_per_s([STREAM], many) == pytest.approx(40 * (1 - 0.75**4), rel=0.05)
+
+
 def test_no_guess_is_infinite() -> None:
     huge = Pattern.parse("64 TIMES a:{x = 1} WITHIN 24 h")
     assert 0 < matches_per_s(huge, {"a": 1e6}) < inf
