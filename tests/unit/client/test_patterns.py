@@ -2,7 +2,6 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
 from anabranch import (
@@ -265,44 +264,6 @@ def test_nobody_waits_for_ever() -> None:
             a.freeze(False)
             with pytest.raises(ClosedError):
                 await asking
-
-    run(story)
-
-
-def test_a_subscription_to_a_pattern_does_not_wait_longer_than_it_is_told_to() -> None:
-    async def story() -> None:
-        async with network("a") as (a,), await connect(a.address, name="u", options=QUICK) as u:
-            a.freeze(True)
-            with pytest.raises(PatternUnknownError, match=r"not granted within 0\.05 s"):
-                await asyncio.wait_for(u.subscribe_pattern(RISE, timeout=0.05), 20)
-            a.freeze(False)
-            matches = await u.subscribe_pattern(RISE)
-            await rise(u, 10, 40)
-            assert quoted(await matches.get()) == [10, 40]
-
-    run(story)
-
-
-def test_a_pattern_that_could_not_be_dropped_is_kept_for_whoever_reads_on() -> None:
-    async def story() -> None:
-        options = msgspec.structs.replace(QUICK, pattern_within_s=2.0)
-        async with network("a") as (a,), await connect(a.address, name="u", options=options) as u:
-            matches = await u.subscribe_pattern(RISE)
-            await a.kill()
-            ending = asyncio.create_task(matches.unsubscribe())
-            await asyncio.wait([ending], timeout=0.0)
-            ending.cancel()
-            await asyncio.wait([ending])
-            await a.start()
-            # It is asked for when there is a connection, and every few keeps.
-            await until(lambda: len(frames_of(a, Keep)) > 2)
-            await rise(u, 10, 40)
-            assert quoted(await matches.get()) == [10, 40]
-            await matches.unsubscribe()
-            await until(lambda: patterns_at(a) == [])
-            count = len(frames_of(a, Keep))
-            await rise(u, 10, 40)
-            assert len(frames_of(a, Keep)) == count
 
     run(story)
 

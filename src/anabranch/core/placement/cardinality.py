@@ -51,8 +51,8 @@ from anabranch.model.statistics import StreamStatistics
 JOINED: Final = 10.0
 #: No guess is higher, so that none is infinite.
 RATE_MAX: Final = 1e12
-#: Conjunctions whose overlaps are worked out. A broker that guesses does nothing else meanwhile, and
-#: it does so for every origin, and for every pattern again and again.
+#: Conjunctions whose overlaps are worked out. A broker that guesses does nothing else meanwhile,
+#: and it does so for every origin, and for every pattern again and again.
 OVERLAPS_MAX: Final = 3
 
 Known = Iterable[StreamStatistics]

@@ -381,8 +381,8 @@ class Placing:
                 point.is_going = False
         if self._inquiry is not None and self._inquiry.until <= now:
             self._conclude(now, self._inquiry)
-        while self._inquiry is None and (pattern_id := self._turns.take(now)) is not None:
-            self._look(now, pattern_id)
+        while self._inquiry is None and (first := self._turns.take(now)) is not None:
+            self._look(now, first)
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""

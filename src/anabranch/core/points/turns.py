@@ -42,10 +42,10 @@ class Turns:
                 self._due[key] = None
             else:
                 self._agenda.add(key, self._at[key])
-        key = next(iter(self._due), None)
-        if key is not None:
-            self.remove(key)
-        return key
+        first = next(iter(self._due), None)
+        if first is not None:
+            self.remove(first)
+        return first
 
     def next_at(self) -> float | None:
         """When somebody wants a turn."""

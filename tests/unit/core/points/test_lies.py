@@ -55,9 +55,9 @@ def test_an_answer_to_a_question_of_an_earlier_life_is_none() -> None:
 
     def listen(_now: float, broker: str, what: object) -> None:
         frame = what.frame if isinstance(what, say.Send) else None
-        is_asked = isinstance(frame, Carry) and isinstance(frame.content, FindPoint)
-        if is_asked and broker == "e1":
-            asked.append(frame.content.request)
+        content = frame.content if isinstance(frame, Carry) else None
+        if isinstance(content, FindPoint) and broker == "e1":
+            asked.append(content.request)
 
     stage.world.kill("e2")
     stage.world.listener = listen
