@@ -8,7 +8,7 @@ gives away and takes, `dropping` ends, `state` is what they share. Rules:
 1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
    defined it is told then.
 2. One that fails (its subscription was cut) is started anew after a pause.
-3. A broker that departs gives all of its join points away.
+3. A broker that departs gives all of its join points away; if one is refused, to the next broker.
 
 State: see the parts.
 """
@@ -105,8 +105,11 @@ class JoinPoints:
             self._give(now, pattern_id)
 
     def _give(self, now: float, pattern_id: str) -> None:
-        if self._state.others and self._moving.may_give(pattern_id):
-            self._moving.give(now, pattern_id, self._state.others[0])
+        others = self._state.others
+        if others and self._moving.may_give(pattern_id):
+            # Each that is refused counts as a move, so the next one is asked then.
+            moves = self._state.points[pattern_id].record.moves
+            self._moving.give(now, pattern_id, others[moves % len(others)])
 
     def synced(self, now: float, ticket: int) -> list[Ask]:
         """What was put before this ticket is on disk."""
