@@ -31,6 +31,8 @@ class Kept(NamedTuple):
     is_wanted: Callable[[], bool]
     #: Told why it is not there any more.
     on_gone: Callable[[str], None]
+    #: Whether it ends with its client, and not only some time after it.
+    is_own: bool = False
 
 
 class Keeping:
@@ -42,15 +44,21 @@ class Keeping:
         self._again = Later(options.pattern_keep_s, self._keep)
         self._keeps = 0
         self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def add(self, pattern_id: str, kept: Kept) -> None:
         """Keep a pattern from now on."""
-        self._kept[pattern_id] = kept
-        self._again.ask()
+        if not self._is_closed:
+            self._kept[pattern_id] = kept
+            self._again.ask()
 
-    def remove(self, pattern_id: str) -> None:
-        """Keep it no more."""
-        self._kept.pop(pattern_id, None)
+    def remove(self, pattern_id: str) -> Kept | None:
+        """Keep it no more; returns what was kept."""
+        return self._kept.pop(pattern_id, None)
+
+    def own(self) -> list[str]:
+        """Those that end with this client."""
+        return [pattern_id for pattern_id, kept in self._kept.items() if kept.is_own]
 
     def connected(self) -> None:
         """There is a new connection to the home."""
@@ -60,6 +68,7 @@ class Keeping:
 
     def close(self) -> None:
         """Keep nothing any more."""
+        self._is_closed = True
         self._kept.clear()
         self._again.cancel()
         if self._looking is not None:

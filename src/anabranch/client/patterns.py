@@ -30,7 +30,12 @@ from functools import partial
 from typing import Literal, Protocol
 
 from anabranch.client.defining import Definitions
-from anabranch.client.errors import ClosedError, PatternRefusedError, SubscriptionCutError
+from anabranch.client.errors import (
+    ClosedError,
+    PatternRefusedError,
+    PatternUnknownError,
+    SubscriptionCutError,
+)
 from anabranch.client.keeping import Keeping, Kept
 from anabranch.client.options import ClientOptions
 from anabranch.client.pattern_subscription import PatternSubscription
@@ -98,8 +103,6 @@ class Patterns:
         self.subscribe = subscribe
         self._definitions = Definitions(roaming, options)
         self._keeping = Keeping(self._definitions, options)
-        #: Ids of patterns that end with this client.
-        self._own: set[str] = set()
 
     def within_s(self, given_s: float | None) -> float:
         """How long a call waits."""
@@ -137,9 +140,15 @@ class Patterns:
     async def drop(self, pattern_id: str, within_s: float | None) -> None:
         """Detect it no more."""
         check_pattern_id(pattern_id, self.limits)
-        self._keeping.remove(pattern_id)
-        self._own.discard(pattern_id)
-        await self._definitions.drop(pattern_id, within_s)
+        kept = self._keeping.remove(pattern_id)
+        try:
+            await self._definitions.drop(pattern_id, within_s)
+        except BaseException as error:
+            is_gone = isinstance(error, PatternRefusedError) and error.code == UNKNOWN
+            if kept is not None and not is_gone:
+                # It may be there still: whoever reads its matches goes on, or is told of its end.
+                self._keeping.add(pattern_id, kept)
+            raise
 
     async def begin(
         self,
@@ -167,8 +176,8 @@ class Patterns:
                 self._subscriptions.end(subscription)
             raise
         if not is_durable:
-            self._own.add(pattern_id)
-            kept = Kept(text, lambda: not subscription.is_over, partial(self._gone, subscription))
+            on_gone = partial(self._gone, subscription)
+            kept = Kept(text, lambda: not subscription.is_over, on_gone, is_own=True)
             self._keeping.add(pattern_id, kept)
         return PatternSubscription(
             subscription, pattern_id, self.limits, lambda: self._end(pattern_id, is_durable)
@@ -179,9 +188,10 @@ class Patterns:
         try:
             await self.drop(pattern_id, None)
         except PatternRefusedError as error:
-            # One that nobody keeps any more ends by itself, where a broker could not be asked.
             if is_durable and error.code != UNKNOWN:
                 raise
+            # One that nobody keeps any more ends by itself, where a broker could not be asked.
+            self._keeping.remove(pattern_id)
 
     def _gone(self, subscription: Subscription, reason: str) -> None:
         failure = SubscriptionCutError(subscription.name, reason)
@@ -209,9 +219,8 @@ class Patterns:
 
     def settle(self) -> None:
         """The client leaves: its own patterns end."""
-        for pattern_id in self._own:
+        for pattern_id in self._keeping.own():
             self._definitions.drop_soon(pattern_id)
-        self._own.clear()
 
     def close(self, why: ClosedError) -> None:
         """Nothing is kept, and nothing answered, any more."""
@@ -239,21 +248,30 @@ class PatternUser:
         that what this client publishes next counts.
 
         With `durable`, a name that is unique in the network, pattern and subscription stay when
-        this client leaves, and this comes back to both if they are there."""
+        this client leaves, and this comes back to both if they are there. `timeout` is about the
+        pattern alone then; its subscription is waited for as by `subscribe`."""
         patterns, loop = self._patterns, asyncio.get_running_loop()
         within_s = patterns.within_s(timeout)
         deadline = loop.time() + within_s
         while True:
             pattern_id = f"sub-{secrets.token_hex(10)}" if durable is None else durable
             text = read_pattern(pattern, pattern_id, patterns.limits)
-            subscription = await patterns.subscribe(
-                subscription_to(pattern_id),
-                durable=durable,
-                window=window,
-                manual_ack=manual_ack,
-                on_withheld=on_withheld,
-            )
-            left_s = deadline - loop.time()
+            try:
+                # Giving up on a durable one would end it, if it exists.
+                async with asyncio.timeout_at(deadline if durable is None else None):
+                    subscription = await patterns.subscribe(
+                        subscription_to(pattern_id),
+                        durable=durable,
+                        window=window,
+                        manual_ack=manual_ack,
+                        on_withheld=on_withheld,
+                    )
+            except TimeoutError:
+                what = f"the subscription to the matches of pattern {pattern_id!r}"
+                raise PatternUnknownError(
+                    f"{what} was not granted within {within_s:g} s; subscribe again"
+                ) from None
+            left_s = max(deadline - loop.time(), 0.0)
             try:
                 return await patterns.begin(subscription, pattern_id, text, placement, left_s)
             except PatternRefusedError as error:

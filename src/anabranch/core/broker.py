@@ -107,7 +107,7 @@ class Broker:
         if mesh is not None:
             mesh.advertisements.know(config.statistics)
         scout = None if mesh is None else mesh.scout
-        self._home = Home(*parts, self._do, scout) if self.is_edge else None
+        self._home = Home(*parts, self._do, self.life, scout) if self.is_edge else None
         self._departed = departing.stored_departure(recovered.catalog)
         self._sync_number = 0
         #: (sync number, who asked, its ticket), oldest first.

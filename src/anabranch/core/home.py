@@ -56,6 +56,7 @@ class Home:
         recovered: Recovered,
         now: float,
         do: Do,
+        life: int,
         scout: Scout | None,
     ) -> None:
         self.origin = origin = Origin(name, network, options, limits, recovered, now)
@@ -68,6 +69,7 @@ class Home:
             lambda: origin.head,
             edge.wants,
             network,
+            life,
             scout,
         )
         self.points = JoinPoints(outlook, options, limits, recovered)

@@ -166,11 +166,13 @@ class DropPoint(Carried, frozen=True, tag=16):
 
 
 class PointDropped(Carried, frozen=True, tag=17):
-    """The sender does not have it; whether it had."""
+    """The sender does not have it; whether it had, until it was asked."""
 
     request: Count
     pattern: Name
     was_there: bool
+    #: It had it before, and gave it away, or it ended there.
+    is_gone: bool = False
 
 
 class KeepPoints(Carried, frozen=True, tag=18):

@@ -52,6 +52,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pattern_lateness_s_max: int = 3_600
     #: Patterns that one broker detects.
     patterns_max: int = 1_000
+    #: Patterns that one broker had, or refused, and remembers; the oldest are forgotten.
+    patterns_gone_max: int = 100_000
     #: Events that one detector keeps, and matches that wait in it to become final.
     pattern_events_max: int = 100_000
     pattern_pending_max: int = 100_000

@@ -57,15 +57,16 @@ class _Part(NamedTuple):
     present: float | None
 
 
-def selectivity(stream: StreamStatistics, filter: Filter) -> Estimate:
-    """The share of events that match."""
+def selectivity(stream: StreamStatistics, filter: Filter, exact_max: int = EXACT_MAX) -> Estimate:
+    """The share of events that match; exact in what several conjunctions have in common for so many
+    of them, which takes two to the power of that steps."""
     conjunctions = filter.conjunctions
     if not conjunctions or not stream.events:
         return _NOTHING
     parts = [_conjunction_share(stream, each) for each in conjunctions]
     low = max(part.low for part in parts)
     high = min(1.0, sum(part.high for part in parts))
-    share = _union_share(stream, conjunctions, parts)
+    share = _union_share(stream, conjunctions, parts, exact_max)
     return _clipped(share, low, high)
 
 
@@ -93,12 +94,15 @@ def _clipped(share: float, low: float, high: float) -> Estimate:
 
 
 def _union_share(
-    stream: StreamStatistics, conjunctions: Sequence[Conjunction], parts: Sequence[Estimate]
+    stream: StreamStatistics,
+    conjunctions: Sequence[Conjunction],
+    parts: Sequence[Estimate],
+    exact_max: int,
 ) -> float:
     """The guess for several conjunctions, any of which suffices."""
     if len(parts) == 1:
         return parts[0].share
-    if len(parts) > EXACT_MAX:
+    if len(parts) > exact_max:
         return 1 - prod(1 - part.share for part in parts)
     total = sum(part.share for part in parts)
     for size in range(2, len(parts) + 1):

@@ -51,6 +51,9 @@ from anabranch.model.statistics import StreamStatistics
 JOINED: Final = 10.0
 #: No guess is higher, so that none is infinite.
 RATE_MAX: Final = 1e12
+#: Conjunctions whose overlaps are worked out. A broker that guesses does nothing else meanwhile,
+#: and it does so for every origin, and for every pattern again and again.
+OVERLAPS_MAX: Final = 3
 
 Known = Iterable[StreamStatistics]
 
@@ -60,7 +63,8 @@ def events_per_s(known: Known, filter: Filter) -> float | None:
     rated = [each for each in known if each.rate_per_s is not None]
     if not rated:
         return None
-    rates = [(each.rate_per_s or 0.0) * selectivity(each, filter).share for each in rated]
+    shares = [selectivity(each, filter, OVERLAPS_MAX).share for each in rated]
+    rates = [(each.rate_per_s or 0.0) * share for each, share in zip(rated, shares, strict=True)]
     return min(sum(rates), RATE_MAX)
 
 
@@ -78,7 +82,9 @@ def matches_per_s(
     for join in pattern.joins:
         values = max(_distinct(join.left, known), _distinct(join.right, known))
         ties = _repetitions(pattern.root, join.left.part) - 1 if join.left == join.right else 1
-        found /= values ** max(ties, 1)
+        for _ in range(max(ties, 1)):
+            # One by one, since the power of many values is more than a float holds.
+            found /= values
     if pattern.policy != "ALL" and found > 0:
         ends = _ends(pattern.root, rates)
         found = ends * (1 - exp(-found / ends)) if ends > 0 else 0.0

@@ -1,12 +1,17 @@
 """When which of many things is to be looked at, without looking at all of them.
 
 A heap in which a key may be several times; only its earliest time counts, and later ones that are
-met afterwards do no harm but a look too many.
+met afterwards do no harm but a look too many. Whoever wants a key later than was said looks when
+its time has come, and puts it there again. What is left of keys that were taken off is cleared away
+when it is more than the rest.
 
 State: volatile.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+
+#: So much is never cleared away.
+_LEFT_MAX = 64
 
 
 class Agenda:
@@ -26,8 +31,15 @@ class Agenda:
             self._times[key] = at
             heappush(self._heap, (at, key))
 
+    def remove(self, key: str) -> None:
+        """This is not to be looked at."""
+        self._times.pop(key, None)
+        if len(self._heap) > 2 * len(self._times) + _LEFT_MAX:
+            self._heap = [(at, each) for each, at in self._times.items()]
+            heapify(self._heap)
+
     def due(self, now: float) -> list[str]:
-        """Those whose time has come; they are not on the agenda any more."""
+        """Those whose time has come, the earliest first; they are not on the agenda any more."""
         keys = []
         while self._heap and self._heap[0][0] <= now:
             at, key = heappop(self._heap)
@@ -35,6 +47,9 @@ class Agenda:
                 del self._times[key]
                 keys.append(key)
         return keys
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def next_at(self) -> float | None:
         """The earliest time."""

@@ -4,18 +4,21 @@
    forgets it. One that is on its way to another broker is not dropped; who asked asks again.
 2. A client asks its own broker, and that all others, until each has answered. A pattern that nobody
    had is told as unknown. After `DROP_WITHIN_S` it is told who is silent.
-3. One that is to last for a time only is dropped when nobody kept it for so long, in this life.
+3. One that moves may be seen at neither end: who takes it is asked before, who gives it after that.
+   So if somebody had it before, all are asked once more, under a new number.
+4. One that is to last for a time only is dropped when nobody kept it for so long, in this life; one
+   that is on its way then, when it has arrived, or has come back.
 
 State: who waits for an answer, and until when patterns last. Safe to lose.
 """
-
-from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note, SendClient
+from anabranch.core.earliest import earliest
 from anabranch.core.points.state import PointState, Then
+from anabranch.core.points.turns import Turns
 from anabranch.model.carried import DropPoint, KeepPoints, PointDropped
 from anabranch.model.client_frames import BUSY, UNKNOWN, Drop, Dropped, Keep, Refused
 from anabranch.model.pattern.record import PointRecord
@@ -29,15 +32,27 @@ _WAITING_MAX = 1_024
 class _Waiting:
     """A client waits until nobody has a pattern."""
 
-    __slots__ = ("again_at", "pattern", "request", "session", "unanswered", "until", "was_there")
+    __slots__ = (
+        "again_at",
+        "is_again",
+        "is_gone",
+        "pattern",
+        "request",
+        "session",
+        "unanswered",
+        "until",
+        "was_there",
+    )
 
-    def __init__(self, session: int, frame: Drop, others: Iterable[str], until: float) -> None:
+    def __init__(self, session: int, frame: Drop, until: float) -> None:
         self.session = session
         self.request = frame.request
         self.pattern = frame.pattern
         #: Brokers that have not answered.
-        self.unanswered = set(others)
+        self.unanswered: set[str] = set()
         self.was_there = False
+        #: Whether somebody had it before; and whether all are asked for the second time.
+        self.is_gone = self.is_again = False
         self.again_at = 0.0
         self.until = until
 
@@ -47,10 +62,11 @@ class Dropping:
 
     def __init__(self, state: PointState) -> None:
         self._state = state
-        self._number = 0
+        # Numbers grow over lives too: an answer to a question of an earlier one is none.
+        self._number = state.outlook.life
         self._waiting: dict[int, _Waiting] = {}
-        #: Id → when it is over if nobody keeps it.
-        self._lasts_until: dict[str, float] = {}
+        #: When which is over if nobody keeps it.
+        self._lasting = Turns()
 
     # -- clients ----------------------------------------------------------------------------------
 
@@ -61,9 +77,12 @@ class Dropping:
             reason = "too many wait for patterns to be dropped; ask again later"
             state.out.append(SendClient(session, Refused(frame.request, reason, BUSY)))
             return
+        self._ask_all(now, _Waiting(session, frame, now + DROP_WITHIN_S))
+
+    def _ask_all(self, now: float, waiting: _Waiting) -> None:
         self._number += 1
-        others = [*state.others, state.outlook.name]
-        self._waiting[self._number] = _Waiting(session, frame, others, now + DROP_WITHIN_S)
+        self._waiting[self._number] = waiting
+        waiting.unanswered = {*self._state.others, self._state.outlook.name}
         self._ask(now, self._number)
 
     def _ask(self, now: float, number: int) -> None:
@@ -72,16 +91,21 @@ class Dropping:
         question = DropPoint(number, waiting.pattern)
         state.out += [CarryTo(edge, question) for edge in sorted(waiting.unanswered)]
 
-    def dropped(self, source: str, content: PointDropped) -> None:
+    def dropped(self, now: float, source: str, content: PointDropped) -> None:
         """A broker does not have it; perhaps it had."""
         waiting = self._waiting.get(content.request)
         if waiting is None or waiting.pattern != content.pattern:
             return
         waiting.unanswered.discard(source)
         waiting.was_there |= content.was_there
+        waiting.is_gone |= content.is_gone
         if waiting.unanswered and not waiting.was_there:
             return
         del self._waiting[content.request]
+        if waiting.is_gone and not waiting.was_there and not waiting.is_again:
+            waiting.is_again = True
+            self._ask_all(now, waiting)
+            return
         answer: Dropped | Refused = Dropped(waiting.request)
         if not waiting.was_there:
             reason = f"no broker has a pattern {waiting.pattern!r}"
@@ -107,7 +131,8 @@ class Dropping:
         """Somebody's client wants a pattern no more."""
         state = self._state
         record = state.record(content.pattern)
-        answer = PointDropped(content.request, content.pattern, record is not None)
+        is_gone = content.pattern in state.gone
+        answer = PointDropped(content.request, content.pattern, record is not None, is_gone)
         if record is None:
             state.out.append(CarryTo(source, answer))
         elif not record.goes_to:
@@ -116,7 +141,7 @@ class Dropping:
     def _end(self, now: float, record: PointRecord, then: Then) -> None:
         """It is over; `then` is done when that is on disk (rule 1)."""
         state = self._state
-        self._lasts_until.pop(record.id, None)
+        self.forgotten(record.id)
         is_new = not record.is_over
         state.save(replace(record, is_over=True), then)
         point = state.points.get(record.id)
@@ -128,17 +153,17 @@ class Dropping:
     def lasts_from(self, now: float, record: PointRecord) -> None:
         """Somebody wants it now."""
         if record.lasts_s and not record.is_over:
-            self._lasts_until[record.id] = now + record.lasts_s
+            self._lasting.wants(record.id, now + record.lasts_s)
 
     def forgotten(self, pattern_id: str) -> None:
         """It is not here any more."""
-        self._lasts_until.pop(pattern_id, None)
+        self._lasting.remove(pattern_id)
 
     def keep(self, now: float, content: KeepPoints) -> None:
         """Some are wanted still."""
         for pattern_id in content.patterns:
             record = self._state.record(pattern_id)
-            if record is not None and pattern_id in self._lasts_until:
+            if record is not None:
                 self.lasts_from(now, record)
 
     def keep_everywhere(self, now: float, frame: Keep) -> None:
@@ -158,10 +183,12 @@ class Dropping:
                 self._give_up(number)
             elif waiting.again_at <= now:
                 self._ask(now, number)
-        for pattern_id in [key for key, at in self._lasts_until.items() if at <= now]:
+        while (pattern_id := self._lasting.take(now)) is not None:
             record = self._state.record(pattern_id)
-            del self._lasts_until[pattern_id]
-            if record is not None and not record.goes_to:
+            if record is not None and record.goes_to:
+                # Who takes it lets it last anew; if nobody does, it ends here.
+                self._lasting.wants(pattern_id, now + self._state.options.pattern_again_s)
+            elif record is not None:
                 text = f"nobody keeps pattern {pattern_id!r}: it is dropped"
                 self._state.out.append(Note("info", text))
                 self._end(now, record, lambda _: None)
@@ -169,4 +196,4 @@ class Dropping:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         times = [min(each.again_at, each.until) for each in self._waiting.values()]
-        return min([*times, *self._lasts_until.values()], default=None)
+        return earliest(self._lasting.next_at(), *times)

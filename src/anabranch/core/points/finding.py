@@ -73,7 +73,8 @@ class Finding:
 
     def __init__(self, state: PointState) -> None:
         self._state = state
-        self._number = 0
+        # Numbers grow over lives too: an answer to a question of an earlier one is none.
+        self._number = state.outlook.life
         self._searches: dict[int, _Search] = {}
 
     def __len__(self) -> int:

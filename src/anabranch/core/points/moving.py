@@ -14,7 +14,10 @@ Each is said again until the next one comes. Rules:
    given again what it needs, with the notifications that are in the giver's log.
 3. Who cannot take it says so, for this count of moves; the giver begins anew.
 4. What was given away, or refused, is remembered for a while: a message that comes late does not
-   make it a second time.
+   make it a second time. Where too much is remembered already, nothing more is refused for a while:
+   who gives it asks again.
+5. What is here comes from nowhere else: its giver would have forgotten it before it could come
+   back. Who says otherwise is refused; and who has taken what was not given yet is not heard.
 """
 
 from msgspec.structs import replace
@@ -23,6 +26,7 @@ from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note
 from anabranch.core.points.state import PointState
 from anabranch.model.carried import PointSettled, PointTaken, TakePoint
+from anabranch.model.errors import RemoteError
 from anabranch.model.pattern.record import PointRecord
 
 
@@ -78,23 +82,26 @@ class Moving:
             state.out.append(CarryTo(record.goes_to, TakePoint(moved)))
             self._again_at[pattern_id] = now + state.options.pattern_again_s
 
-    def taken(self, now: float, source: str, content: PointTaken) -> None:
-        """Another broker has it, or will not have it."""
+    def taken(self, now: float, source: str, content: PointTaken) -> PointRecord | None:
+        """Another broker has it, or will not have it; returns what begins here anew."""
         state = self._state
         record = state.record(content.pattern)
         if record is None:
             if not content.is_refused:
                 self._settle(source, content)
-            return
-        if record.moves != content.moves or record.goes_to != source:
-            return
+            return None
+        is_asked = record.id in self._again_at
+        if record.moves != content.moves or record.goes_to != source or not is_asked:
+            return None
         del self._again_at[record.id]
         if content.is_refused:
             state.out.append(Note("info", f"{source!r} does not take pattern {record.id!r}"))
-            state.activate(replace(record, goes_to="", is_placed=False))
-        else:
-            state.forget(now, record.id)
-            state.sync(lambda _: self._settle(source, content))
+            back = replace(record, goes_to="", is_placed=False)
+            state.activate(back)
+            return back
+        state.forget(now, record.id)
+        state.sync(lambda _: self._settle(source, content))
+        return None
 
     def _settle(self, source: str, content: PointTaken) -> None:
         settled = PointSettled(content.pattern, content.moves)
@@ -111,8 +118,13 @@ class Moving:
             # What came first is on disk when this sync is done.
             state.sync(lambda _: self._tell(source, taken))
             return False
+        if record.came_from != source:
+            raise RemoteError(f"it gives pattern {record.id!r} away for {record.came_from!r}")
         is_stale = gone is not None and gone.moves >= record.moves
-        if is_stale or record.came_from != source or state.refusal(record):
+        if is_stale or known is not None or state.refusal(record):
+            if gone is None and len(state.gone) >= state.limits.patterns_gone_max:
+                # It could not be remembered but for others; who asks again is answered later.
+                return False
             if not is_stale:
                 state.remember_gone(now, record.id, record.moves)
             refused = replace(taken, is_refused=True)

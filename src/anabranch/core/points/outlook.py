@@ -29,5 +29,6 @@ class Outlook(NamedTuple):
     #: Whether a client of the broker wants such an event, other than the one with this name.
     wants: Callable[[Mapping[str, Value], str], bool]
     network: Network
+    life: int
     #: None where routing cannot tell places apart.
     scout: Scout | None = None

@@ -13,7 +13,8 @@ A pattern begins where its client is (`points`); placing it is its first move. R
    that is not there would keep the pattern from being detected.
 3. Rates are those of statistics; of an origin without any, what came of it since the last look. How
    many matches there are is counted, once there was a look before; guessed until then.
-4. One question is open at a time, and is given up after `pattern_again_s`. So patterns that are at
+4. One question is open at a time, and is given up after `pattern_again_s`; next is who has waited
+   longest. So patterns that are at
    one broker move one after the other, and each sees what the one before has changed: what has come
    or gone is added to the load until that is measured.
 5. One that is to go stops reporting until it may go, for `pattern_again_s` at most.
@@ -30,6 +31,7 @@ from msgspec.structs import replace
 
 from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note
+from anabranch.core.earliest import earliest
 from anabranch.core.placement.cardinality import events_per_s, matches_per_s, part_rates
 from anabranch.core.placement.cost import Load, Traffic, cost_of
 from anabranch.core.placement.deciding import (
@@ -45,6 +47,7 @@ from anabranch.core.points.names import name_of
 from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.state import PointState
 from anabranch.core.points.tallies import Tallies
+from anabranch.core.points.turns import Turns
 from anabranch.core.points.wanting import parts_filter
 from anabranch.core.routing.mesh.chart import Chart
 from anabranch.model.carried import AskPlace, WouldTake
@@ -105,8 +108,8 @@ class Placing:
         self._moving = moving
         self._chart = Chart(state.outlook.network)
         self._number = 0
-        #: Id → when it is looked at.
-        self._look_at: dict[str, float] = {}
+        #: Which is looked at, and when.
+        self._turns = Turns()
         self._tallies = Tallies()
         #: Id → what it has the broker deal with, per second, as of the last look.
         self._brings: dict[str, float] = {}
@@ -125,7 +128,7 @@ class Placing:
         """A join point is here: defined just now, or found at the start."""
         is_fixed = record.placement == "simple" or record.is_placed or record.is_over
         if self._state.outlook.scout is not None and not is_fixed:
-            self._look_at[record.id] = now if is_new else now + self._rest_s(record)
+            self._turns.wants(record.id, now if is_new else now + self._rest_s(record))
 
     def _rest_s(self, record: PointRecord) -> float:
         options = self._state.options
@@ -140,7 +143,8 @@ class Placing:
     def forgotten(self, pattern_id: str) -> None:
         """It is not here any more."""
         self._tallies.forgotten(pattern_id)
-        for each in (self._look_at, self._brings, self._going, self.costs):
+        self._turns.remove(pattern_id)
+        for each in (self._brings, self._going, self.costs):
             each.pop(pattern_id, None)
 
     @property
@@ -161,9 +165,9 @@ class Placing:
             self.forgotten(pattern_id)
             return
         if point is None or not point.is_ready or record.came_from:
-            self._look_at[pattern_id] = now + state.options.pattern_again_s
+            self._turns.wants(pattern_id, now + state.options.pattern_again_s)
             return
-        self._look_at[pattern_id] = now + self._rest_s(record)
+        self._turns.wants(pattern_id, now + self._rest_s(record))
         scout = state.outlook.scout
         assert scout is not None
         sources = scout.sources(Filter.parse(parts_filter(point.scheme), state.limits))
@@ -280,7 +284,9 @@ class Placing:
             if name not in outlook.streams:
                 raise RemoteError(f"it asks about the way to {name!r}, which is no edge")
         incoming = {origin: rate / 1e3 for origin, rate in content.incoming.items()}
-        traffic = Traffic(incoming, content.matches / 1e3, tuple(content.destinations))
+        # Each once: to ask about the same way many times costs who asks little.
+        wanting = tuple(dict.fromkeys(content.destinations))
+        traffic = Traffic(incoming, content.matches / 1e3, wanting)
         is_full = len(self._state) >= limits.patterns_max
         cost = None
         if outlook.scout is not None and not is_full and not self.is_departing:
@@ -331,7 +337,7 @@ class Placing:
         if record.restless:
             # It is written down with whatever is written next.
             point.record = replace(record, restless=record.restless - 1)
-            self._look_at[record.id] = now + self._rest_s(point.record)
+            self._turns.wants(record.id, now + self._rest_s(point.record))
 
     # -- going ------------------------------------------------------------------------------------
 
@@ -368,19 +374,15 @@ class Placing:
                 point.is_going = False
         if self._inquiry is not None and self._inquiry.until <= now:
             self._conclude(now, self._inquiry)
-        for pattern_id in [key for key, at in self._look_at.items() if at <= now]:
-            if self._inquiry is None:
-                self._look(now, pattern_id)
+        while self._inquiry is None and (first := self._turns.take(now)) is not None:
+            self._look(now, first)
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         times = [until for _, until in self._going.values()]
-        if self._inquiry is not None:
-            times.append(self._inquiry.until)
-        else:
-            times += self._look_at.values()
         times += [until for until, _ in self._shifts.values()]
-        return min(times, default=None)
+        inquiry = self._inquiry
+        return earliest(self._turns.next_at() if inquiry is None else inquiry.until, *times)
 
 
 def _per_1000_s(rate: float) -> int:

@@ -321,9 +321,8 @@ class JoinPoint:
 
     def _is_told(self) -> bool:
         """Whether the own origin knows the interest of the edge where it was defined (rule 4)."""
-        edge, version = self.record.edge, self.record.version
-        is_there = edge in self._outlook.streams
-        return not is_there or self._outlook.vector().get(edge, NOTHING) >= version
+        edge, version, outlook = self.record.edge, self.record.version, self._outlook
+        return edge not in outlook.streams or outlook.vector().get(edge, NOTHING) >= version
 
     # -- remembering ------------------------------------------------------------------------------
 

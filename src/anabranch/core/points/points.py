@@ -8,7 +8,7 @@ gives away and takes, `dropping` ends, `state` is what they share. Rules:
 1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
    defined it is told then.
 2. One that fails (its subscription was cut) is started anew after a pause.
-3. A broker that departs gives all of its join points away.
+3. A broker that departs gives all of its join points away; if one is refused, to the next broker.
 
 State: see the parts.
 """
@@ -106,8 +106,11 @@ class JoinPoints:
             self._give(now, pattern_id)
 
     def _give(self, now: float, pattern_id: str) -> None:
-        if self._state.others and self._moving.may_give(pattern_id):
-            self._moving.give(now, pattern_id, self._state.others[0])
+        others = self._state.others
+        if others and self._moving.may_give(pattern_id):
+            # Each that is refused counts as a move, so the next one is asked then.
+            moves = self._state.points[pattern_id].record.moves
+            self._moving.give(now, pattern_id, others[moves % len(others)])
 
     def synced(self, now: float, ticket: int) -> list[Ask]:
         """What was put before this ticket is on disk."""
@@ -153,10 +156,11 @@ class JoinPoints:
                     self._dropping.lasts_from(now, content.record)
                     self.placing.taken(now, content.record)
             case PointTaken():
-                self._moving.taken(now, source, content)
-                record = self._state.record(content.pattern)
-                if content.is_refused and record is not None:
-                    self.placing.begins(now, record, is_new=False)
+                back = self._moving.taken(now, source, content)
+                if back is not None:
+                    self.placing.begins(now, back, is_new=False)
+                elif self._state.record(content.pattern) is None:
+                    self._forgotten(content.pattern)
             case PointSettled():
                 self._moving.settled(content)
             case AskPlace():
@@ -166,7 +170,7 @@ class JoinPoints:
             case DropPoint():
                 self._dropping.asked(now, source, content)
             case PointDropped():
-                self._dropping.dropped(source, content)
+                self._dropping.dropped(now, source, content)
             case FindPoint():
                 self._finding.asked(now, source, content)
             case PointFound():
@@ -206,9 +210,7 @@ class JoinPoints:
         if point.record.is_over and point.has_ended:
             state.stop(now, point)
             state.forget(now, pattern_id)
-            self._moving.forgotten(pattern_id)
-            self._dropping.forgotten(pattern_id)
-            self.placing.forgotten(pattern_id)
+            self._forgotten(pattern_id)
         elif point.failure and self._is_departing:
             self._give(now, pattern_id)
         elif point.failure:
@@ -220,6 +222,11 @@ class JoinPoints:
             state.agenda.add(pattern_id, point.next_deadline())
             self.placing.may_go(now, point)
         self._beginning.look()
+
+    def _forgotten(self, pattern_id: str) -> None:
+        self._moving.forgotten(pattern_id)
+        self._dropping.forgotten(pattern_id)
+        self.placing.forgotten(pattern_id)
 
     def _save(self, now: float, point: JoinPoint) -> None:
         """Write down how far it has reported, if it is time for that."""

@@ -104,13 +104,18 @@ class PointState:
         self.gone.pop(pattern_id, None)
         self.gone[pattern_id] = gone
         self.out.append(put_gone(pattern_id, gone))
+        if len(self.gone) > self.limits.patterns_gone_max:
+            self._forget_oldest()
 
     def forget_gone(self, now: float) -> None:
         """What was gone for long enough is nobody's concern."""
         while self.gone and next(iter(self.gone.values())).until <= now:
-            pattern_id = next(iter(self.gone))
-            del self.gone[pattern_id]
-            self.out.append(put_gone(pattern_id, None))
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        pattern_id = next(iter(self.gone))
+        del self.gone[pattern_id]
+        self.out.append(put_gone(pattern_id, None))
 
     # -- the disk ---------------------------------------------------------------------------------
 

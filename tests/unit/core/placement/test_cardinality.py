@@ -84,11 +84,30 @@ def test_joins_are_as_selective_as_statistics_say() -> None:
     assert matches_per_s(pattern, RATES, [STREAM]) == pytest.approx(12.0 / 4)
 
 
+def test_overlaps_are_worked_out_for_few_conjunctions_only() -> None:
+    # Each has a quarter of all events, and they have none in common.
+    few = Filter.parse("symbol = 'A' AND price >= 0 OR symbol = 'B' AND price >= 1")
+    assert events_per_s([STREAM], few) == pytest.approx(20.0, rel=0.02)
+    many = Filter.parse(
+        " OR ".join(f"symbol = '{s}' AND price >= {n}" for n, s in enumerate("ABCD"))
+    )
+    assert events_per_s([STREAM], many) == pytest.approx(40 * (1 - 0.75**4), rel=0.05)
+
+
 def test_no_guess_is_infinite() -> None:
     huge = Pattern.parse("64 TIMES a:{x = 1} WITHIN 24 h")
     assert 0 < matches_per_s(huge, {"a": 1e6}) < inf
     silent = Pattern.parse("a:{x = 1} THEN NOT b:{x = 2} WITHIN 24 h")
     assert matches_per_s(silent, {"a": 1.0, "b": 1e9}) == pytest.approx(0.0)
+
+
+def test_a_repeated_part_that_is_tied_by_many_values_is_guessed_to_be_rare() -> None:
+    users = TextStatistics(count=10**7, distinct=10**6, rank_error=0.0, bounds=(0, 1))
+    known = StreamStatistics(
+        stream="e1", events=10**7, attributes={"user": AttributeStatistics(texts=users)}
+    )
+    pattern = Pattern.parse("128 TIMES a:{x = 1} WHERE a.user = a.user WITHIN 1 h LAST")
+    assert matches_per_s(pattern, {"a": 100.0}, [known]) == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from anabranch.core.session.effects import (
     TellRefused,
     TellStands,
 )
-from anabranch.model.carried import TakePoint
+from anabranch.model.carried import PointTaken, TakePoint
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frames import Carry
+from anabranch.model.limits import Limits
 from tests.point_parts import OPTIONS, Stage, User
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
@@ -244,6 +245,24 @@ def test_a_dropped_pattern_leaves_nothing_behind(home: str) -> None:
         assert "there was a pattern 'rise'" in user.heard(TellDefined)[-1].reason
 
 
+@pytest.mark.parametrize("after_ms", range(-40, 41, 4))
+def test_one_that_moves_is_dropped_all_the_same(after_ms: int) -> None:
+    stage = Stage()
+    user = stage.user("u", "e3")
+    stage.user("d", "e1").define("rise", RISE)
+    stage.run(1.0)
+    if after_ms >= 0:
+        user.drop("rise")
+        stage.run(after_ms / 1e3)
+    stage.move("rise", "e1", "e2")
+    if after_ms < 0:
+        stage.run(-after_ms / 1e3)
+        user.drop("rise")
+    stage.run(6.0)
+    assert [(each.code, each.reason) for each in user.heard(TellDefined)] == [("", "")]
+    assert stage.owners("rise") == []
+
+
 def test_what_nobody_keeps_is_dropped_and_what_is_kept_stays() -> None:
     stage = Stage()
     user = stage.user("u", "e1")
@@ -255,6 +274,20 @@ def test_what_nobody_keeps_is_dropped_and_what_is_kept_stays() -> None:
         stage.run(1.0)
         user.perform(user.session.defining.keep(["kept"]))
     assert stage.owners("kept") == ["e2"]
+    assert stage.owners("left") == []
+
+
+def test_what_nobody_keeps_while_it_moves_ends_when_it_has_come_back() -> None:
+    stage = Stage()
+    stage.user("u", "e1").define("left", RISE, lasts_s=2)
+    stage.run(0.5)
+    stage.world.kill("e2")
+    stage.move("left", "e1", "e2")
+    stage.run(4.0)
+    assert stage.points("e1").records["left"].goes_to == "e2"
+    refusal = Carry("e2", "e1", 9, PointTaken("left", 1, is_refused=True))
+    stage.world.stimulate("e1", say.FrameReceived("m", refusal))
+    stage.run(4.0)
     assert stage.owners("left") == []
 
 
@@ -271,6 +304,16 @@ def test_a_broker_that_departs_gives_its_join_points_away() -> None:
     stage.run(4.0)
     assert stage.owners("rise") == ["e2"]
     assert stage.assert_detected("rise") == len(reader.notifications())
+
+
+def test_a_broker_that_departs_finds_one_that_has_room() -> None:
+    stage = Stage(limits=Limits(patterns_max=1))
+    stage.user("f", "e1").define("full", RISE, is_new=True)
+    stage.user("d", "e2").define("rise", RISE, is_new=True)
+    stage.run(1.0)
+    stage.world.stimulate("e2", say.Depart())
+    stage.run(3.0)
+    assert stage.owners("rise") == ["e3"]
 
 
 def test_names_and_attributes_of_the_network_are_no_clients_to_use() -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from anabranch.core import contract as say
 from anabranch.core.report import report
 from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.model.carried import AskPlace, WouldTake
+from anabranch.model.carried import AskPlace, PointTaken, WouldTake
 from anabranch.model.frames import Carry
 from anabranch.model.network import graph_of_brokers
 from anabranch.model.pattern.record import Placement
@@ -164,6 +164,34 @@ def test_a_busy_broker_is_left_for_one_that_is_not() -> None:
     assert router.neighbours.times()["c"] > 0.3
 
 
+def test_every_pattern_has_its_turn_though_questions_are_not_answered() -> None:
+    world = stage()
+    near, far = feed(world, "s"), world.user("far", "c")
+    far.advertise("level IS NOT NULL")
+    reader = world.user("reader", "s")
+    world.world.kill("d")
+    for number in range(6):
+        reader.define(f"near{number}", RISE, placement="cost", is_new=True)
+    text = "a:{level = 1} THEN b:{level = 2} WITHIN 300 ms LAST"
+    reader.define("far", text, placement="cost", is_new=True)
+    for number in range(100):
+        near.publish(price=10 if number % 2 else 40)
+        far.publish(level=1 + number % 2)
+        world.run(0.1)
+    assert world.owners("far") == ["c"]
+
+
+def test_a_refusal_of_what_was_not_given_does_not_put_off_the_next_look() -> None:
+    world = stage(review_s=2.0)
+    user = feed(world, "c")
+    defined(world, "cost")
+    refusal = PointTaken("rise", 1, is_refused=True)
+    for _ in range(8):
+        quotes(world, user, 0.5)
+        world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, refusal)))
+    assert world.owners("rise") == ["c"]
+
+
 def test_simple_ones_and_trees_stay() -> None:
     world = stage()
     user = feed(world, "c")
@@ -249,3 +277,20 @@ def test_answers_nobody_asked_for_move_nothing() -> None:
     world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, answer)))
     world.run(1.0)
     assert world.owners("rise") == ["s"]
+
+
+def test_a_question_about_the_same_way_many_times_is_one_about_it() -> None:
+    world = stage()
+    answers: list[WouldTake] = []
+
+    def listen(_now: float, _broker: str, what: object) -> None:
+        frame = what.frame if isinstance(what, say.Send) else None
+        if isinstance(frame, Carry) and isinstance(frame.content, WouldTake):
+            answers.append(frame.content)
+
+    world.world.listener = listen
+    for request, destinations in enumerate((["d"], ["d"] * 60_000)):
+        question = AskPlace(request, "rise", {"c": 1000}, 1000, destinations)
+        world.world.stimulate("a", say.FrameReceived("s", Carry("s", "a", 4, question)))
+    assert len({each.cost for each in answers}) == 1
+    assert len(answers) == 2
