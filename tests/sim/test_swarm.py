@@ -38,6 +38,7 @@ MESHES_FAILED_ONCE = {
     1067: "an origin that is alone asked which of no edges are unsure",
     111: "interest that came round while trees changed was taken for a breach of the protocol",
     4177: "what a broker that leaves refused of a join point counted as reported",
+    7001108: "answers were sent over a link that was full, and cost it again and again",
     752: "a join point came back where its subscription was just being forgotten, and began anew",
 }
 

@@ -1,6 +1,7 @@
 import asyncio
 import ssl
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -223,9 +224,13 @@ def test_a_broker_that_hangs_up_at_once_is_not_asked_all_the_time() -> None:
             a.opened = opened  # type: ignore[method-assign]
             options = ClientOptions(pause_first_s=0.05, pause_last_s=5.0)
             async with await connect(a.address, options=options) as client:
-                for turn in range(1, 9):
+
+                def is_back(count: int) -> bool:
+                    return calls == count and client.is_connected
+
+                for count in range(1, 9):
                     # It may be back before anybody sees that it was away.
-                    await until(lambda turn=turn: calls == turn and client.is_connected)  # type: ignore[misc]
+                    await until(partial(is_back, count))
                     a.cut_clients()
                 await until(lambda: calls == 9)
                 # Eight connections are eight pauses, each twice as long at most as the last.

@@ -4,13 +4,14 @@ The router of one broker. Its parts: `trees` (the way to every root), `advertise
 published where), `branches` (the ways from roots to edges), `binding` (the own edge tells origins
 what it wants), `wishes` (the own origin knows what edges want), `copying` (events and silence on
 their way), `loads` (what links cost), `neighbours` (how long messages take), `scouting` (what helps
-to place patterns). This module is the door: it gives every frame to the part it
-is meant for, and lets parts know of each other's changes before anything goes out. Rules:
+to place patterns). This module is the door: it gives every frame to the part it is meant for, and
+lets parts know of each other's changes before anything goes out. Rules:
 
 1. Frames that cannot be are a `RemoteError` before anything has changed.
 2. What an origin with a new life was told or has told before counts no more, in any part.
-3. Messages follow the first tree of the edge they are for. Where that is not known they go by the
-   chart, to who is nearer by it. Whoever is no edge gets none.
+3. Messages follow the first tree of the edge they are for. Where that is not known, or its link is
+   full, they go by the chart, to who is nearer by it and can be sent to; or nowhere: who needs an
+   answer asks again. Whoever is no edge gets none.
 4. A vector is told to the origin once it exceeds what the origin has, never a smaller one.
 
 State: volatile but for the marks, which the origin has in its log and tells again.
@@ -252,8 +253,10 @@ class MeshRouter:
     def _way_to(self, edge: str, came_from: str) -> str:
         """The neighbour on the way to an edge: by its tree, or by the chart (rule 3)."""
         hop = self.trees.way_to(edge)
-        if hop is not None or edge not in self._around.edges:
-            return hop or ""
+        if hop is not None and not self._around.links.get(hop, True):
+            return hop
+        if edge not in self._around.edges:
+            return ""
         own = self._around.chart.to(edge).get(self._name, 0)
         return self._around.by_chart(edge, own, came_from)[0]
 
@@ -262,7 +265,7 @@ class MeshRouter:
         if not hop:
             self._around.counters.carries_dropped += 1
             kind = type(frame.content).__name__
-            text = f"a {kind} from {frame.source!r} to {frame.target!r} is dropped: no way is known"
+            text = f"a {kind} from {frame.source!r} to {frame.target!r} is dropped: no way is open"
             return [Note("info", text)]
         return [Send(hop, Carry(frame.source, frame.target, frame.hops - 1, frame.content))]
 

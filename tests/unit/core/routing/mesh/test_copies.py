@@ -229,6 +229,22 @@ def test_carrying_follows_the_tree_of_its_target() -> None:
     assert sorted(each.source for each in mesh.delivered("a")) == ["b", "c", "d"]
 
 
+def test_what_is_carried_goes_round_full_links_or_is_asked_for_again() -> None:
+    mesh = ready("ab ac bd cd", QUICK)
+    router = mesh.routers["a"]
+    (first,) = router.carry(mesh.now, "d", Done(1))
+    assert isinstance(first, Send)
+    router.link_full(mesh.now, first.peer, True)
+    (other,) = router.carry(mesh.now, "d", Done(2))
+    assert isinstance(other, Send)
+    assert {first.peer, other.peer} == {"b", "c"}
+    router.link_full(mesh.now, other.peer, True)
+    assert not any(isinstance(each, Send) for each in router.carry(mesh.now, "d", Done(3)))
+    assert router.counters.carries_dropped == 1
+    router.link_full(mesh.now, first.peer, False)
+    assert router.carry(mesh.now, "d", Done(1)) == [first]
+
+
 def copy_with(**changes: object) -> Copies:
     data = [Datum(5, 5, b""), Datum(7, 7, b"")]
     good = Copies("c", TreeId("c", 1, 0), 3, [Target("a", Version(1, 1), 1, 4, [0])], 9, data)
