@@ -224,7 +224,7 @@ class Client(BatchWriter, LogReader, PatternUser):
             if wait and wish.quality != "best-effort":
                 await self._wait_started(made)
         except asyncio.CancelledError:
-            self._subscriptions.end(made)
+            self._subscriptions.withdraw(made)
             raise
         return made
 

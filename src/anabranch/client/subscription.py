@@ -80,15 +80,16 @@ class Subscription:
         "_in_hand",
         "_is_over",
         "_loop",
-        "_on_withheld",
         "_open",
         "_stands",
         "_started",
         "_unacked_events",
         "_waiting",
         "episode",
+        "is_unclaimed",
         "moved",
         "name",
+        "on_withheld",
         "was_resumed",
         "wish",
         "withheld_ticks",
@@ -99,7 +100,9 @@ class Subscription:
         self.wish = wish
         #: Its name: network-wide for a durable one, otherwise this client's own.
         self.name = wish.name
-        self._on_withheld = on_withheld
+        self.on_withheld = on_withheld
+        #: Whether the call that asked for it was cancelled, and nobody has asked again.
+        self.is_unclaimed = False
         self._loop = asyncio.get_running_loop()
         self._arrivals = Arrivals()
         #: Stream → ticks that have arrived and are not dealt with, ascending; none without any.
@@ -244,8 +247,8 @@ class Subscription:
         self.withheld_ticks += hole.last - hole.first + 1
         if self._desk.trace is not None:
             self._desk.trace.withheld(hole.episode, hole.stream, span, hole.reason)
-        if self._on_withheld is not None:
-            self._on_withheld(hole)
+        if self.on_withheld is not None:
+            self.on_withheld(hole)
         elif hole.reason != "transient":
             raise WithheldError(self.name, hole.stream, *span, hole.reason)
 

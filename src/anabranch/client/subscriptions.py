@@ -13,7 +13,9 @@ makes the two agree whenever there is a new home. Rules:
    first, and only if no broker has it, it is made. An application that knows better says `new`,
    and one that wants none made says `must_exist`.
 5. What arrives for other clients by explicit destination is dropped here, whoever sent it.
-6. Numbers of durable subscriptions are on disk before they are used, where there is a state.
+6. A call that is cancelled leaves nothing behind, but for a durable one that may have been there
+   before: to end that would lose what it has to bring. It waits for who asks for the same again.
+7. Numbers of durable subscriptions are on disk before they are used, where there is a state.
 
 State: what the `State` keeps; the rest is lost with the process, which is safe.
 """
@@ -86,11 +88,13 @@ class Subscriptions:
 
     def subscribe(self, wish: Wish, on_withheld: OnWithheld | None) -> Subscription:
         """Make a subscription, or come back to a durable one."""
-        if wish.name in self._all:
-            raise DuplicateIdError(
-                f"this client has a subscription {wish.name!r} already; read that one, or"
-                " choose another name"
-            )
+        known = self._all.get(wish.name)
+        if known is not None and known.is_unclaimed and known.wish == wish:
+            known.is_unclaimed, known.on_withheld = False, on_withheld
+            return known
+        if known is not None:
+            what = f"this client has a subscription {wish.name!r} already"
+            raise DuplicateIdError(f"{what}; read that one, or choose another name")
         subscription = Subscription(self, wish, on_withheld)
         kept = (
             self._state.standing(wish.name) if self._state and wish.quality == "durable" else None
@@ -143,6 +147,12 @@ class Subscriptions:
             home.perform(home.session.unsubscribe(self._loop.time(), name))
         elif name in self._broken:
             self._over(name, TellEnded(name, self._broken[name]))
+
+    def withdraw(self, subscription: Subscription) -> None:
+        """The call that asked for it was cancelled (rule 6)."""
+        subscription.is_unclaimed = subscription.is_durable and not subscription.wish.is_new
+        if not subscription.is_unclaimed:
+            self.end(subscription)
 
     # -- brokers --------------------------------------------------------------------------------
 

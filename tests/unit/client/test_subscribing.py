@@ -328,25 +328,6 @@ def test_an_event_with_destinations_is_for_those_clients_only() -> None:
     run(story)
 
 
-def test_a_cancelled_subscribe_leaves_nothing_behind() -> None:
-    async def story() -> None:
-        async with (
-            network("a") as (a,),
-            await connect(a.address, name="s", options=QUICK) as client,
-        ):
-            await a.kill()
-            await until(lambda: not client.is_connected)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await client.subscribe("TRUE")
-            await a.start()
-            await until(lambda: client.is_connected)
-            await publish(client, 1)
-            assert frames_of(a, Subscribe) == []
-
-    run(story)
-
-
 def test_a_client_that_closes_ends_its_iterations() -> None:
     async def story() -> None:
         async with network("a") as (a,):
