@@ -33,12 +33,12 @@ symbols. A machine takes 4.5 ms to match an event, 0.5 ms to handle it, and 0.05
 link takes 0.1 to 0.2 ms; loads are reported every 10 ms. What the source (Li, Muthusamy, Jacobsen
 2008, §5) does not say was chosen here, after first runs with fixed and with dynamic paths at 100 to
 300 events/s: the rate, 300 events/s, so that the busiest machine is busy for about nine tenths of
-the time with fixed paths at degree 4; and links that come up together, since otherwise the first
-trees matter more than all else, as the row *one by one* shows. Shapes are compared, not times.
+the time with fixed paths at degree 4; and links that come up together, since otherwise trees depend
+on their order, as the row *one by one* shows. Shapes are compared, not times.
 
 *Where it pays.* Paths by load keep up with more events before a network is overloaded, and shorten
-bursts. They pay most where the first trees came out badly, because links came up one after the
-other: fixed paths stay on those trees.
+bursts. They pay most where links came up one after the other, and trees are the worse for it: fixed
+paths stay on those trees.
 
 *Where it does not*, with what we take for the reasons; none was tested apart. A network that keeps
 up has little to gain: more than half of the copies of an event are at the broker that they are for,
@@ -47,7 +47,8 @@ whichever way they came, and that work cannot be moved. A path is changed only f
 from running in circles, and leaves fewer alternatives than the source has. Trees of other
 publishers are used in any case, so that overlapping advertisements add nothing. Where everything is
 overloaded, another path is overloaded too, and detours add to the work. In a full mesh paths are
-direct: little is gained, and the death of a broker disturbs nobody but its own clients.
+direct: nothing is gained, and the death of a broker disturbs nobody but its own clients. *By
+waiting bytes* hardly anything changes: what events wait for here is machines, not links.
 
 *Matching.* An event is matched at its origin and at the edges it is for, by their own
 subscriptions; brokers in between do not match. The source's saving, of matching at the origin only,
