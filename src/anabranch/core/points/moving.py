@@ -12,7 +12,8 @@ Each is said again until the next one comes. Rules:
    published whether that is in the log, and when its own giver has forgotten it.
 2. Nothing but the record travels. The taker resumes the subscription where it stood, so that it is
    given again what it needs, with the notifications that are in the giver's log.
-3. Who cannot take it says so, for this count of moves; the giver begins anew.
+3. Who cannot take it says so, for this count of moves; the giver begins anew. A broker that leaves
+   the network takes nothing.
 4. What was given away, or refused, is remembered for a while: a message that comes late does not
    make it a second time. Where too much is remembered already, nothing more is refused for a while:
    who gives it asks again.
@@ -37,6 +38,8 @@ class Moving:
         self._state = state
         #: Id → when its taker is asked again, or its giver is told again.
         self._again_at: dict[str, float] = {}
+        #: Whether nothing is taken.
+        self.is_departing = False
 
     def started(self, now: float, record: PointRecord) -> None:
         """A record was found at the start."""
@@ -121,7 +124,8 @@ class Moving:
         if record.came_from != source:
             raise RemoteError(f"it gives pattern {record.id!r} away for {record.came_from!r}")
         is_stale = gone is not None and gone.moves >= record.moves
-        if is_stale or known is not None or state.refusal(record):
+        is_unwanted = self.is_departing or bool(state.refusal(record))
+        if is_stale or known is not None or is_unwanted:
             if gone is None and len(state.gone) >= state.limits.patterns_gone_max:
                 # It could not be remembered but for others; who asks again is answered later.
                 return False
