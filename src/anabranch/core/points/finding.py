@@ -77,8 +77,9 @@ class Finding:
         self._number = state.outlook.life
         self._searches: dict[int, _Search] = {}
 
-    def __len__(self) -> int:
-        return len(self._searches)
+    def sessions(self) -> list[int]:
+        """The sessions that searches are for, one for each search."""
+        return [each.session for each in self._searches.values()]
 
     def find(
         self, now: float, session: int, pattern_id: str, *, is_claim: bool, then: Then

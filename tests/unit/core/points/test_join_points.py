@@ -15,7 +15,6 @@ from anabranch.core.session.effects import (
 from anabranch.model.carried import PointTaken, TakePoint
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frames import Carry
-from anabranch.model.limits import Limits
 from tests.point_parts import OPTIONS, Stage, User
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
