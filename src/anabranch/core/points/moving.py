@@ -18,7 +18,8 @@ Each is said again until the next one comes. Rules:
    make it a second time. Where too much is remembered already, nothing more is refused for a while:
    who gives it asks again.
 5. What is here comes from nowhere else: its giver would have forgotten it before it could come
-   back. Who says otherwise is refused; and who has taken what was not given yet is not heard.
+   back. Who says otherwise is refused; who has taken what was not given yet is not heard; and that
+   the giver has forgotten it nobody else can say.
 """
 
 from msgspec.structs import replace
@@ -142,11 +143,13 @@ class Moving:
     def _tell(self, source: str, taken: PointTaken) -> None:
         self._state.out.append(CarryTo(source, taken))
 
-    def settled(self, content: PointSettled) -> None:
+    def settled(self, source: str, content: PointSettled) -> None:
         """Its giver has forgotten it."""
         record = self._state.record(content.pattern)
         if record is None or record.moves != content.moves or not record.came_from:
             return
+        if record.came_from != source:
+            raise RemoteError(f"it forgets pattern {record.id!r} for {record.came_from!r}")
         self._again_at.pop(record.id, None)
         self._state.save(replace(record, came_from=""), lambda _: None)
 

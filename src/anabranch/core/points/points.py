@@ -150,11 +150,11 @@ class JoinPoints:
                 back = self._moving.taken(now, source, content)
                 if back is not None:
                     self._leaving.refused(source)
-                    self.placing.begins(now, back, is_new=False)
+                    self.placing.came_back(now, back)
                 elif self._state.record(content.pattern) is None:
                     self._forgotten(content.pattern)
             case PointSettled():
-                self._moving.settled(content)
+                self._moving.settled(source, content)
             case AskPlace():
                 self.placing.asked(source, content)
             case WouldTake():
