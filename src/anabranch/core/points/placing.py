@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note
 from anabranch.core.earliest import earliest
-from anabranch.core.placement.cardinality import events_per_s, matches_per_s, part_rates
+from anabranch.core.placement.cardinality import matches_per_s, part_rates, rate_of
 from anabranch.core.placement.cost import Load, Traffic, cost_of
 from anabranch.core.placement.deciding import (
     RESTLESS_MAX,
@@ -229,7 +229,7 @@ class Placing:
         incoming: dict[str, float] = {}
         counted = inf
         for origin in {**sources, **rates}:
-            rate = events_per_s(sources.get(origin, ()), wanted)
+            rate = rate_of(sources.get(origin, ()), wanted)
             if rate is None:
                 if came is None:
                     return None, 0

@@ -116,10 +116,10 @@ def test_by_cost_it_goes_to_where_most_events_come_from_by_what_it_has_counted()
     assert world.assert_detected("rise") == len(reader.notifications()) > 10
     broker = world.world.hosts["c"].broker
     assert broker is not None
-    placing = report(broker).placing
-    assert placing is not None
-    assert [(each.pattern, each.moves) for each in placing.points] == [("rise", 1)]
-    assert placing.points[0].cost is not None
+    patterns = report(broker).patterns
+    assert patterns is not None
+    assert [(each.pattern, each.moves) for each in patterns.points] == [("rise", 1)]
+    assert patterns.points[0].cost is not None
 
 
 def test_by_cost_it_stays_where_the_matches_go_if_there_are_more_of_them() -> None:
