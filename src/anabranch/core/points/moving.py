@@ -12,8 +12,8 @@ Each is said again until the next one comes. Rules:
    published whether that is in the log, and when its own giver has forgotten it.
 2. Nothing but the record travels. The taker resumes the subscription where it stood, so that it is
    given again what it needs, with the notifications that are in the giver's log.
-3. Who cannot take it says so, for this count of moves; the giver begins anew. A broker that leaves
-   the network takes nothing.
+3. Who cannot take it says so, for this count of moves; the giver begins anew. A broker that departs
+   takes nothing.
 4. What was given away, or refused, is remembered for a while: a message that comes late does not
    make it a second time. Where too much is remembered already, nothing more is refused for a while:
    who gives it asks again.

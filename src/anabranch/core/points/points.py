@@ -3,13 +3,13 @@
 A pattern is defined at the broker that its client is connected to, and detected there or, later, at
 another one. Its id is chosen by who defines it, and never used again. The parts: `beginning` lets
 it begin, `finding` asks other brokers, `point` detects, `placing` looks for better places, `moving`
-gives away and takes, `leaving` does so with all of them, `dropping` ends, `state` is what they
+gives away and takes, `departing` does so with all of them, `dropping` ends, `state` is what they
 share. Rules:
 
 1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
    defined it is told then.
 2. One that fails (its subscription was cut) is started anew after a pause.
-3. A broker that departs gives all of its join points away (`leaving`).
+3. A broker that departs gives all of its join points away (`departing`).
 
 State: see the parts.
 """
@@ -19,9 +19,9 @@ from anabranch.core.contract import Note, Recovered
 from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.points.beginning import Beginning
+from anabranch.core.points.departing import Departing
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding
-from anabranch.core.points.leaving import Leaving
 from anabranch.core.points.moving import Moving
 from anabranch.core.points.outlook import Outlook
 from anabranch.core.points.placing import Placing
@@ -59,7 +59,7 @@ class JoinPoints:
         self._dropping = Dropping(self._state)
         self._finding = Finding(self._state)
         self._beginning = Beginning(self._state, self._dropping, self._finding, self._begin)
-        self._leaving = Leaving(self._state, self._moving, self._finding)
+        self._departing = Departing(self._state, self._moving, self._finding)
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class JoinPoints:
     def depart(self, now: float) -> list[Ask]:
         """Give all away (rule 3), each when it may be."""
         self._beginning.is_departing = self.placing.is_departing = True
-        self._leaving.begin(now)
+        self._departing.begin(now)
         return self._state.take_out()
 
     def synced(self, now: float, ticket: int) -> list[Ask]:
@@ -149,7 +149,7 @@ class JoinPoints:
             case PointTaken():
                 back = self._moving.taken(now, source, content)
                 if back is not None:
-                    self._leaving.refused(source)
+                    self._departing.refused(source)
                     self.placing.came_back(now, back)
                 elif self._state.record(content.pattern) is None:
                     self._forgotten(content.pattern)
@@ -167,7 +167,7 @@ class JoinPoints:
                 self._finding.asked(now, source, content)
             case PointFound():
                 self._finding.answered(now, source, content)
-                self._leaving.answered(now, source, content)
+                self._departing.answered(now, source, content)
             case _:
                 self._dropping.keep(now, content)
         self._beginning.look()
@@ -204,8 +204,8 @@ class JoinPoints:
             state.stop(now, point)
             state.forget(now, pattern_id)
             self._forgotten(pattern_id)
-        elif point.failure and self._leaving.is_leaving:
-            self._leaving.give(now, pattern_id)
+        elif point.failure and self._departing.is_departing:
+            self._departing.give(now, pattern_id)
         elif point.failure:
             text = f"pattern {pattern_id!r} is started anew: {point.failure}"
             state.out.append(Note("warning", text))
@@ -254,7 +254,7 @@ class JoinPoints:
         self._finding.time_passed(now)
         self.placing.time_passed(now)
         state.forget_gone(now)
-        self._leaving.look(now)
+        self._departing.look(now)
         return state.take_out()
 
     def next_deadline(self) -> float | None:
@@ -264,7 +264,7 @@ class JoinPoints:
             self._moving.next_deadline(),
             self._dropping.next_deadline(),
             self._finding.next_deadline(),
-            self._leaving.next_deadline(),
+            self._departing.next_deadline(),
             self.placing.next_deadline(),
             state.agenda.next_at(),
             min(state.start_at.values()) if state.start_at else None,

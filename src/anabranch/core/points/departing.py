@@ -1,14 +1,14 @@
-"""Where the join points of a broker go that leaves the network.
+"""Where the join points of a broker go that departs.
 
-    leaves             FindPoint ─────────►  all others
+    departs            FindPoint ─────────►  all others
                        PointFound ◄────────  who is there
                        and then, as in `moving`
 
 Rules:
 
 1. Only who has just answered is given anything: one that is away would keep a pattern from being
-   detected, and this broker from leaving, until it is back. All others are asked about one of the
-   patterns, whatever the routing; who says that it has it already is given nothing.
+   detected, and this broker from being drained, until it is back. All others are asked about one
+   of the patterns, whatever the routing; who says that it has it already is given nothing.
 2. Answers are waited for until all have come, or for `pattern_again_s`, and count for as long.
    While join points are left, all are asked again then.
 3. One that is refused goes to the next of those that answered; who refused is given nothing more
@@ -26,14 +26,14 @@ from anabranch.core.points.state import PointState
 from anabranch.model.carried import FindPoint, PointFound
 
 
-class Leaving:
+class Departing:
     """Gives all join points away. See the rules at the top of this module."""
 
     def __init__(self, state: PointState, moving: Moving, finding: Finding) -> None:
         self._state = state
         self._moving = moving
         self._finding = finding
-        self.is_leaving = False
+        self.is_departing = False
         #: The newest question: its number, its pattern, who has not answered.
         self._asked = (0, "")
         self._unanswered: set[str] = set()
@@ -44,15 +44,15 @@ class Leaving:
         self._until = 0.0
 
     def begin(self, now: float) -> None:
-        """The broker leaves."""
-        self.is_leaving = self._moving.is_departing = True
+        """The broker departs."""
+        self.is_departing = self._moving.is_departing = True
         self._until = now
         self.look(now)
 
     def look(self, now: float) -> None:
         """Something has happened, or time has passed: ask, or give what may be given."""
         state = self._state
-        if not self.is_leaving or not state.points or not state.others:
+        if not self.is_departing or not state.points or not state.others:
             return
         if self._is_open and (not self._unanswered or self._until <= now):
             self._is_open = False
@@ -96,5 +96,5 @@ class Leaving:
 
     def next_deadline(self) -> float | None:
         """When `look` is wanted."""
-        is_wanted = self.is_leaving and self._state.points and self._state.others
+        is_wanted = self.is_departing and self._state.points and self._state.others
         return self._until if is_wanted else None
