@@ -1,5 +1,7 @@
 """A broker that departs gives its join points to who is there, and to nobody else."""
 
+from random import Random
+
 import pytest
 
 from anabranch.core import contract as say
@@ -81,3 +83,45 @@ def test_a_broker_that_departs_takes_nothing() -> None:
     stage.move("rise", "e1", "e2")
     stage.run(3.0)
     assert stage.owners("rise") == ["e1"]
+
+
+@pytest.mark.parametrize("routing", ["tree", "mesh"])
+@pytest.mark.parametrize("seed", range(12))
+def test_whoever_dies_while_a_broker_departs_nothing_is_lost_or_in_two_places(
+    seed: int, routing: RoutingName
+) -> None:
+    rng = Random(seed)
+    stage = Stage(routing=routing, seed=seed)
+    reader, feed = stage.user("r", "e3"), stage.user("f", "e3")
+    definer = stage.user("d", "e1")
+    names = ("rise", "again")
+    for name in names:
+        definer.define(name, RISE)
+        reader.subscribe_to(name)
+    stage.run(1.0)
+    stage.world.stimulate("e1", say.Depart())
+    for number in range(30):
+        name = rng.choice(("e1", "e2", "e2", "e3"))
+        if stage.world.hosts[name].broker is None:
+            stage.world.start(name)
+        elif rng.random() < 0.5:
+            stage.world.kill(name)
+        quotes(feed, 1, number)
+        for _ in range(6):
+            stage.run(0.05)
+            up = [each for each in ("e1", "e2", "e3") if stage.world.hosts[each].broker]
+            for pattern in names:
+                assert sum(pattern in stage.points(each).active for each in up) <= 1
+    for name in ("e1", "e2", "e3"):
+        if stage.world.hosts[name].broker is None:
+            stage.world.start(name)
+    stage.run(1.0)
+    # It may have been killed before that was on disk.
+    stage.world.stimulate("e1", say.Depart())
+    stage.run(15.0)
+    quotes(feed, 4, 30)
+    stage.run(5.0)
+    for pattern in names:
+        assert stage.owners(pattern) in (["e2"], ["e3"])
+        assert stage.assert_detected(pattern) > 0
+    assert stage.points("e1").records == {}
