@@ -17,10 +17,13 @@ from anabranch.cli.errors import CommandError, CommandGroup
 from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, counted, print_json
 from anabranch.cli.status import ask_all, brokers_of
+from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.points.report import PointReport
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import Placement
 
+#: A client could not keep what lasts for less.
+_LASTS_S_MIN = 2 * DEFAULT_OPTIONS.pattern_keep_s
 #: Characters of a pattern that a table shows.
 _TEXT_MAX = 100
 _COLUMNS = (
@@ -84,7 +87,10 @@ def define(
     lasts_s: Annotated[
         int,
         typer.Option(
-            "--lasts", min=0, help="Drop it when nobody kept it for so many seconds; 0: it stays."
+            "--lasts",
+            min=0,
+            help="Drop it when nobody kept it for so many seconds, at least"
+            f" {_LASTS_S_MIN:g}; 0: it stays.",
         ),
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -99,6 +105,10 @@ def define(
     """
     if len(what) < 2 or reaching.is_address(what[-2]):
         raise CommandError("give an id and a pattern after the addresses")
+    if 0 < lasts_s < _LASTS_S_MIN:
+        raise CommandError(
+            f"--lasts {lasts_s} is too short: give at least {_LASTS_S_MIN:g} seconds, or 0 for ever"
+        )
     *addresses, pattern_id, text = what
     pattern = Pattern.parse(text)
     way = _way(addresses, network, ca, plaintext, within)
@@ -110,11 +120,13 @@ def define(
             )
             return client.broker
 
-    broker = asyncio.run(work())
+    # Where it is detected is not told: it may have been there before, at another broker.
+    asked = asyncio.run(work())
     if as_json:
-        print_json({"pattern": pattern_id, "broker": broker, "text": str(pattern)})
+        print_json({"pattern": pattern_id, "asked": asked, "text": str(pattern)})
     else:
-        typer.echo(f"pattern {pattern_id!r} is defined at {broker}")
+        place = "`anabranch pattern list` says where it is"
+        typer.echo(f"pattern {pattern_id!r} is defined, as asked at {asked}; {place}")
 
 
 @app.command()

@@ -31,9 +31,10 @@ class Arrivals:
         return bool(self._heads)
 
     @property
-    def next_is_event(self) -> bool:
-        """Whether the next item is there, and an event."""
-        return bool(self._heads) and isinstance(self._lines[self._heads[0][2]][0][1], Received)
+    def next_event(self) -> Received | None:
+        """The next item, if it is there and an event."""
+        item = self._lines[self._heads[0][2]][0][1] if self._heads else None
+        return item if isinstance(item, Received) else None
 
     def add(self, item: Item) -> None:
         """Something has arrived."""

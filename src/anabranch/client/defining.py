@@ -46,6 +46,8 @@ class Definitions:
         self._options = options
         self._waiting: dict[tuple[Uplink, int], _Promise] = {}
         self._moved = asyncio.Event()
+        #: How often there was a connection, or another home.
+        self._moves = 0
         self._closed: ClosedError | None = None
 
     # -- for the application ----------------------------------------------------------------------
@@ -115,14 +117,18 @@ class Definitions:
                 while True:
                     home = await self._home()
                     attempts += 1
+                    moves = self._moves
                     try:
                         answer = await self._asked(home, ask)
                     except _LostError:
                         continue
                     if answer.code != DEPARTING:
                         return answer, attempts > 1
-                    self._moved.clear()
-                    await self._moved.wait()
+                    # The client may have moved before this answer came.
+                    while self._moves == moves:
+                        self._check_open()
+                        self._moved.clear()
+                        await self._moved.wait()
         except TimeoutError:
             home_now = self._roaming.home
             where = "" if home_now is None else f" by {home_now.broker!r}"
@@ -166,6 +172,7 @@ class Definitions:
 
     def moved(self) -> None:
         """There is a connection, or another home."""
+        self._moves += 1
         self._moved.set()
 
     def lost(self, uplink: Uplink) -> None:

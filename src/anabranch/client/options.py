@@ -1,6 +1,7 @@
 """How a client behaves where an application may choose. The defaults suit a program on a LAN."""
 
 import math
+import random
 
 import msgspec
 
@@ -64,6 +65,12 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     def pattern_lasts_s(self) -> int:
         """How long a pattern lasts that ends with its client."""
         return max(1, math.ceil(self.pattern_keep_s * PATTERN_LASTS))
+
+    def pause_s(self, failures: int) -> float:
+        """How long to wait after so many attempts that failed before this one; drawn anew each
+        time, so that not all come back at once."""
+        longest = min(self.pause_last_s, self.pause_first_s * 2 ** min(failures, 20))
+        return random.uniform(0.0, longest)
 
     def for_session(self, frame_bytes_max: int) -> SessionOptions:
         """The part of it that a session wants to know; the broker takes frames of this size."""

@@ -5,14 +5,17 @@
 
 Round a subscription to the events that tell of matches (`subscription`), with all of its rules: a
 match is given once and in the order of its stream; it is dealt with when the next one is asked for,
-or with `ack`; what will not come is told.
+or with `ack`; what will not come is told. An event that should tell of a match and cannot be read
+is a `RemoteError` in its place; it counts as given, and reading goes on after it.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Self
 
 from anabranch.client.matched import Matched, matched_by
+from anabranch.client.received import Received
 from anabranch.client.subscription import Subscription
+from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
 
 
@@ -64,8 +67,18 @@ class PatternSubscription:
 
     async def get_batch(self, matches_max: int = 256) -> list[Matched]:
         """All matches that are there, at least one and at most so many; none after the end."""
-        batch = await self.subscription.get_batch(matches_max)
-        return [matched_by(each, self._limits) for each in batch]
+        found: list[Matched] = []
+
+        def can_be_read(received: Received) -> bool:
+            try:
+                found.append(matched_by(received, self._limits))
+            except RemoteError:
+                # It comes alone, so that nothing else is lost to who reads.
+                return False
+            return True
+
+        batch = await self.subscription.get_batch(matches_max, can_be_read)
+        return found or [matched_by(each, self._limits) for each in batch]
 
     async def ack(self, matched: Matched | None = None) -> None:
         """Every match given so far is dealt with; or every one of a stream up to this."""

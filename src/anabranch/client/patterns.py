@@ -12,7 +12,8 @@ The brokers detect a pattern, and publish each match as an event (docs/PATTERNS.
 2. `subscribe_pattern` subscribes to the matches first and defines the pattern then, so that none is
    missed. The pattern has an id of its own and ends with the subscription, or with its client: it
    is kept (`keeping`) as long as that is there. If it is found to have ended before, reading raises
-   `SubscriptionCutError`.
+   `SubscriptionCutError`. That of a `define_pattern` with `lasts_s` is kept too; nobody reads it
+   here, so its end is a warning in the log.
 3. With `durable` it stays when the client leaves, under that name, and the client comes back to
    both. It ends with `unsubscribe`.
 4. `define_pattern`, `drop_pattern` and `matches` are the same in pieces: a pattern that is there by
@@ -24,6 +25,7 @@ State: as of subscriptions; which patterns are kept is lost with the process, an
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Coroutine
 from functools import partial
@@ -55,6 +57,8 @@ from anabranch.model.limits import Limits
 from anabranch.model.pattern.notification import subscription_to
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import Placement
+
+_log = logging.getLogger("anabranch.client")
 
 
 def read_pattern(pattern: str | Pattern, pattern_id: str, limits: Limits) -> str:
@@ -108,6 +112,10 @@ class Patterns:
         """How long a call waits."""
         return self._options.pattern_within_s if given_s is None else given_s
 
+    def pause_s(self, failures: int) -> float:
+        """How long to wait before a broker is asked again."""
+        return self._options.pause_s(failures)
+
     async def define(
         self,
         pattern_id: str,
@@ -135,7 +143,8 @@ class Patterns:
             within_s=within_s,
         )
         if lasts_s:
-            self._keeping.add(pattern_id, Kept(text, lambda: True, lambda _: None))
+            on_gone = partial(_log.warning, "pattern %r is kept here, and is gone: %s", pattern_id)
+            self._keeping.add(pattern_id, Kept(text, lambda: True, on_gone))
 
     async def drop(self, pattern_id: str, within_s: float | None) -> None:
         """Detect it no more."""
@@ -253,6 +262,7 @@ class PatternUser:
         patterns, loop = self._patterns, asyncio.get_running_loop()
         within_s = patterns.within_s(timeout)
         deadline = loop.time() + within_s
+        failures = 0
         while True:
             pattern_id = f"sub-{secrets.token_hex(10)}" if durable is None else durable
             text = read_pattern(pattern, pattern_id, patterns.limits)
@@ -275,9 +285,14 @@ class PatternUser:
             try:
                 return await patterns.begin(subscription, pattern_id, text, placement, left_s)
             except PatternRefusedError as error:
-                # The broker that was asked first is away, and may have it: begin anew elsewhere.
-                if durable is not None or error.code != BUSY or loop.time() >= deadline:
+                # The broker that was asked first is away, and may have it: begin anew elsewhere. Or
+                # too many wait there, and would for longer if all of them asked again at once.
+                pause_s = patterns.pause_s(failures)
+                is_late = loop.time() + pause_s >= deadline
+                if durable is not None or error.code != BUSY or is_late:
                     raise
+                await asyncio.sleep(pause_s)
+                failures += 1
 
     async def define_pattern(
         self,
@@ -293,7 +308,8 @@ class PatternUser:
         is there already. An id is used once, in the whole network.
 
         It stays until somebody drops it; with `lasts_s`, until nobody has kept it for so many
-        seconds, as this client does while it is there. `new` says that nobody ever used the id, and
+        seconds, as this client does while it is there; if it ends all the same, that is a warning
+        in the log `anabranch.client`. `new` says that nobody ever used the id, and
         asks no other broker."""
         await self._patterns.define(
             pattern_id, pattern, placement, lasts_s, is_new=new, within_s=timeout

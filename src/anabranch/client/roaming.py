@@ -20,7 +20,6 @@ State: volatile. What the publisher and the subscriptions know of themselves is 
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Coroutine
 from typing import Protocol
 
@@ -146,11 +145,9 @@ class Roaming:
         self._problems[address] = problem
 
     async def _pause(self) -> None:
-        longest = min(
-            self._options.pause_last_s, self._options.pause_first_s * 2 ** min(self._failures, 20)
-        )
+        pause_s = self._options.pause_s(self._failures)
         self._failures += 1
-        await asyncio.sleep(random.uniform(0.0, longest))
+        await asyncio.sleep(pause_s)
 
     def _arrive(self, call: Call) -> None:
         """An address has answered: whoever is there becomes the home."""

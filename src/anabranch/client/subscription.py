@@ -187,17 +187,21 @@ class Subscription:
             raise LocalError(f"subscription {self.name!r} has ended; there is no next event")
         return received
 
-    async def get_batch(self, events_max: int = 256) -> list[Received]:
-        """All events that are there, at least one and at most so many; none after the end."""
+    async def get_batch(
+        self, events_max: int = 256, fits: Callable[[Received], bool] = lambda _: True
+    ) -> list[Received]:
+        """All events that are there, at least one and at most so many; none after the end. One
+        that does not fit comes alone."""
         self._ask_for_more()
         while (first := self._first()) is None and not self._is_over:
             await self._news()
         if first is None:
             return []
         batch = [first]
-        while len(batch) < events_max and self._arrivals.next_is_event:
-            item = self._give()
-            assert isinstance(item, Received)
+        if not fits(first):
+            return batch
+        while len(batch) < events_max and (item := self._arrivals.next_event) and fits(item):
+            self._give()
             batch.append(item)
         return batch
 

@@ -27,8 +27,6 @@ CURSORS_MAX = 20
 KEPT_MAX = 100
 #: Batches under way that are told.
 BATCHES_MAX = 20
-#: Patterns that are told.
-POINTS_MAX = 100
 #: Roots that are named of those to which no way is known.
 LOST_MAX = 20
 
@@ -126,25 +124,12 @@ class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
     costs: dict[str, float]
 
 
-class PointReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern that is detected here."""
-
-    pattern: str
-    placement: str
-    #: How often it was moved, since it was defined.
-    moves: int
-    #: What it costs here, in events under way, as of the last look; None if nobody looked.
-    cost: float | None
-
-
 class PlacingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Where patterns are detected, as far as this broker has to do with it."""
+    """What this broker has done to find better places for patterns, in this life."""
 
-    #: Questions to other brokers in this life, and moves that came of them.
+    #: Questions to other brokers, and moves that came of them.
     asked: int
     moved: int
-    #: The first `POINTS_MAX` of those that are here.
-    points: tuple[PointReport, ...]
 
 
 class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,20 +298,8 @@ def _placing(broker: Broker) -> PlacingReport | None:
     points = broker.points
     if points is None:
         return None
-    placing = points.placing
-    return PlacingReport(
-        asked=placing.counters.asked,
-        moved=placing.counters.moved,
-        points=tuple(
-            PointReport(
-                pattern=pattern_id,
-                placement=point.record.placement,
-                moves=point.record.moves,
-                cost=placing.costs.get(pattern_id),
-            )
-            for pattern_id, point in islice(points.active.items(), POINTS_MAX)
-        ),
-    )
+    counters = points.placing.counters
+    return PlacingReport(asked=counters.asked, moved=counters.moved)
 
 
 def _departure(broker: Broker) -> DepartureReport | None:

@@ -70,9 +70,14 @@ def selectivity(stream: StreamStatistics, filter: Filter, exact_max: int = EXACT
     return _clipped(share, low, high)
 
 
-def matches_per_s(streams: Iterable[StreamStatistics], filter: Filter) -> float:
-    """How many events per second match, over several advertisements; unknown rates are none."""
-    return sum((each.rate_per_s or 0.0) * selectivity(each, filter).share for each in streams)
+def events_per_s(
+    streams: Iterable[StreamStatistics], filter: Filter, exact_max: int = EXACT_MAX
+) -> float | None:
+    """How many events per second match, over several advertisements; None if no rate is known.
+    `exact_max` as for `selectivity`."""
+    rated = [(each, each.rate_per_s) for each in streams if each.rate_per_s is not None]
+    rates = [rate * selectivity(each, filter, exact_max).share for each, rate in rated]
+    return sum(rates) if rates else None
 
 
 def together(parts: Sequence[tuple[int, Estimate]]) -> Estimate:

@@ -45,6 +45,9 @@ _MESH_COUNTERS = {
     "targets_moved": "Targets of copies that left their tree",
 }
 
+#: Patterns whose cost is told.
+_COSTS_MAX = 100
+
 _Labels = Mapping[str, str]
 _Sample = tuple[_Labels, float]
 _NONE: _Labels = {}
@@ -196,14 +199,14 @@ def _mesh(status: Status) -> Iterator[str]:
 def _placing(status: Status) -> Iterator[str]:
     placing = status.placing
     asked, moved = (0, 0) if placing is None else (placing.asked, placing.moved)
-    known = () if placing is None else placing.points
+    known = () if status.patterns is None else status.patterns.points
     costs = [({"pattern": each.pattern}, each.cost) for each in known if each.cost is not None]
     questions = "Questions to other brokers about places of patterns"
     yield from _family("pattern_questions_total", "counter", questions, [(_NONE, asked)])
     moves = "Patterns that were moved to better places"
     yield from _family("pattern_moves_total", "counter", moves, [(_NONE, moved)])
     cost = "What a pattern costs here, in events under way"
-    yield from _family("pattern_cost", "gauge", cost, costs)
+    yield from _family("pattern_cost", "gauge", cost, costs[:_COSTS_MAX])
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:

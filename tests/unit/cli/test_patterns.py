@@ -120,7 +120,10 @@ def test_a_durable_pattern_goes_on_between_runs_and_is_ended_by_name(
         (("pattern", "define", "ADDRESS", "x"), "give an id and a pattern"),
         (("pattern", "define", "x"), "give an id and a pattern"),
         (("pattern", "define", "ADDRESS", "x", "{price >} WITHIN 2 s"), "at position 8"),
-        (("pattern", "define", "ADDRESS", "x", RISE, "--lasts", "1"), "pattern_keep_s"),
+        (
+            ("pattern", "define", "ADDRESS", "x", RISE, "--lasts", "19"),
+            "--lasts 19 is too short: give at",
+        ),
         (("pattern", "define", "x", RISE), "give the address of a broker"),
         (("pattern", "drop", "ADDRESS"), "give the id"),
         (("pattern", "drop", "ADDRESS", "never"), "no broker has a pattern 'never'"),
@@ -163,5 +166,15 @@ def test_list_asks_all_brokers_and_says_who_is_silent(tmp_path: Path) -> None:
                 documents = [json.loads(line) for line in told.stdout.splitlines()]
                 assert [each["lasts_s"] for each in documents] == [60, 0]
                 assert {each["streams"] for each in documents} == {2}
+                # It is found at a; z cannot say that it has it.
+                again = ("pattern", "define", str(address(z, "clients")), "rise", RISE)
+                found = await asyncio.to_thread(invoke, *again)
+                assert "pattern 'rise' is defined, as asked at z; " in found.stdout
+                found = await asyncio.to_thread(invoke, *again, "--json")
+                assert json.loads(found.stdout) == {
+                    "pattern": "rise",
+                    "asked": "z",
+                    "text": str(anabranch.Pattern.parse(RISE)),
+                }
 
     asyncio.run(story())

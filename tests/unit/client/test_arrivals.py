@@ -46,7 +46,7 @@ def test_a_withheld_range_keeps_its_place() -> None:
     arrivals = Arrivals()
     for item in (event("a", 1), Withheld("s", "a", 2, 5, "retention"), event("a", 6, 9)):
         arrivals.add(item)
-    assert not arrivals or arrivals.next_is_event
+    assert not arrivals or arrivals.next_event is not None
     assert taken(arrivals) == [("a", 1), ("a", 2), ("a", 6)]
 
 

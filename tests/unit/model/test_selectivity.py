@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from anabranch.model.filter import Filter
-from anabranch.model.selectivity import matches_per_s, selectivity, together
+from anabranch.model.selectivity import events_per_s, selectivity, together
 from anabranch.model.statistics import (
     AttributeStatistics,
     NumberStatistics,
@@ -195,7 +195,10 @@ def test_nothing_is_known_of_no_events_and_of_no_attributes() -> None:
 def test_rates_and_shares_of_streams_add_up() -> None:
     one, other = statistics_of([{"a": 1}] * 10), statistics_of([{"a": 2}] * 30)
     filter = Filter.parse("a = 1")
-    assert matches_per_s([one, other], filter) == 50
+    assert events_per_s([one, other], filter) == 50
+    unrated = msgspec.structs.replace(other, rate_per_s=None)
+    assert events_per_s([one, unrated], filter) == 50
+    assert events_per_s([unrated], filter) is None
     parts = [(each.events, selectivity(each, filter)) for each in (one, other)]
     assert together(parts) == pytest.approx((0.25, 0.25, 0.25))
     assert together([]) == (0, 0, 0)

@@ -19,7 +19,7 @@ from anabranch.cli.pipeline.events import Places, opened, places_of, told_plainl
 from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
 from anabranch.cli.pipeline.stats_view import Selectivity, print_statistics
 from anabranch.model.filter import Filter
-from anabranch.model.selectivity import matches_per_s, selectivity, together
+from anabranch.model.selectivity import events_per_s, selectivity, together
 from anabranch.model.statistics import Statistics, StreamStatistics, write_statistics
 
 
@@ -108,5 +108,5 @@ def _estimated(streams: list[StreamStatistics], filter: Filter) -> Selectivity:
         share=whole.share,
         low=whole.low,
         high=whole.high,
-        matches_per_s=matches_per_s(streams, filter),
+        events_per_s=events_per_s(streams, filter),
     )

@@ -27,7 +27,8 @@ class Selectivity(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     low: float
     high: float
-    matches_per_s: float
+    #: Of those that match; None if no rate is known.
+    events_per_s: float | None
 
 
 def print_statistics(
@@ -134,5 +135,6 @@ def _filters_table(filters: Sequence[Selectivity]) -> Table:
         column.justify = "left" if width == 38 else "right"
     for each in filters:
         interval = f"{each.low:.2%} … {each.high:.2%}"
-        table.add_row(each.filter, f"{each.share:.3%}", interval, f"{each.matches_per_s:,.4g}")
+        rate = "?" if each.events_per_s is None else f"{each.events_per_s:,.4g}"
+        table.add_row(each.filter, f"{each.share:.3%}", interval, rate)
     return table

@@ -44,7 +44,7 @@ from anabranch.model.pattern.tree import (
     Within,
     children_of,
 )
-from anabranch.model.selectivity import selectivity
+from anabranch.model.selectivity import events_per_s
 from anabranch.model.statistics import StreamStatistics
 
 #: One in so many combinations has equal values, where nothing is known of them.
@@ -55,22 +55,16 @@ RATE_MAX: Final = 1e12
 #: and it does so for every origin, and for every pattern again and again.
 OVERLAPS_MAX: Final = 3
 
-Known = Iterable[StreamStatistics]
 
-
-def events_per_s(known: Known, filter: Filter) -> float | None:
-    """How many events match a filter; None if no rate is known."""
-    rated = [each for each in known if each.rate_per_s is not None]
-    if not rated:
-        return None
-    shares = [selectivity(each, filter, OVERLAPS_MAX).share for each in rated]
-    rates = [(each.rate_per_s or 0.0) * share for each, share in zip(rated, shares, strict=True)]
-    return min(sum(rates), RATE_MAX)
+def rate_of(known: Iterable[StreamStatistics], filter: Filter) -> float | None:
+    """How many events per second match a filter, guessed quickly; None if no rate is known."""
+    rate = events_per_s(known, filter, OVERLAPS_MAX)
+    return None if rate is None else min(rate, RATE_MAX)
 
 
 def part_rates(pattern: Pattern, known: Sequence[StreamStatistics]) -> dict[str, float]:
     """Part → how many events it gets per second."""
-    return {part.name: events_per_s(known, part.filter) or 0.0 for part in pattern.parts}
+    return {part.name: rate_of(known, part.filter) or 0.0 for part in pattern.parts}
 
 
 def matches_per_s(

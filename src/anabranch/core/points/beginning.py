@@ -7,6 +7,8 @@
 3. A definition is answered when the join point is on disk, and has begun on the stream of its own
    broker. So whatever is published there after the answer counts.
 4. One that must exist is not made. To ask for it keeps it.
+5. So many requests wait at a time, and so many of one session (`waiting`); others are refused, to
+   be made again.
 
 State: who waits for an answer. Safe to lose; who defines a pattern asks again.
 """
@@ -19,6 +21,7 @@ from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding, Told
 from anabranch.core.points.names import check_pattern_id
 from anabranch.core.points.state import PointState
+from anabranch.core.points.waiting import is_too_many
 from anabranch.model.carried import KeepPoints
 from anabranch.model.client_frames import (
     BUSY,
@@ -31,9 +34,6 @@ from anabranch.model.client_frames import (
 from anabranch.model.errors import EventError
 from anabranch.model.pattern.record import PointRecord
 from anabranch.model.version import Version
-
-#: Requests of clients that wait at a time; others are refused.
-_WAITING_MAX = 1_024
 
 
 class Beginning:
@@ -68,8 +68,7 @@ class Beginning:
             state.outlook.name,
             version,
         )
-        waiting = sum(map(len, self._waiting.values())) + len(self._finding)
-        if waiting >= _WAITING_MAX:
+        if self._is_too_many(session):
             self._refuse(session, frame, "too many wait for patterns; ask again later", BUSY)
         elif state.record(record.id) is not None:
             self._is_here(now, session, frame)
@@ -79,6 +78,11 @@ class Beginning:
             self._make(now, session, frame, record)
         else:
             self._find(now, session, frame, record, is_again=False)
+
+    def _is_too_many(self, session: int) -> bool:
+        sessions = [each for waiting in self._waiting.values() for each, _ in waiting]
+        sessions += self._finding.sessions()
+        return is_too_many(len(sessions), sessions.count(session))
 
     def _find(
         self, now: float, session: int, frame: Define, record: PointRecord, *, is_again: bool

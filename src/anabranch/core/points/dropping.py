@@ -3,7 +3,8 @@
 1. Whoever has a join point puts down that it is over, says so, ends its subscription, and then
    forgets it. One that is on its way to another broker is not dropped; who asked asks again.
 2. A client asks its own broker, and that all others, until each has answered. A pattern that nobody
-   had is told as unknown. After `DROP_WITHIN_S` it is told who is silent.
+   had is told as unknown. After `DROP_WITHIN_S` it is told who is silent. So many requests wait at
+   a time, and so many of one session (`waiting`); others are refused, to be made again.
 3. One that moves may be seen at neither end: who takes it is asked before, who gives it after that.
    So if somebody had it before, all are asked once more, under a new number.
 4. One that is to last for a time only is dropped when nobody kept it for so long, in this life; one
@@ -19,14 +20,13 @@ from anabranch.core.contract import Note, SendClient
 from anabranch.core.earliest import earliest
 from anabranch.core.points.state import PointState, Then
 from anabranch.core.points.turns import Turns
+from anabranch.core.points.waiting import is_too_many
 from anabranch.model.carried import DropPoint, KeepPoints, PointDropped
 from anabranch.model.client_frames import BUSY, UNKNOWN, Drop, Dropped, Keep, Refused
 from anabranch.model.pattern.record import PointRecord
 
 #: How long brokers are given to answer.
 DROP_WITHIN_S = 5.0
-#: Requests of clients that wait at a time; others are refused.
-_WAITING_MAX = 1_024
 
 
 class _Waiting:
@@ -73,7 +73,8 @@ class Dropping:
     def drop(self, now: float, session: int, frame: Drop) -> None:
         """A client wants a pattern no more."""
         state = self._state
-        if len(self._waiting) >= _WAITING_MAX:
+        own = sum(each.session == session for each in self._waiting.values())
+        if is_too_many(len(self._waiting), own):
             reason = "too many wait for patterns to be dropped; ask again later"
             state.out.append(SendClient(session, Refused(frame.request, reason, BUSY)))
             return

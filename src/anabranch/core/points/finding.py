@@ -77,8 +77,9 @@ class Finding:
         self._number = state.outlook.life
         self._searches: dict[int, _Search] = {}
 
-    def __len__(self) -> int:
-        return len(self._searches)
+    def sessions(self) -> list[int]:
+        """The sessions that searches are for, one for each search."""
+        return [each.session for each in self._searches.values()]
 
     def find(
         self, now: float, session: int, pattern_id: str, *, is_claim: bool, then: Then
@@ -87,9 +88,13 @@ class Finding:
         search = _Search(session, pattern_id, is_claim, now + FIND_WITHIN_S, then)
         self._begin(now, search)
 
-    def _begin(self, now: float, search: _Search) -> None:
+    def new_number(self) -> int:
+        """A number for a question that no other one has."""
         self._number += 1
-        self._searches[self._number] = search
+        return self._number
+
+    def _begin(self, now: float, search: _Search) -> None:
+        self._searches[self.new_number()] = search
         search.unanswered = set(self._state.others)
         search.was_there = False
         self._ask(now, self._number)

@@ -12,12 +12,14 @@ Each is said again until the next one comes. Rules:
    published whether that is in the log, and when its own giver has forgotten it.
 2. Nothing but the record travels. The taker resumes the subscription where it stood, so that it is
    given again what it needs, with the notifications that are in the giver's log.
-3. Who cannot take it says so, for this count of moves; the giver begins anew.
+3. Who cannot take it says so, for this count of moves; the giver begins anew. A broker that departs
+   takes nothing.
 4. What was given away, or refused, is remembered for a while: a message that comes late does not
    make it a second time. Where too much is remembered already, nothing more is refused for a while:
    who gives it asks again.
 5. What is here comes from nowhere else: its giver would have forgotten it before it could come
-   back. Who says otherwise is refused; and who has taken what was not given yet is not heard.
+   back. Who says otherwise is refused; who has taken what was not given yet is not heard; and that
+   the giver has forgotten it nobody else can say.
 """
 
 from msgspec.structs import replace
@@ -37,6 +39,8 @@ class Moving:
         self._state = state
         #: Id → when its taker is asked again, or its giver is told again.
         self._again_at: dict[str, float] = {}
+        #: Whether nothing is taken.
+        self.is_departing = False
 
     def started(self, now: float, record: PointRecord) -> None:
         """A record was found at the start."""
@@ -121,7 +125,8 @@ class Moving:
         if record.came_from != source:
             raise RemoteError(f"it gives pattern {record.id!r} away for {record.came_from!r}")
         is_stale = gone is not None and gone.moves >= record.moves
-        if is_stale or known is not None or state.refusal(record):
+        is_unwanted = self.is_departing or bool(state.refusal(record))
+        if is_stale or known is not None or is_unwanted:
             if gone is None and len(state.gone) >= state.limits.patterns_gone_max:
                 # It could not be remembered but for others; who asks again is answered later.
                 return False
@@ -138,11 +143,13 @@ class Moving:
     def _tell(self, source: str, taken: PointTaken) -> None:
         self._state.out.append(CarryTo(source, taken))
 
-    def settled(self, content: PointSettled) -> None:
+    def settled(self, source: str, content: PointSettled) -> None:
         """Its giver has forgotten it."""
         record = self._state.record(content.pattern)
         if record is None or record.moves != content.moves or not record.came_from:
             return
+        if record.came_from != source:
+            raise RemoteError(f"it forgets pattern {record.id!r} for {record.came_from!r}")
         self._again_at.pop(record.id, None)
         self._state.save(replace(record, came_from=""), lambda _: None)
 

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note
 from anabranch.core.earliest import earliest
-from anabranch.core.placement.cardinality import events_per_s, matches_per_s, part_rates
+from anabranch.core.placement.cardinality import matches_per_s, part_rates, rate_of
 from anabranch.core.placement.cost import Load, Traffic, cost_of
 from anabranch.core.placement.deciding import (
     RESTLESS_MAX,
@@ -116,8 +116,8 @@ class Placing:
         self._inquiry: _Inquiry | None = None
         #: Id → where it is to go, and until when that holds.
         self._going: dict[str, tuple[str, float]] = {}
-        #: Id → what it would have this broker deal with, as it was asked.
-        self._asked: dict[str, float] = {}
+        #: Who asked, and the id → what it would have this broker deal with.
+        self._asked: dict[tuple[str, str], float] = {}
         #: Id → until when its coming (or, below 0, going) is not in the measured load, and what it
         #: brings.
         self._shifts: dict[str, tuple[float, float]] = {}
@@ -137,8 +137,14 @@ class Placing:
     def taken(self, now: float, record: PointRecord) -> None:
         """A join point has come from elsewhere (rule 4)."""
         self.begins(now, record, is_new=False)
-        brings = self._asked.pop(record.id, 0.0)
+        # What others than its giver say of it counts for nothing.
+        brings = self._asked.pop((record.came_from, record.id), 0.0)
         self._shifts[record.id] = (now + self._state.options.pattern_review_s, brings)
+
+    def came_back(self, now: float, record: PointRecord) -> None:
+        """One that was given away is refused: what it brings has not gone."""
+        self.begins(now, record, is_new=False)
+        self._shifts.pop(record.id, None)
 
     def forgotten(self, pattern_id: str) -> None:
         """It is not here any more."""
@@ -223,7 +229,7 @@ class Placing:
         incoming: dict[str, float] = {}
         counted = inf
         for origin in {**sources, **rates}:
-            rate = events_per_s(sources.get(origin, ()), wanted)
+            rate = rate_of(sources.get(origin, ()), wanted)
             if rate is None:
                 if came is None:
                     return None, 0
@@ -293,8 +299,8 @@ class Placing:
             cost = cost_of(traffic, outlook.name, outlook.scout, self._load, is_here=False)
         answer = WouldTake(content.request, content.pattern, 0, is_refused=True)
         if cost is not None:
-            self._asked.pop(content.pattern, None)
-            self._asked[content.pattern] = traffic.handled_at(outlook.name)
+            self._asked.pop((source, content.pattern), None)
+            self._asked[source, content.pattern] = traffic.handled_at(outlook.name)
             if len(self._asked) > _ANSWERS_MAX:
                 del self._asked[next(iter(self._asked))]
             billionths = min(round(cost * 1e9), _COST_MAX)

@@ -3,12 +3,13 @@
 A pattern is defined at the broker that its client is connected to, and detected there or, later, at
 another one. Its id is chosen by who defines it, and never used again. The parts: `beginning` lets
 it begin, `finding` asks other brokers, `point` detects, `placing` looks for better places, `moving`
-gives away and takes, `dropping` ends, `state` is what they share. Rules:
+gives away and takes, `departing` does so with all of them, `dropping` ends, `state` is what they
+share. Rules:
 
 1. A join point is active at one broker at most. It is on disk there before it begins, and whoever
    defined it is told then.
 2. One that fails (its subscription was cut) is started anew after a pause.
-3. A broker that departs gives all of its join points away; if one is refused, to the next broker.
+3. A broker that departs gives all of its join points away (`departing`).
 
 State: see the parts.
 """
@@ -18,6 +19,7 @@ from anabranch.core.contract import Note, Recovered
 from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.points.beginning import Beginning
+from anabranch.core.points.departing import Departing
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding
 from anabranch.core.points.moving import Moving
@@ -57,7 +59,7 @@ class JoinPoints:
         self._dropping = Dropping(self._state)
         self._finding = Finding(self._state)
         self._beginning = Beginning(self._state, self._dropping, self._finding, self._begin)
-        self._is_departing = False
+        self._departing = Departing(self._state, self._moving, self._finding)
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -97,20 +99,9 @@ class JoinPoints:
 
     def depart(self, now: float) -> list[Ask]:
         """Give all away (rule 3), each when it may be."""
-        self._is_departing = self._beginning.is_departing = self.placing.is_departing = True
-        self._give_all(now)
+        self._beginning.is_departing = self.placing.is_departing = True
+        self._departing.begin(now)
         return self._state.take_out()
-
-    def _give_all(self, now: float) -> None:
-        for pattern_id in [*self._state.points]:
-            self._give(now, pattern_id)
-
-    def _give(self, now: float, pattern_id: str) -> None:
-        others = self._state.others
-        if others and self._moving.may_give(pattern_id):
-            # Each that is refused counts as a move, so the next one is asked then.
-            moves = self._state.points[pattern_id].record.moves
-            self._moving.give(now, pattern_id, others[moves % len(others)])
 
     def synced(self, now: float, ticket: int) -> list[Ask]:
         """What was put before this ticket is on disk."""
@@ -158,11 +149,12 @@ class JoinPoints:
             case PointTaken():
                 back = self._moving.taken(now, source, content)
                 if back is not None:
-                    self.placing.begins(now, back, is_new=False)
+                    self._departing.refused(source)
+                    self.placing.came_back(now, back)
                 elif self._state.record(content.pattern) is None:
                     self._forgotten(content.pattern)
             case PointSettled():
-                self._moving.settled(content)
+                self._moving.settled(source, content)
             case AskPlace():
                 self.placing.asked(source, content)
             case WouldTake():
@@ -175,6 +167,7 @@ class JoinPoints:
                 self._finding.asked(now, source, content)
             case PointFound():
                 self._finding.answered(now, source, content)
+                self._departing.answered(now, source, content)
             case _:
                 self._dropping.keep(now, content)
         self._beginning.look()
@@ -211,8 +204,8 @@ class JoinPoints:
             state.stop(now, point)
             state.forget(now, pattern_id)
             self._forgotten(pattern_id)
-        elif point.failure and self._is_departing:
-            self._give(now, pattern_id)
+        elif point.failure and self._departing.is_departing:
+            self._departing.give(now, pattern_id)
         elif point.failure:
             text = f"pattern {pattern_id!r} is started anew: {point.failure}"
             state.out.append(Note("warning", text))
@@ -261,8 +254,7 @@ class JoinPoints:
         self._finding.time_passed(now)
         self.placing.time_passed(now)
         state.forget_gone(now)
-        if self._is_departing:
-            self._give_all(now)
+        self._departing.look(now)
         return state.take_out()
 
     def next_deadline(self) -> float | None:
@@ -272,6 +264,7 @@ class JoinPoints:
             self._moving.next_deadline(),
             self._dropping.next_deadline(),
             self._finding.next_deadline(),
+            self._departing.next_deadline(),
             self.placing.next_deadline(),
             state.agenda.next_at(),
             min(state.start_at.values()) if state.start_at else None,

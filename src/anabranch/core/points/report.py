@@ -28,6 +28,10 @@ class PointReport(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether it detects; otherwise it is starting, or on its way to `goes_to`.
     is_active: bool
     goes_to: str
+    #: How often it was moved, since it was defined.
+    moves: int
+    #: What it costs here, in events under way, as of the last look; None if nobody looked.
+    cost: float | None
     #: Streams whose events count, of those that there are.
     started: int
     streams: int
@@ -86,6 +90,8 @@ def _point(every: JoinPoints, record: PointRecord) -> PointReport:
         defined_at=record.edge,
         is_active=point is not None,
         goes_to=record.goes_to,
+        moves=record.moves,
+        cost=every.placing.costs.get(record.id),
         started=sum(stream in starts for stream in every.streams),
         streams=len(every.streams),
         events=0 if counters is None else counters.events,

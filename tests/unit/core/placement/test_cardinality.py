@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from anabranch.check.patterns import reference_matches
-from anabranch.core.placement.cardinality import events_per_s, matches_per_s, part_rates
+from anabranch.core.placement.cardinality import matches_per_s, part_rates, rate_of
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
@@ -47,10 +47,10 @@ def guess(text: str) -> float:
 
 def test_a_part_gets_its_share_of_the_rate() -> None:
     filter = Filter.parse("symbol = 'A' AND price < 50")
-    assert events_per_s([STREAM], filter) == pytest.approx(5.0, rel=0.1)
+    assert rate_of([STREAM], filter) == pytest.approx(5.0, rel=0.1)
     unrated = StreamStatistics(stream="e2", events=5)
-    assert events_per_s([unrated], filter) is None
-    assert events_per_s([], filter) is None
+    assert rate_of([unrated], filter) is None
+    assert rate_of([], filter) is None
     pattern = Pattern.parse("p:{symbol = 'A'} AND q:{price < 25} WITHIN 1 s")
     assert part_rates(pattern, [STREAM]) == pytest.approx({"p": 10.0, "q": 10.0}, rel=0.1)
 
@@ -87,11 +87,11 @@ def test_joins_are_as_selective_as_statistics_say() -> None:
 def test_overlaps_are_worked_out_for_few_conjunctions_only() -> None:
     # Each has a quarter of all events, and they have none in common.
     few = Filter.parse("symbol = 'A' AND price >= 0 OR symbol = 'B' AND price >= 1")
-    assert events_per_s([STREAM], few) == pytest.approx(20.0, rel=0.02)
+    assert rate_of([STREAM], few) == pytest.approx(20.0, rel=0.02)
     many = Filter.parse(
         " OR ".join(f"symbol = '{s}' AND price >= {n}" for n, s in enumerate("ABCD"))
     )
-    assert events_per_s([STREAM], many) == pytest.approx(40 * (1 - 0.75**4), rel=0.05)
+    assert rate_of([STREAM], many) == pytest.approx(40 * (1 - 0.75**4), rel=0.05)
 
 
 def test_no_guess_is_infinite() -> None:

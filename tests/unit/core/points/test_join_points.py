@@ -15,7 +15,6 @@ from anabranch.core.session.effects import (
 from anabranch.model.carried import PointTaken, TakePoint
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frames import Carry
-from anabranch.model.limits import Limits
 from tests.point_parts import OPTIONS, Stage, User
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
@@ -289,31 +288,6 @@ def test_what_nobody_keeps_while_it_moves_ends_when_it_has_come_back() -> None:
     stage.world.stimulate("e1", say.FrameReceived("m", refusal))
     stage.run(4.0)
     assert stage.owners("left") == []
-
-
-def test_a_broker_that_departs_gives_its_join_points_away() -> None:
-    stage = Stage()
-    reader, feed = stage.user("r", "e2"), stage.user("f", "e3")
-    stage.user("d", "e1").define("rise", RISE)
-    reader.subscribe_to("rise")
-    stage.run(1.0)
-    quotes(feed, 4)
-    stage.run(0.1)
-    stage.world.stimulate("e1", say.Depart())
-    quotes(feed, 4, 4)
-    stage.run(4.0)
-    assert stage.owners("rise") == ["e2"]
-    assert stage.assert_detected("rise") == len(reader.notifications())
-
-
-def test_a_broker_that_departs_finds_one_that_has_room() -> None:
-    stage = Stage(limits=Limits(patterns_max=1))
-    stage.user("f", "e1").define("full", RISE, is_new=True)
-    stage.user("d", "e2").define("rise", RISE, is_new=True)
-    stage.run(1.0)
-    stage.world.stimulate("e2", say.Depart())
-    stage.run(3.0)
-    assert stage.owners("rise") == ["e3"]
 
 
 def test_names_and_attributes_of_the_network_are_no_clients_to_use() -> None:

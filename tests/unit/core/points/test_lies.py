@@ -4,7 +4,14 @@ from msgspec.structs import replace
 
 from anabranch.core import contract as say
 from anabranch.core.session.effects import TellDefined
-from anabranch.model.carried import AnyCarried, FindPoint, PointFound, PointTaken, TakePoint
+from anabranch.model.carried import (
+    AnyCarried,
+    FindPoint,
+    PointFound,
+    PointSettled,
+    PointTaken,
+    TakePoint,
+)
 from anabranch.model.client_frames import BUSY
 from anabranch.model.frames import Carry
 from anabranch.model.limits import Limits
@@ -46,6 +53,23 @@ def test_nobody_has_taken_what_was_not_given_yet() -> None:
     tell(stage, "e2", "e1", PointTaken("rise", 1))
     stage.run(2.0)
     assert stage.owners("rise") == ["e2"]
+
+
+def test_only_its_giver_can_say_that_it_has_forgotten_it() -> None:
+    stage = Stage()
+    stage.user("u", "e1").define("rise", RISE, is_new=True)
+    stage.run(1.0)
+    stage.move("rise", "e1", "e2")
+    while "rise" not in stage.points("e2").records:
+        stage.run(0.001)
+    heard: list[object] = []
+    stage.world.listener = lambda _now, _name, what: heard.append(what)
+    tell(stage, "e3", "e2", PointSettled("rise", 1))
+    assert stage.points("e2").records["rise"].came_from == "e1"
+    notes = [what.text for what in heard if isinstance(what, say.Note)]
+    assert any("forgets pattern 'rise' for 'e1'" in text for text in notes)
+    stage.run(2.0)
+    assert stage.points("e2").records["rise"].came_from == ""
 
 
 def test_an_answer_to_a_question_of_an_earlier_life_is_none() -> None:

@@ -116,10 +116,10 @@ def test_by_cost_it_goes_to_where_most_events_come_from_by_what_it_has_counted()
     assert world.assert_detected("rise") == len(reader.notifications()) > 10
     broker = world.world.hosts["c"].broker
     assert broker is not None
-    placing = report(broker).placing
-    assert placing is not None
-    assert [(each.pattern, each.moves) for each in placing.points] == [("rise", 1)]
-    assert placing.points[0].cost is not None
+    patterns = report(broker).patterns
+    assert patterns is not None
+    assert [(each.pattern, each.moves) for each in patterns.points] == [("rise", 1)]
+    assert patterns.points[0].cost is not None
 
 
 def test_by_cost_it_stays_where_the_matches_go_if_there_are_more_of_them() -> None:
@@ -294,3 +294,31 @@ def test_a_question_about_the_same_way_many_times_is_one_about_it() -> None:
         world.world.stimulate("a", say.FrameReceived("s", Carry("s", "a", 4, question)))
     assert len({each.cost for each in answers}) == 1
     assert len(answers) == 2
+
+
+def test_what_others_than_its_giver_say_of_a_pattern_is_no_load() -> None:
+    world = stage(review_s=60.0)
+    defined(world, "cost")
+    lie = AskPlace(1, "rise", {"d": 1 << 50}, 0, [])
+    world.world.stimulate("c", say.FrameReceived("b", Carry("d", "c", 4, lie)))
+    world.move("rise", "s", "c")
+    world.run(1.0)
+    assert world.owners("rise") == ["c"]
+    assert world.points("c").placing._load.rate_per_s < 1e3
+
+
+def test_a_pattern_that_is_refused_is_load_where_it_was() -> None:
+    world = stage()
+    user = feed(world, "c")
+    defined(world, "cost")
+    giver = world.points("s")
+    while giver.records["rise"].goes_to != "c":
+        user.publish(price=10)
+        world.run(0.01)
+    world.world.kill("c")
+    world.run(0.1)
+    assert giver.placing._shifts["rise"][1] < 0
+    refusal = PointTaken("rise", 1, is_refused=True)
+    world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, refusal)))
+    assert giver.records["rise"].goes_to == ""
+    assert giver.placing._shifts == {}
