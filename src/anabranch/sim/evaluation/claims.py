@@ -116,6 +116,11 @@ def verdict(ours: float, theirs: float) -> str:
     return "same direction, smaller" if abs(ours) < abs(theirs) else "same direction"
 
 
+def direction(ours: float) -> str:
+    """The same where the source has no number, but says that dynamic is less."""
+    return verdict(ours, -1.0).removesuffix(", smaller")
+
+
 def _with_percent(ours: float, fixed: float) -> str:
     return f"{ours:.1f} ms ({ours / fixed - 1:+.1%})" if fixed else ""
 
@@ -126,7 +131,7 @@ def _rate(runs: Sequence[Delays]) -> Iterator[Claim]:
         test="highest rate that was kept up with",
         **_by_way({way: f"{rate:g} events/s" for way, rate in kept.items()}),
         source="at 2,400 msg/min fixed overloads, dynamic does not",
-        verdict="same direction" if kept[DYNAMIC] > kept[FIXED] else "no difference here",
+        verdict=direction((kept[FIXED] - kept[DYNAMIC]) / max(*kept.values(), 1.0)),
     )
 
 
@@ -147,15 +152,14 @@ def _burst(runs: Sequence[Delays]) -> Iterator[Claim]:
         test="burst: highest mean delay of a second",
         **_by_way({way: f"{peak:.0f} ms" for way, peak in peaks.items()}),
         source="dynamic lower",
-        verdict=verdict(peaks[DYNAMIC] / peaks[FIXED] - 1, -1.0).removesuffix(", smaller"),
+        verdict=direction(peaks[DYNAMIC] / peaks[FIXED] - 1),
     )
     times = {run.scene.way: _recovered_s(run) for run in runs}
-    is_first = times[DYNAMIC] < times[FIXED]
     yield Claim(
         test="burst: seconds until delays are as before",
         **_by_way({way: f"{time} s" for way, time in times.items()}),
         source="dynamic first",
-        verdict="same direction" if is_first else "no difference here",
+        verdict=direction(times[DYNAMIC] - times[FIXED]),
     )
 
 
@@ -192,12 +196,11 @@ def _hops(runs: Sequence[Delays]) -> Iterator[Claim]:
             way: _mean_by_hops(runs, way, HOPS[-1]) / _mean_by_hops(runs, way, HOPS[0]) - 1
             for way in (FIXED, DYNAMIC, WAITING)
         }
-        is_less = growth[DYNAMIC] < growth[FIXED] - _NONE
         yield Claim(
             test=f"growth of delay from {HOPS[0]} to {HOPS[-1]} links",
             **_by_way({way: f"{each:+.1%}" for way, each in growth.items()}),
             source="+57.7% → +27.4%",
-            verdict="same direction" if is_less else "no difference here",
+            verdict=_with_overload(direction(growth[DYNAMIC] - growth[FIXED]), runs),
         )
 
 

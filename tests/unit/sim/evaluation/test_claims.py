@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from anabranch.sim.evaluation.claims import Claim, claims, mean_ms, verdict
+from anabranch.sim.evaluation.claims import Claim, claims, direction, mean_ms, verdict
 from anabranch.sim.evaluation.delays import WAYS, Delays, Scene
 from anabranch.sim.evaluation.overhead import MatchCost, Overhead, deep_bytes, match_cost, measure
 
@@ -45,6 +45,11 @@ def the_claim(found: list[Claim], beginning: str) -> Claim:
 )
 def test_verdict_goes_by_sign_and_size(ours: float, theirs: float, said: str) -> None:
     assert verdict(ours, theirs) == said
+
+
+def test_what_is_worse_is_not_called_no_difference() -> None:
+    said = [direction(ours) for ours in (-0.3, 0.0, 0.3)]
+    assert said == ["same direction", "no difference here", "the other way round"]
 
 
 def test_mean_is_over_all_events_of_all_graphs() -> None:
