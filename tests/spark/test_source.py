@@ -13,6 +13,14 @@ from pyspark.sql.types import StringType, StructType
 import anabranch
 from anabranch.client.errors import ConnectError
 from anabranch.model.errors import LocalError
+from anabranch.model.statistics import (
+    AttributeStatistics,
+    NumberStatistics,
+    Statistics,
+    StreamStatistics,
+    TextStatistics,
+    write_statistics,
+)
 from anabranch.model.values import Value
 from anabranch.spark import fetches, survey
 from anabranch.spark.options import OptionError, read_options
@@ -147,6 +155,41 @@ def test_a_sample_reaches_back_to_events_that_match(pair: anabranch.Embedded) ->
     given = {"brokers": pair.addresses[0], "subscription": "n = 3", "streams": "a"}
     schema = offered_schema(read_options(given, "read"))
     assert schema.names[len(ENVELOPE) :] == ["even", "n", "price", "symbol"]
+
+
+def test_statistics_know_attributes_that_no_event_of_now_has(tmp_path: Path) -> None:
+    rare = StreamStatistics(
+        stream="a",
+        events=5,
+        attributes={
+            "size": AttributeStatistics(
+                numbers=NumberStatistics(count=4, distinct=4, rank_error=0.0, bounds=(1.0, 9.0))
+            ),
+            "tick": AttributeStatistics(true=1),
+            "both": AttributeStatistics(
+                true=1,
+                texts=TextStatistics(count=1, distinct=1, rank_error=0.0, bounds=(0, 1)),
+            ),
+        },
+    )
+    other = StreamStatistics(stream="b", events=1, attributes={"far": AttributeStatistics(nan=1)})
+    place = tmp_path / "known.json"
+    place.write_bytes(write_statistics(Statistics(made_ns=0, streams=(rare, other))))
+    # Nobody is asked: there is no such broker.
+    given = {"brokers": "127.0.0.1:1", "statistics": str(place)}
+    every = offered_schema(read_options(given, "read"))
+    found = {field.name: field.dataType.simpleString() for field in every.fields[len(ENVELOPE) :]}
+    assert found == {
+        "attributes.tick": "boolean",
+        "both": "string",
+        "far": "double",
+        "size": "double",
+    }
+    some = offered_schema(read_options({**given, "streams": "b"}, "read"))
+    assert some.names[len(ENVELOPE) :] == ["far"]
+    place.write_text("{}")
+    with pytest.raises(OptionError, match=r"'statistics': .*known\.json"):
+        offered_schema(read_options(given, "read"))
 
 
 # -- what is missing

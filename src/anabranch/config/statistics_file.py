@@ -29,7 +29,7 @@ def load_statistics(path: Path) -> Statistics:
         what = error.strerror or type(error).__name__
         raise ConfigError(
             f"statistics cannot be read: {what}; write them with `anabranch pipeline stats"
-            " --export`, or take `statistics` out of the network file",
+            " --export`, or go without `statistics`",
             path=path,
         ) from None
     try:

@@ -24,6 +24,8 @@ For reading:
     failOnDataLoss        true (default): ticks that the log no longer has are an error; false: they
                           are passed over, with a warning that names them
     archive               the directory of an archive: what the log no longer has is read from there
+    statistics            a file of `anabranch pipeline stats --export`: its attributes are the
+                          columns of a read without a schema (default: those of a sample)
     minPartitions         into how many tasks a batch is divided at least
     attributes            columns (default), map or variant: one column for all attributes
     pushdown              batch: true lets Spark hand conditions to the brokers; see the warning in
@@ -83,6 +85,7 @@ _USES: Final[dict[str, frozenset[Use]]] = {
     "endingOffsets": _BATCH_READ,
     "failOnDataLoss": _READ,
     "archive": _READ,
+    "statistics": _READ,
     "minPartitions": _READ,
     "attributes": _READ,
     "pushdown": _BATCH_READ,
@@ -140,6 +143,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ending_offsets: Offsets = "latest"
     fail_on_data_loss: bool = True
     archive: str = ""
+    #: A file that says which attributes there are.
+    statistics: str = ""
     partitions_min: int = 0
     attributes: AttributesAs = "columns"
     pushdown: bool = False
@@ -172,6 +177,7 @@ def read_options(given: Mapping[str, str], use: Use | None = None) -> Options:
         ending_offsets=reading.end("endingOffsets"),
         fail_on_data_loss=reading.truth("failOnDataLoss", default=True),
         archive=reading.text("archive"),
+        statistics=reading.text("statistics"),
         partitions_min=reading.count("minPartitions"),
         attributes=reading.attributes(),
         pushdown=reading.truth("pushdown", default=False),

@@ -48,7 +48,7 @@ from anabranch.spark.reading import (
     next_ticks,
     read_position,
 )
-from anabranch.spark.sampling import first_since, sample
+from anabranch.spark.sampling import described, first_since, sample
 from anabranch.spark.schema import check_asked, check_silence, offered, schema_of, wanted_of
 from anabranch.spark.survey import Extent, Seen, Survey
 
@@ -59,9 +59,12 @@ log = logging.getLogger("anabranch.spark")
 
 
 def offered_schema(options: Options) -> StructType:
-    """The columns for whoever does not say which: the envelope, and attributes of a sample."""
+    """The columns for whoever does not say which: the envelope, and attributes of statistics or of
+    a sample."""
     if options.attributes != "columns":
         return schema_of(offered(options.attributes, []))
+    if options.statistics:
+        return schema_of(offered("columns", described(options)))
     with Survey(options) as survey:
         return schema_of(offered("columns", sample(survey, survey.look(), options.subscription)))
 

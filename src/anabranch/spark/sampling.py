@@ -2,7 +2,9 @@
 
 1. Attributes are those of some of the newest events that match: of the last thousand ticks of each
    stream, or of more of them where these have too few.
-2. A time is looked for by halving: the first tick that was logged then or later. A log's times do
+2. Or they are those of exported statistics, which know rare ones too, and streams that are empty.
+   They do not tell integers from floats: numbers are floats then.
+3. A time is looked for by halving: the first tick that was logged then or later. A log's times do
    not go back, but by a clock that was set; then any tick that may be meant is as good as another.
 
 This module keeps no state.
@@ -10,13 +12,17 @@ This module keeps no state.
 
 from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from anabranch.client.bulk import Fetcher
+from anabranch.config.errors import ConfigError
+from anabranch.config.statistics_file import load_statistics
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.rows import rows_in
 from anabranch.model.values import Value
+from anabranch.spark.options import OptionError, Options
 from anabranch.spark.survey import Extent, Seen, Survey
 
 #: Events that are looked at, of all streams together; and those that are enough of one stream.
@@ -33,6 +39,24 @@ def sample(survey: Survey, seen: Seen, subscription: str) -> Iterator[Attributes
     count = max(_EVENTS_MAX // max(len(seen.extents), 1), _EVENTS_MIN)
     for stream, extent in seen.extents.items():
         yield from _newest(survey.stream(stream), extent, subscription, count)
+
+
+def described(options: Options) -> Iterator[Attributes]:
+    """Values of the kinds that attributes have by statistics, of the streams that are wanted."""
+    try:
+        known = load_statistics(Path(options.statistics))
+    except ConfigError as error:
+        raise OptionError("statistics", str(error)) from error
+    for stream in known.streams:
+        if options.streams and stream.stream not in options.streams:
+            continue
+        for name, each in stream.attributes.items():
+            if each.numbers is not None or each.nan:
+                yield {name: 0.0}
+            if each.texts is not None:
+                yield {name: ""}
+            if each.true or each.false:
+                yield {name: True}
 
 
 def _newest(connection: Fetcher, extent: Extent, subscription: str, count: int) -> list[Attributes]:

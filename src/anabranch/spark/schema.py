@@ -9,9 +9,9 @@ and must have its type. A column `attributes` of the type MAP<STRING, STRING> or
 attributes together.
 
 Without a schema, all of the envelope is offered, and the attributes that a sample of the newest
-events has (`inferred`): integers and floats together are floats; an attribute that has been text
-and something else is text, and null where it is not. Spark does not tell `Price` from `price`; of
-two such names the first is offered, with a warning.
+events has, or that statistics name (`inferred`): integers and floats together are floats; an
+attribute that has been text and something else is text, and null where it is not. Spark does not
+tell `Price` from `price`; of two such names the first is offered, with a warning.
 
 This module keeps no state.
 """
