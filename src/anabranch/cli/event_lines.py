@@ -5,9 +5,10 @@ module keeps a count of what it has printed.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import ClassVar
 
 import msgspec
 import typer
@@ -25,13 +26,16 @@ class Format(StrEnum):
     table = "table"
 
 
-class Printer:
-    """Prints events, up to a number of them; 0 is no limit."""
+class Lines:
+    """Prints one thing after the other, up to a number of them; 0 is no limit."""
+
+    #: What stands above the columns.
+    columns: ClassVar[str]
 
     def __init__(self, form: Format, count: int = 0) -> None:
         self._form = form
         self._count = count
-        #: Events that were handed over, and that were printed; the one at which nobody read any
+        #: Things that were handed over, and that were printed; the one at which nobody read any
         #: more is only among the former.
         self.given = self.shown = 0
 
@@ -41,18 +45,31 @@ class Printer:
         return bool(self._count) and self.shown >= self._count
 
     def head(self) -> None:
-        """What stands above the columns."""
+        """Name the columns, if there are any."""
         if self._form is Format.table:
-            typer.echo(f"{'time (UTC)':23}  {'stream':12}  {'tick':>8}  event")
+            typer.echo(self.columns)
+
+    def put(
+        self, as_json: Callable[[], Mapping[str, object]], in_columns: Callable[[], str]
+    ) -> None:
+        """Print one of them."""
+        self.given += 1
+        if self._form is Format.json:
+            print_json(as_json())
+        else:
+            typer.echo(in_columns())
+        self.shown += 1
+
+
+class Printer(Lines):
+    """Prints events."""
+
+    columns = f"{'time (UTC)':23}  {'stream':12}  {'tick':>8}  event"
 
     def show(self, event: Event, stream: str, tick: int, time_ns: int) -> None:
         """Print one event."""
-        self.given += 1
-        if self._form is Format.json:
-            print_json(document(event, stream, tick, time_ns))
-        else:
-            typer.echo(line(event, stream, tick, time_ns))
-        self.shown += 1
+        told = (event, stream, tick, time_ns)
+        self.put(lambda: document(*told), lambda: line(*told))
 
 
 def document(event: Event, stream: str, tick: int, time_ns: int) -> Mapping[str, object]:

@@ -6,42 +6,19 @@ in front; where the match was too large to have them, only their places.
 
 from collections.abc import Mapping
 
-import typer
-
-from anabranch.cli.event_lines import Format, document, moment, shown
-from anabranch.cli.output import print_json
+from anabranch.cli.event_lines import Lines, document, moment, shown
 from anabranch.client.matched import Matched, PartEvent
 from anabranch.client.pattern_subscription import PatternSubscription
 
 
-class MatchPrinter:
-    """Prints matches, up to a number of them; 0 is no limit."""
+class MatchPrinter(Lines):
+    """Prints matches."""
 
-    def __init__(self, form: Format, count: int = 0) -> None:
-        self._form = form
-        self._count = count
-        #: Matches that were handed over, and that were printed; the one at which nobody read any
-        #: more is only among the former.
-        self.given = self.shown = 0
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether as many are printed as were asked for."""
-        return bool(self._count) and self.shown >= self._count
-
-    def head(self) -> None:
-        """What stands above the columns."""
-        if self._form is Format.table:
-            typer.echo(f"{'time (UTC)':23}  {'pattern':24}  events")
+    columns = f"{'time (UTC)':23}  {'pattern':24}  events"
 
     def show(self, matched: Matched) -> None:
         """Print one match."""
-        self.given += 1
-        if self._form is Format.json:
-            print_json(match_document(matched))
-        else:
-            typer.echo(match_line(matched))
-        self.shown += 1
+        self.put(lambda: match_document(matched), lambda: match_line(matched))
 
 
 def match_document(matched: Matched) -> Mapping[str, object]:

@@ -115,7 +115,6 @@ def _gauges(status: Status) -> Iterator[str]:
 
 
 def _staging(status: Status) -> Iterator[str]:
-    staging = status.staging
     families = {
         "stage_tokens": ("gauge", "Tokens that nobody has committed", "tokens"),
         "stage_bytes": ("gauge", "Bytes that are staged, or of batches under way", "size_bytes"),
@@ -124,13 +123,10 @@ def _staging(status: Status) -> Iterator[str]:
         "batches_committed_total": ("counter", "Batches that were done", "committed"),
         "batch_events_total": ("counter", "Events of batches that got a tick", "written"),
     }
-    for name, (kind, text, field) in families.items():
-        value = 0 if staging is None else getattr(staging, field)
-        yield from _family(name, kind, text, [(_NONE, value)])
+    yield from _fields_of(status.staging, families)
 
 
 def _patterns(status: Status) -> Iterator[str]:
-    patterns = status.patterns
     families = {
         "patterns": ("gauge", "Patterns whose join points are here", "patterns"),
         "patterns_active": ("gauge", "Those of them that detect", "active"),
@@ -141,8 +137,15 @@ def _patterns(status: Status) -> Iterator[str]:
         "pattern_overflows_total": ("counter", "Times a pattern was at a bound", "overflows"),
         "pattern_withheld_total": ("counter", "Ranges of ticks a pattern did not get", "withheld"),
     }
+    yield from _fields_of(status.patterns, families)
+
+
+def _fields_of(
+    report: object | None, families: Mapping[str, tuple[str, str, str]]
+) -> Iterator[str]:
+    """Name → (kind, text, field) of a report; all are 0 where there is none."""
     for name, (kind, text, field) in families.items():
-        value = 0 if patterns is None else getattr(patterns, field)
+        value = 0 if report is None else getattr(report, field)
         yield from _family(name, kind, text, [(_NONE, value)])
 
 
