@@ -8,7 +8,9 @@ which run alone. Rules:
 2. A chunk that failed, or was interrupted, runs again next time. The output of a failed chunk is
    kept beside the state.
 3. State belongs to a commit. Uncommitted changes make a state of their own, named by their digest.
-4. Results name the commit and the kind of machine, never the machine.
+4. Jobs may have floors: if so little happened in all their chunks that they prove nothing, the run
+   fails and says of what there was too little.
+5. Results name the commit and the kind of machine, never the machine.
 
 State kept: `.soak/state.json`. Losing it costs computing time only.
 """
@@ -216,7 +218,7 @@ def _result(job: Job, state: State) -> dict[str, object]:
     }
 
 
-def _measured(job: Job, chunks: list[Chunk]) -> list[dict[str, object]]:
+def _measured(job: Job, chunks: list[Chunk]) -> list[dict[str, float]]:
     """What the chunks printed; of jobs that add up, all of them together, without their seeds."""
     printed = [json.loads(chunk.measured) for chunk in chunks if chunk.passed and chunk.measured]
     if not job.adds_up:
@@ -236,6 +238,20 @@ def _together(name: str, values: list[float]) -> float:
     return max(values) if name.endswith("_max") else round(sum(values), 1)
 
 
+def lacking(job: Job, chunks: list[Chunk]) -> list[str]:
+    """What there was too little of in the chunks that passed, in words."""
+    passed = [chunk for chunk in chunks if chunk.passed]
+    if not job.floors or not passed:
+        return []
+    sums = _measured(job, passed)[0]
+    found = []
+    for name, per_chunk in job.floors:
+        seen, floor = sums.get(name, 0), per_chunk * len(passed)
+        if seen < floor:
+            found.append(f"{job.name}: {name} {seen:,}, which should be {floor:,} at least")
+    return found
+
+
 def as_markdown(table: list[Job], state: State, date: str) -> str:
     """The same results as a page."""
     lines = [f"# Soak run of {date}", "", f"Commit `{state.commit}`.", ""]
@@ -253,6 +269,8 @@ def as_markdown(table: list[Job], state: State, date: str) -> str:
             sums = _measured(job, state.of(job))[0]
             text = ", ".join(f"{name} {value:,}" for name, value in sums.items())
             lines += ["", f"{job.name} in all: {text}."]
+        for text in lacking(job, state.of(job)):
+            lines += ["", f"Too little of {text}."]
     return "\n".join(lines) + "\n"
 
 
@@ -306,7 +324,10 @@ def main() -> int:
     page = write_results(table, state, ROOT / "docs" / "results")
     console.print(f"{'complete' if complete else 'not complete yet'}: {page.relative_to(ROOT)}")
     failed = any(not chunk.passed for job in table for chunk in state.of(job))
-    return 1 if failed else 0
+    short = [text for job in table for text in lacking(job, state.of(job))] if complete else []
+    for text in short:
+        console.print(f"too little of {text}")
+    return 1 if failed or short else 0
 
 
 if __name__ == "__main__":

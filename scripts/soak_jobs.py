@@ -10,6 +10,15 @@ from pathlib import Path
 #: Hypothesis reports, per phase of each test, how many generated examples passed.
 EXAMPLES_PASSED = r"(\d+) passing\b"
 
+#: Seeds in which little happens prove little: what a hundred of them must have had.
+SEEDS_FLOORS = (
+    ("deliveries", 100_000),
+    ("crashes", 250),
+    ("troubled_changes", 1_000),
+    ("batches", 200),
+    ("matches", 300),
+)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -26,6 +35,8 @@ class Job:
     measures: bool = False
     #: Whether it prints one JSON object per chunk whose numbers are to be put together.
     adds_up: bool = False
+    #: Of what adds up: a name, and how much of it there must be in a chunk, on the average.
+    floors: tuple[tuple[str, int], ...] = ()
 
 
 def jobs(root: Path) -> list[Job]:
@@ -47,8 +58,8 @@ def _sim_jobs() -> Iterator[Job]:
     for routing, chunks in ("tree", 200), ("mesh", 100), ("flood", 10):
         command = ("-m", "anabranch", "sim", "--routing", routing, "--processes", "1", "--json")
         seeds = ("--seeds", "{seed}00..{seed}99")
-        count = r'"seeds":(\d+)'
-        yield Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", count, adds_up=True)
+        job = Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", r'"seeds":(\d+)')
+        yield replace(job, adds_up=True, floors=SEEDS_FLOORS)
 
 
 def _kill_job() -> Job:

@@ -27,8 +27,9 @@ from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.mesh_frames import Branches, Copies, Routes
 from anabranch.model.network import Network
 from anabranch.sim.fault_mix import FaultMix
-from anabranch.sim.simulation import Simulation, Verdict
+from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan, Shape, draw
+from anabranch.sim.verdict import Verdict
 from tests.conformance.unruly import UnrulyRouter
 from tests.conformance.witness import Ledger, witnessed
 

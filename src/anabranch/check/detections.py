@@ -47,6 +47,11 @@ class Detection(msgspec.Struct, frozen=True):
     starts: Mapping[str, Start]
 
 
+def is_report(event: LoggedEvent) -> bool:
+    """Whether it tells of a match."""
+    return event.envelope.header.content_type == CONTENT_TYPE
+
+
 def check_detection(detection: Detection, logged: Sequence[LoggedEvent]) -> list[Anomaly]:
     """Everything that is wrong with one pattern."""
     wanted = {digest_of(match.identity): match for match in _expected(detection, logged)}
@@ -96,7 +101,7 @@ def _tells_of(event: LoggedEvent, pattern_id: str) -> bool:
 
 def _reports(pattern_id: str, logged: Iterable[LoggedEvent]) -> Iterable[tuple[LoggedEvent, Match]]:
     for each in logged:
-        if each.envelope.header.content_type == CONTENT_TYPE and _tells_of(each, pattern_id):
+        if is_report(each) and _tells_of(each, pattern_id):
             yield each, read_notification(each.envelope.event()).match
 
 

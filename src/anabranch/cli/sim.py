@@ -38,6 +38,8 @@ class Summary(msgspec.Struct, frozen=True):
     lost_frames: int
     interest_changes: int
     troubled_changes: int
+    batches: int
+    matches: int
     brokers_max: int
     cpu_s: float
     #: By the median of all seeds.
@@ -145,6 +147,8 @@ def summarise(results: list[Timed]) -> Summary:
         lost_frames=sum(verdict.lost_frames for verdict in verdicts),
         interest_changes=sum(verdict.interest_changes for verdict in verdicts),
         troubled_changes=sum(verdict.troubled_changes for verdict in verdicts),
+        batches=sum(verdict.batches for verdict in verdicts),
+        matches=sum(verdict.matches for verdict in verdicts),
         brokers_max=max(verdict.brokers for verdict in verdicts),
         cpu_s=sum(timed.cpu_s for timed in results),
         seeds_per_cpu_s=1 / statistics.median(timed.cpu_s for timed in results),
@@ -169,6 +173,8 @@ def _print(summary: Summary) -> None:
         ("frames lost", f"{summary.lost_frames:,}"),
         ("interest changes", f"{summary.interest_changes:,}"),
         ("… while a fault was on", f"{summary.troubled_changes:,}"),
+        ("batches of sinks", f"{summary.batches:,}"),
+        ("matches of patterns", f"{summary.matches:,}"),
         ("largest network", f"{summary.brokers_max} brokers"),
         ("seeds per CPU second", f"{summary.seeds_per_cpu_s:.1f} (median)"),
         ("digest", summary.digest),

@@ -12,7 +12,7 @@ from typing import get_args
 
 from anabranch.check import history as told
 from anabranch.check.checker import Anomaly
-from anabranch.check.detections import Detection, LoggedEvent, check_detection
+from anabranch.check.detections import Detection, LoggedEvent, check_detection, is_report
 from anabranch.core import contract as say
 from anabranch.core.points.names import name_of
 from anabranch.core.records import EventRecord, decode_record
@@ -127,6 +127,8 @@ class Detections:
         self._definers = definers
         #: Pattern → how often it had been moved when the world became calm.
         self._moves: dict[str, int] = {}
+        #: How many matches the logs held when they were judged.
+        self.reported = 0
 
     def move_one(self, rng: Random, edges: list[str]) -> None:
         """Somebody thinks that a join point would do better elsewhere."""
@@ -175,6 +177,7 @@ class Detections:
         if not self._definers:
             return []
         logged = [event for stream in streams for event in self._logged(stream)]
+        self.reported = sum(map(is_report, logged))
         found: list[Anomaly] = []
         for definer in self._definers:
             if not definer.is_refused:

@@ -13,8 +13,9 @@ import msgspec
 
 from anabranch.core.broker import RoutingName
 from anabranch.sim.fault_mix import ANY
-from anabranch.sim.simulation import Simulation, Verdict
+from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan, Shape, draw
+from anabranch.sim.verdict import Verdict
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from anabranch.sim.sinks import Sink, draft_in
 from anabranch.sim.subscribers import Subscriber
 from anabranch.sim.swarm import Plan
 from anabranch.sim.things import CLOCK_BEGIN_S, Weather
+from anabranch.sim.verdict import Verdict
 from anabranch.sim.world import World
 
 _WARM_UP_S = 0.5
@@ -47,28 +48,6 @@ _MORE_S = 1.5
 _ROOMY_TICKS = 100_000
 
 _beginnings = msgspec.msgpack.Decoder(Beginning)
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What came of a seed."""
-
-    seed: int
-    anomalies: tuple[Anomaly, ...]
-    simulated_s: float
-    brokers: int
-    published: int
-    deliveries: int
-    crashes: int
-    partitions: int
-    lost_frames: int
-    interest_changes: int
-    #: Of these, those that were made while a fault was going on.
-    troubled_changes: int
-    steps: int
-    digest: str
-    faults: dict[str, int]
-    #: Batches that their sinks were told of.
-    batches: int = 0
 
 
 class Simulation:
@@ -358,6 +337,7 @@ class Simulation:
             digest=f"{digest:08x}",
             faults=dict(sorted((self.faults.counts | self.reconfiguring.counts).items())),
             batches=kinds.count(told.BatchTold),
+            matches=self._detections.reported,
         )
 
     def _repetitions(self) -> list[Anomaly]:

@@ -101,6 +101,24 @@ def test_what_chunks_print_is_put_together_by_what_it_is(tmp_path: Path) -> None
     assert "s in all: crashes 18, brokers_max 32, seeds_per_cpu_s 3.0." in page.read_text()
 
 
+def test_jobs_in_which_too_little_happened_are_named(tmp_path: Path) -> None:
+    floors = (("crashes", 10), ("deliveries", 5), ("matches", 1))
+    busy = soak_jobs.Job("s", (), 2, "seeds", "x", adds_up=True, floors=floors)
+    state = state_in(tmp_path)
+    assert soak.lacking(busy, state.of(busy)) == []
+    for seed, (crashes, deliveries) in enumerate([(19, 4), (1, 5)]):
+        document = json.dumps({"crashes": crashes, "deliveries": deliveries})
+        state.record(busy, seed, soak.Chunk(passed=True, count=1, seconds=1.0, measured=document))
+    state.record(busy, 2, soak.Chunk(passed=False, count=0, seconds=1.0, measured="broken"))
+    wanting = soak.lacking(busy, state.of(busy))
+    assert wanting == [
+        "s: deliveries 9, which should be 10 at least",
+        "s: matches 0, which should be 2 at least",
+    ]
+    page = soak.write_results([busy], state, tmp_path).read_text()
+    assert "Too little of s: deliveries 9, which should be 10 at least." in page
+
+
 def test_the_kills_of_a_soak_run_are_fifty_and_its_events_two_hundred_thousand() -> None:
     (kills,) = (each for each in soak_jobs.jobs(soak.ROOT) if each.name == "process/kills")
     words = kills.arguments
