@@ -27,8 +27,7 @@ def test_a_wave_goes_over_each_link_once_in_a_direction_and_again_where_it_gets_
     mesh = Mesh(pairs("ab bc cd da ac bd"))
     mesh.run()
     before = {name: router.counters.routes_sent for name, router in mesh.routers.items()}
-    mesh.routers["a"].trees.begin(1)
-    mesh.do("a", mesh.routers["a"].time_passed(mesh.now))
+    mesh.advertise("a", "price > 1")
     mesh.run()
     sent = sum(r.counters.routes_sent - before[name] for name, r in mesh.routers.items())
     # Three from the root, and from each of the others to all but where it came from; once more
