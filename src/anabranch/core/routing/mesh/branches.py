@@ -76,6 +76,14 @@ class BranchTable:
         """How many edges are known, counted on every tree."""
         return sum(map(len, self._known.values()))
 
+    def view(self) -> dict[TreeId, list[str]]:
+        """Tree → the edges that are known on it; for whoever checks it."""
+        return {tree: list(edges) for tree, edges in self._known.items()}
+
+    def moving(self) -> set[TreeId]:
+        """Trees of which a former parent has not been told yet."""
+        return {tree for tree, _ in self._former}
+
     def joined(self) -> set[TreeId]:
         """The trees that the own edge has joined."""
         name = self._around.name
