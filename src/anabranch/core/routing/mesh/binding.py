@@ -196,13 +196,13 @@ class Bindings:
                 told.due = now + self._around.options.lag_after_s
                 continue
             is_whole = is_due or told.edition.life != table.edition.life
-            is_whole |= told.coarse_at is not None and told.size < told.coarse_at * (1 - _TRY_PART)
-            bindings.append(Binding(origin, table.edition, told.version, told.edition, is_whole))
-            place = len(bindings) - 1
             added, removed = self._changes(origin, table, step, is_whole)
-            if is_whole or told.coarse_at is None:
-                _note(plus, added, place)
-                _note(minus, removed, place)
+            if told.coarse_at is not None and not is_whole:
+                is_whole = told.size < told.coarse_at * (1 - _TRY_PART)
+                added, removed = list(told.bound.values()) if is_whole else [], []
+            _note(plus, added, len(bindings))
+            _note(minus, removed, len(bindings))
+            bindings.append(Binding(origin, table.edition, told.version, told.edition, is_whole))
             told.version, told.edition = version, table.edition
             doublings = min(told.attempts, DOUBLINGS_MAX)
             told.attempts += is_due

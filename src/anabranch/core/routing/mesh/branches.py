@@ -15,7 +15,8 @@ the other ways that events can take. Rules:
 4. Nobody is farther away than there are brokers; who seems to be is not told of.
 5. With a tree that is forgotten, all that was said of it is. A neighbour may have forgotten one
    that this broker has not, or begun it again before; so on all trees but the first ones, whoever
-   takes a later wave tells its parent everything, even if that is the one it had.
+   takes a later wave tells its parent everything, even if that is the one it had; and whoever
+   forgets a tree tells its parent a while later that nothing is behind it.
 
 State: volatile; told again by the neighbours.
 
@@ -148,7 +149,7 @@ class BranchTable:
             self._trees.changed.clear()
         for tree in self._touched:
             if self._trees.is_over(tree):
-                self._forget(tree)
+                self._forget(now, tree)
             else:
                 # The own edge may join before the first wave has come; there is no parent then.
                 self._tell(now, tree)
@@ -171,8 +172,7 @@ class BranchTable:
                 self._around.send(parent, Branches(tree, edges, is_whole=True))
         else:
             if before is not None and before[2]:
-                after_s = _FORMER_AFTER * self._around.options.lag_after_s
-                self._former[tree, before[0]] = now + after_s
+                self._leave_parent(now, tree, before[0])
             was_former = self._former.pop((tree, parent), None) is not None
             if edges or was_former:
                 self._around.send(parent, Branches(tree, edges, is_whole=True))
@@ -188,11 +188,22 @@ class BranchTable:
                 found[edge] = min(distances)
         return found
 
-    def _forget(self, tree: TreeId) -> None:
+    def _leave_parent(self, now: float, tree: TreeId, parent: str) -> None:
+        """Tell a former parent, a while later."""
+        self._former.pop((tree, parent), None)
+        after_s = _FORMER_AFTER * self._around.options.lag_after_s
+        self._former[tree, parent] = now + after_s
+
+    def _forget(self, now: float, tree: TreeId) -> None:
         """A tree is over."""
         for edge in self._known.pop(tree, {}):
             self._ways.pop(edge, None)
-        self._told.pop(tree, None)
+        told = self._told.pop(tree, None)
+        if tree.life >= self._trees.lives.get(tree.origin, 0):
+            # The parent may have begun it again before it heard what it was told last.
+            if told is not None and told[2]:
+                self._leave_parent(now, tree, told[0])
+            return
         for key in [key for key in self._former if key[0] == tree]:
             del self._former[key]
 

@@ -313,6 +313,9 @@ class Trees:
                 self._forget(name)
             for name in [name for name in self._ended if name.origin == origin]:
                 del self._ended[name]
+            # Edges may have joined those, too, of which no wave has come here yet.
+            for number in range(self._around.options.trees_max + 1):
+                self.changed[TreeId(origin, known, number)] = None
         return life >= known
 
     # -- searches ---------------------------------------------------------------------------------

@@ -184,7 +184,9 @@ class Wishes:
         if wish is None:
             self._changes += 1
             self._wishes[edge] = wish = _Wish()
-        if version <= wish.version and binding.edition <= wish.edition:
+        is_same = (version, binding.edition) == (wish.version, wish.edition)
+        is_asked = is_same and wish.is_too_much and binding.is_whole
+        if version <= wish.version and binding.edition <= wish.edition and not is_asked:
             return True
         if version < wish.version or binding.edition < wish.edition:
             return False
