@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
-from anabranch.core.contract import Send
+from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Delivery, Emission, Outcome, VectorAdvance
 from anabranch.core.routing.mesh.mesh import MeshRouter
@@ -18,10 +18,11 @@ from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import LinkFrame
 from anabranch.model.header import EventId
-from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.mesh_frames import Copies, TreeId
 from anabranch.model.network import graph_of_brokers
 from anabranch.model.values import Value
+from anabranch.model.version import NOTHING
 
 QUICK = Options(interest_after_s=0.0, silence_after_s=0.01, lag_after_s=0.2, paths="fixed")
 Pair = tuple[str, str]
@@ -41,7 +42,9 @@ class Mesh:
         options: Options = QUICK,
         relays: Iterable[str] = (),
         seed: int = 0,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
+        self.limits = limits
         self.rng = random.Random(seed)
         self.network = graph_of_brokers(links, relays)
         self.options = options
@@ -63,7 +66,7 @@ class Mesh:
 
     def start(self, name: str) -> None:
         self.lives[name] += 1
-        router = MeshRouter(name, self.network, self.options, DEFAULT_LIMITS, self.lives[name])
+        router = MeshRouter(name, self.network, self.options, self.limits, self.lives[name])
         self.routers[name] = router
         if name in self.network.edges:
             self.do(name, router.advertise(self.now, (), (), 0))
@@ -189,6 +192,16 @@ class Mesh:
                 for first, last in outcome.silent:
                     found |= set(range(first, last + 1))
         return found
+
+    def bound(self, origin: str, edge: str) -> set[str]:
+        """The conjunctions of an edge that an origin knows."""
+        views = self.routers[origin].wishes.views(NOTHING)
+        return {str(c) for view in views if view.edge == edge for c in view.conjunctions}
+
+    def notes(self, name: str, level: str) -> list[str]:
+        """What a broker noted."""
+        found = [o for who, o in self.kept if who == name and isinstance(o, Note)]
+        return [note.text for note in found if note.level == level]
 
     def delivered(self, name: str) -> list[Delivery]:
         return [o for who, o in self.kept if who == name and isinstance(o, Delivery)]

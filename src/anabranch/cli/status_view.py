@@ -32,6 +32,10 @@ _MESH_COUNTERS = {
     "targets_moved": "moved",
     "targets_dropped": "dropped",
     "data_unfiltered": "unfiltered",
+    "comparisons_put_off": "put-off",
+    "advertisements_coarse": "coarse-advertisements",
+    "bindings_coarse": "coarse-bindings",
+    "wishes_coarse": "coarse-wishes",
 }
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _BROKERS = (
@@ -156,7 +160,7 @@ def _mesh(status: Status, width: int, indent: int) -> list[str]:
     ]
     counters = status.routing_counters
     words += [
-        f"{word}={counters[name]:,}" for name, word in _MESH_COUNTERS.items() if counters[name]
+        f"{word}={counters[name]:,}" for name, word in _MESH_COUNTERS.items() if counters.get(name)
     ]
     return folded(f"  {status.broker}", words, width, indent)
 

@@ -30,10 +30,13 @@ _COUNTERS = {
 }
 
 _MESH_COUNTERS = {
+    "advertisements_coarse": "Times that own advertisements became too many to be told one by one",
     "advertisements_sent": "Frames with advertisements",
+    "bindings_coarse": "Times that interest in an origin became too much for a frame",
     "binds_sent": "Frames with interest on its way to origins",
     "branches_sent": "Frames that tell parents which edges are behind",
     "carries_dropped": "Messages and interest for which there was no way",
+    "comparisons_put_off": "Conjunctions that could not be compared with advertisements at once",
     "copies_sent": "Frames with ticks for edges",
     "data_sent": "Events in these",
     "data_unfiltered": "Events sent to edges whose interest was not known well enough",
@@ -43,6 +46,7 @@ _MESH_COUNTERS = {
     "seeks_sent": "Frames of searches for a lost way",
     "targets_dropped": "Targets of copies for which no neighbour was nearer",
     "targets_moved": "Targets of copies that left their tree",
+    "wishes_coarse": "Times that the interest of an edge became too much to know",
 }
 
 #: Patterns whose cost is told.

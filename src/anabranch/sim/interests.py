@@ -6,6 +6,7 @@ is the S-Λ invariant, checked by trying every event of the small domain.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
 from anabranch.check.checker import Anomaly
 from anabranch.check.coverage import Domain, uncovered
@@ -13,6 +14,7 @@ from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import PresenceView, TreeRouter
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING
+from anabranch.sim.leftovers import Leftovers
 from anabranch.sim.workload import DOMAIN
 from anabranch.sim.world import World
 
@@ -118,39 +120,5 @@ class InterestWatch:
                 self.anomalies.append(Anomaly("unknown-vector", "", stream, mark, text))
 
     def look_for_leftovers(self) -> None:
-        """Where everything behind a direction is known to the last version, nothing else may be
-        wanted there: every conjunction is one of a living subscription (Theorem 3.3).
-
-        Coarse conjunctions are nobody's, so networks that coarsen are left out."""
-        for name, host in self._world.hosts.items():
-            if host.broker is None or not isinstance(host.broker.router, TreeRouter):
-                continue
-            if host.config.options.coarsen:
-                continue
-            for view in host.broker.router.presences():
-                for direction, conjunctions in view.wanted.items():
-                    alive = self._alive(name, view, direction)
-                    if alive is None:
-                        continue
-                    for conjunction in conjunctions:
-                        if self._domain.matching_conjunction(conjunction) not in alive:
-                            text = f"{name} in {view.site} wants {conjunction} from {direction}"
-                            self.anomalies.append(Anomaly("leftover", "", direction, 0, text))
-                            return
-
-    def _alive(self, name: str, view: PresenceView, direction: str) -> set[int] | None:
-        """What living subscriptions behind a direction match; None if not all is known there."""
-        network = self._world.hosts[name].config.network
-        alive: set[int] = set()
-        for edge in network.edges_behind(view.site, direction):
-            broker = self._world.hosts[edge].broker
-            if broker is None or not isinstance(broker.router, TreeRouter):
-                return None
-            clock = broker.router.clock
-            assert clock is not None
-            assert broker.edge is not None
-            if not clock.is_settled or view.versions.get(edge, NOTHING) != clock.propagated:
-                return None
-            for wanted in broker.edge.filters().values():
-                alive |= {self._domain.matching_conjunction(each) for each in wanted.conjunctions}
-        return alive
+        """In a calm network nothing is known, or wanted, that nobody needs."""
+        self.anomalies += islice(Leftovers(self._world, self._domain).found(), 1)

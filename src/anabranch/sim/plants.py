@@ -104,7 +104,10 @@ PLANTS: dict[str, Plant] = {
         "silence that waits is told with the version of later ticks", 6, "gap", "mesh"
     ),
     "no-rebinding": Plant("new advertisements attract no known interest", 0, "s-lambda", "mesh"),
-    "base-ignored": Plant("a change of interest applies to any state", 1, "s-lambda", "mesh"),
+    "base-ignored": Plant("a change of interest applies to any state", 10, "s-lambda", "mesh"),
+    "tree-never-ends": Plant(
+        "a tree stays when its advertisements are withdrawn", 4, "leftover", "mesh"
+    ),
     "version-of-now": Plant(
         "silence has the version known now, not that of its mark", 11, "gap", "mesh"
     ),

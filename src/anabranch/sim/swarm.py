@@ -28,6 +28,7 @@ _CHANGING = 0x1187
 #: Chosen so that the seeds which tests know by heart have none.
 _SINKING = 0x20FE
 _DETECTING = 0x9A77
+_COMPARING = 0xC0A9
 _MESHING = 0x3E54
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: Shapes that only a mesh can have, beside `large`, which both have.
@@ -84,7 +85,7 @@ def draw(
     advertising = 0.0
     if routing == "mesh":
         network = _draw_mesh(meshing, network, shape, brokers)
-        options = _draw_mesh_options(meshing, options)
+        options = _draw_comparisons(seed, _draw_mesh_options(meshing, options))
         advertising = meshing.choice((0.0, 0.5, 1.0))
     elif shape in MESH_SHAPES:
         raise LocalError(f"{routing!r} routing needs a tree; a network of shape {shape!r} is none")
@@ -160,6 +161,13 @@ def _draw_mesh_options(meshing: Random, options: Options) -> Options:
         advertisements_max=meshing.choice((1, 1_024, 1_024)),
         advertised_for_s=meshing.choice((0.0, 0.3, 5.0)),
     )
+
+
+def _draw_comparisons(seed: int, options: Options) -> Options:
+    """In every fourth seed nearly all comparisons have to wait."""
+    rng = Random(seed ^ _COMPARING)
+    few = rng.choice((0, 3, 40))
+    return msgspec.structs.replace(options, comparisons_max=few) if rng.random() < 0.25 else options
 
 
 def _draw_sizes(rng: Random, shape: Shape) -> tuple[int, int, int]:

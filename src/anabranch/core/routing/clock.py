@@ -9,7 +9,8 @@ everything pass that the subscription matches. Rules:
    no coverer it starts with the version that the next propagation will have, the *current* one.
 2. A subscription starts with the last of its conjunctions.
 3. Changes are gathered; a propagation takes them all, and only then the clock advances, by one.
-   Nothing is propagated, and the clock stands, if the roots are what they were.
+   Nothing is propagated, and the clock stands, if the roots are what they were; unless somebody
+   needs a version of its own for something else that others are to know.
 4. What is removed stays in the DAG until the propagation: until then it is what all others know,
    and may serve as coverer for rule 1.
 5. A conjunction that the DAG has no room for (what was removed still counts there, rule 4) is held
@@ -147,14 +148,16 @@ class Clock:
 
     # -- propagation ------------------------------------------------------------------------------
 
-    def propagate(self) -> Propagation | None:
-        """Advance the clock if there is anything to tell, and say what (rules 3 and 6)."""
+    def propagate(self, *, anyway: bool = False) -> Propagation | None:
+        """Advance the clock if there is anything to tell, or anyway, and say what (rules 3 and
+        6)."""
         self._bury()
         plus, minus, covered = self._root_changes()
         # No fresh subscription can need a version that nobody will ever be told of.
         is_waited_for = any(self._subscriptions[s].version == self.current for s in self._fresh)
         self._fresh.clear()
-        if self._counter > 1 and not plus and not minus and not is_waited_for:
+        is_told = self._counter > 1 and not plus and not minus and not is_waited_for
+        if is_told and not anyway:
             return None
         step = Propagation(self.current, self.propagated, plus, minus, covered)
         self._counter += 1

@@ -9,7 +9,8 @@ changes in it, and a table of one edition is the same wherever it is known. Rule
    broke. Neighbours that meet tell each other the editions they have, and whoever has a later one
    sends the whole table. Whoever sees a change beyond the next one asks for it likewise.
 3. More advertisements than fit into a frame (a third of it), or than `advertisements_max`, are
-   told as one that promises everything: that costs traffic, and no event.
+   told as one that promises everything: that costs traffic, and no event. It is noted when it
+   begins and when it ends.
 4. Each advertisement names a tree, the one with the fewest: the first `trees_max` have one each,
    further ones share these. What promises everything uses the first tree, which is always there.
 5. What is known of an origin's stream (statistics, as its file has them) travels with its table:
@@ -20,8 +21,10 @@ State: volatile. An origin starts with what it was told in this life.
 Prior art: advertisements of PADRES, spec PADRES sections 1 and 2; the editions are ours.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable
 
+from anabranch.core.contract import Note
+from anabranch.core.routing.mesh.comparing import Comparison, Promise
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
@@ -30,9 +33,6 @@ from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.relations import intersects
 from anabranch.model.version import NOTHING, Version
 
-#: Comparisons of conjunctions with advertisements in one step, of a few µs each; beyond that they
-#: count as meeting.
-MEETINGS_MAX = 16_384
 _EVERYTHING = Advertised(0, "TRUE", 0)
 
 
@@ -51,24 +51,10 @@ class _Entry:
         return self.is_everything or any(intersects(conjunction, c) for c in self.conjunctions)
 
 
-class Budget:
-    """The comparisons that are left in one step."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = MEETINGS_MAX
-
-    def spend(self, count: int) -> bool:
-        """Whether there are so many left; they are gone then."""
-        self.left -= count
-        return self.left >= 0
-
-
 class Table:
     """The advertisements of one origin, in one edition."""
 
-    __slots__ = ("edition", "entries", "statistics")
+    __slots__ = ("_comparison", "edition", "entries", "statistics", "trees")
 
     def __init__(
         self, edition: Version, entries: dict[int, _Entry], statistics: bytes = b""
@@ -76,25 +62,20 @@ class Table:
         self.edition = edition
         self.entries = entries
         self.statistics = statistics
+        #: The trees that are in use.
+        self.trees = frozenset(entry.said.tree for entry in entries.values())
+        self._comparison: Comparison | None = None
 
-    def meets(self, conjunction: Conjunction, budget: Budget) -> bool:
-        """Whether anything advertised could match this conjunction, as far as there is time."""
-        if not budget.spend(len(self.entries)):
-            return bool(self.entries)
-        return any(entry.meets(conjunction) for entry in self.entries.values())
-
-    def trees(
-        self, conjunctions: Sequence[Conjunction], budget: Budget, but: Container[int] = ()
-    ) -> set[int]:
-        """The trees, but for some, of all advertisements that could match one of these."""
-        found: set[int] = set()
-        for entry in self.entries.values():
-            tree = entry.said.tree
-            if tree in found or tree in but:
-                continue
-            if not budget.spend(len(conjunctions)) or any(map(entry.meets, conjunctions)):
-                found.add(tree)
-        return found
+    @property
+    def comparison(self) -> Comparison:
+        """For whoever wants to know what conjunctions meet."""
+        if self._comparison is None:
+            self._comparison = Comparison(
+                Promise(entry.said.number, entry.said.tree, conjunction)
+                for entry in self.entries.values()
+                for conjunction in entry.conjunctions
+            )
+        return self._comparison
 
 
 class Advertisements:
@@ -111,6 +92,8 @@ class Advertisements:
         self._own_bytes = 0
         self._in_tree = [0] * (around.options.trees_max + 1)
         self._next_number = 1
+        #: They are told as one that promises everything, because they are too many or too long.
+        self._is_coarse = False
         if around.name in around.edges:
             is_open = not around.options.advertisements
             entries = {0: self._entry("", _EVERYTHING)} if is_open else {}
@@ -169,11 +152,29 @@ class Advertisements:
     def _told_own(self) -> dict[int, Advertised]:
         """What others are told of the own advertisements (rule 3)."""
         around = self._around
+        if not around.options.advertisements:
+            return {0: _EVERYTHING}
         too_many = len(self._own) > around.options.advertisements_max
         too_long = 3 * self._own_bytes > around.limits.frame_bytes_max
-        if too_many or too_long or not around.options.advertisements:
+        if (too_many or too_long) != self._is_coarse:
+            self._is_coarse = not self._is_coarse
+            around.counters.advertisements_coarse += self._is_coarse
+            around.out.append(self._told_coarsely())
+        if self._is_coarse:
             return {0: _EVERYTHING}
         return {said.number: said for said in self._own.values()}
+
+    def _told_coarsely(self) -> Note:
+        count = f"{len(self._own)} advertisements of {self._own_bytes} bytes"
+        if not self._is_coarse:
+            return Note("info", f"{count} are told to others one by one again")
+        bounds = self._around.options.advertisements_max, self._around.limits.frame_bytes_max // 3
+        text = (
+            f"{count} are more than others can be told ({bounds[0]}, of {bounds[1]} bytes): they"
+            " are told that everything may be published here, and all interest comes here; let"
+            " publishers advertise fewer and wider filters, or raise advertisements_max"
+        )
+        return Note("warning", text)
 
     # -- others -----------------------------------------------------------------------------------
 

@@ -3,19 +3,21 @@
 The edge's interest has versions, as in all routing (`clock`). An origin is told of every version,
 but only of the conjunctions that could match something advertised there. Rules:
 
-1. A conjunction is bound to every origin whose advertisements it meets. When advertisements change,
-   the edge considers all of its conjunctions again and tells the origin so, even if nothing
-   changed: until then the origin sends everything.
+1. A conjunction is bound to every origin whose advertisements it meets (`meetings`). When these
+   change, the edge considers its conjunctions again and tells the origin so, even if nothing
+   changed: until then the origin sends everything. What there was no time to compare is bound. Once
+   all is compared, what was bound without need is taken back, with a version of its own: an origin
+   knows the interest of a version and an edition, and there is one such interest only.
 2. One frame goes to each next hop, for all origins in that direction; it is split where their trees
    part. Brokers on the way follow the trees and match nothing.
 3. A change is told against what was told last. The origin answers; if no answer comes in time, or
    one that says that something is lacking, it is told everything. It is asked for an answer more
    and more seldom, and not while there is no way to it.
 4. An origin with a new life knows nothing, and is told everything.
-5. What is too much for one frame is told as wanting everything.
-
-The edge also *joins* the trees of the advertisements it meets, and the first tree of every origin:
-silence and versions come over that one.
+5. What is too much for one frame goes to each origin in one of its own; what is too much for that
+   as well is told as wanting everything. It is noted when that begins and when it ends. While it
+   lasts changes need not be told, versions only; all is told again when it has become less by a
+   `_TRY_PART`.
 
 State: volatile, as the interest itself.
 
@@ -26,10 +28,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from anabranch.core.contract import Note
 from anabranch.core.earliest import earliest
 from anabranch.core.routing.clock import Clock, Propagation
 from anabranch.core.routing.conjuncts import EVERYTHING, Conjunct, fits, unpack
-from anabranch.core.routing.mesh.advertisements import Advertisements, Budget, Table
+from anabranch.core.routing.mesh.advertisements import Advertisements, Table
+from anabranch.core.routing.mesh.meetings import Meetings
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.core.routing.mesh.wishes import Key
@@ -41,6 +45,11 @@ from anabranch.model.version import NOTHING, Version
 
 #: The pause between two repetitions grows to two to this power of the first one.
 DOUBLINGS_MAX = 3
+#: Interest that was too much is tried again when it has become less by this part of it.
+_TRY_PART = 1 / 32
+
+#: What a single binding has that wants everything.
+_ALL = [Bound(EVERYTHING.text, list(EVERYTHING.places), [0])]
 
 _Parts = dict[Key, tuple[Conjunct, list[int]]]
 
@@ -48,17 +57,33 @@ _Parts = dict[Key, tuple[Conjunct, list[int]]]
 class _Told:
     """What one origin was told."""
 
-    __slots__ = ("attempts", "bound", "due", "edition", "is_coarse", "version")
+    __slots__ = ("attempts", "bound", "coarse_at", "due", "edition", "size", "version")
 
     def __init__(self) -> None:
         self.version = NOTHING
         self.edition = NOTHING
         self.bound: dict[Key, Conjunct] = {}
+        #: How much these are, in characters.
+        self.size = 0
         #: When to tell it everything again; None once it has answered.
         self.due: float | None = None
         self.attempts = 0
-        #: It was told that everything is wanted (rule 5).
-        self.is_coarse = False
+        #: The size with which it was too much, when that was tried last (rule 5); None: it is not.
+        self.coarse_at: int | None = None
+
+    def add(self, conjuncts: Iterable[Conjunct]) -> None:
+        for conjunct in conjuncts:
+            key = (conjunct.text, conjunct.place)
+            self.size += len(conjunct.text) if key not in self.bound else 0
+            self.bound[key] = conjunct
+
+    def remove(self, conjuncts: Iterable[Conjunct]) -> None:
+        for conjunct in conjuncts:
+            if self.bound.pop((conjunct.text, conjunct.place), None) is not None:
+                self.size -= len(conjunct.text)
+
+    def forget(self) -> None:
+        self.bound, self.size = {}, 0
 
 
 class Bindings:
@@ -71,7 +96,10 @@ class Bindings:
         self._trees = trees
         self._advertisements = advertisements
         self._clock = clock
+        self.meetings = Meetings(around)
         self._told: dict[str, _Told] = {}
+        #: Something is bound that need not be (rule 1).
+        self._is_too_wide = False
         #: When changes are told; None while there are none.
         self._tell_at: float | None = None
         self._due: float | None = None
@@ -83,12 +111,25 @@ class Bindings:
         if self._tell_at is None:
             self._tell_at = now + self._around.options.interest_after_s
 
+    def advertised(self, now: float, origins: Iterable[str]) -> None:
+        """Advertisements of these origins changed."""
+        others = [origin for origin in origins if origin != self._around.name]
+        self.meetings.tables(now, self._advertisements.tables, others)
+        self.plan(now)
+
     def answered(self, now: float, origin: str, known: Known) -> None:
         """An origin says what it knows."""
         told = self._told.get(origin)
-        if told is None or told.due is None:
+        if told is None:
             return
-        if (known.version, known.edition) == (told.version, told.edition):
+        is_last = (known.version, known.edition) == (told.version, told.edition)
+        if is_last and known.is_lacking:
+            # It had no room for it, and has now.
+            told.due = now
+            self._due = earliest(self._due, now)
+        elif told.due is None:
+            return
+        elif is_last:
             told.due, told.attempts = None, 0
             self._due = self._first_due()
         elif known.is_lacking and told.attempts == 0:
@@ -101,27 +142,39 @@ class Bindings:
 
     def is_settled(self) -> bool:
         """Whether every origin has answered, and there is nothing to tell."""
-        return self._tell_at is None and not any(t.due is not None for t in self._told.values())
+        is_told = self._tell_at is None and self.meetings.due is None
+        return is_told and not any(told.due is not None for told in self._told.values())
 
     # -- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> Propagation | None:
         """Tell what is due; what changed of the own interest, if it has another version now."""
         step: Propagation | None = None
+        if self.meetings.review(now) and self._is_wide():
+            self._is_too_wide = True
+            self.plan(now)
         is_time = self._tell_at is not None and self._tell_at <= now
         if is_time:
             self._tell_at = None
-            step = self._clock.propagate()
+            step = self._clock.propagate(anyway=self._is_too_wide)
+            self._is_too_wide = False
+            if step is not None:
+                self.meetings.interest(now, step)
         if is_time or (self._due is not None and self._due <= now):
             self._tell(now, step)
         return step
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
-        return earliest(self._tell_at, self._due)
+        return earliest(self._tell_at, self._due, self.meetings.due)
 
     def _first_due(self) -> float | None:
         return earliest(*(told.due for told in self._told.values()))
+
+    def _is_wide(self) -> bool:
+        """Whether an origin was told of what turned out to meet nothing there."""
+        refuted = self.meetings.refuted
+        return any(k in told.bound for origin, told in self._told.items() for k in refuted(origin))
 
     # -- telling ----------------------------------------------------------------------------------
 
@@ -129,7 +182,6 @@ class Bindings:
         version = self._clock.propagated
         if version == NOTHING:
             return
-        budget = Budget()
         bindings: list[Binding] = []
         plus: _Parts = {}
         minus: _Parts = {}
@@ -143,12 +195,14 @@ class Bindings:
             if is_due and self._trees.way_to(origin) is None:
                 told.due = now + self._around.options.lag_after_s
                 continue
-            is_whole = is_due or told.is_coarse or told.edition.life != table.edition.life
+            is_whole = is_due or told.edition.life != table.edition.life
+            added, removed = self._changes(origin, table, step, is_whole)
+            if told.coarse_at is not None and not is_whole:
+                is_whole = told.size < told.coarse_at * (1 - _TRY_PART)
+                added, removed = list(told.bound.values()) if is_whole else [], []
+            _note(plus, added, len(bindings))
+            _note(minus, removed, len(bindings))
             bindings.append(Binding(origin, table.edition, told.version, told.edition, is_whole))
-            place = len(bindings) - 1
-            added, removed = self._changes(told, table, step, is_whole, budget)
-            _note(plus, added, place)
-            _note(minus, removed, place)
             told.version, told.edition = version, table.edition
             doublings = min(told.attempts, DOUBLINGS_MAX)
             told.attempts += is_due
@@ -158,47 +212,74 @@ class Bindings:
             self._send(version, bindings, plus, minus)
 
     def _changes(
-        self, told: _Told, table: Table, step: Propagation | None, is_whole: bool, budget: Budget
+        self, origin: str, table: Table, step: Propagation | None, is_whole: bool
     ) -> tuple[list[Conjunct], list[Conjunct]]:
         """What an origin is to know more, and what less."""
+        told, wants = self._told[origin], self.meetings.wants
         is_next = step is not None and told.version == step.before
         if step is not None and is_next and told.edition == table.edition and not is_whole:
-            added = [c for c in step.plus if table.meets(c.conjunction, budget)]
-            gone = (*step.minus, *step.covered)
+            added = [c for c in step.plus if wants(origin, (c.text, c.place))]
+            refuted = self.meetings.refuted(origin).items()
+            gone = (*step.minus, *step.covered, *(c for k, c in refuted if not wants(origin, k)))
             removed = [c for c in gone if (c.text, c.place) in told.bound]
             if "no-rebinding" in self._around.plants and table.edition.counter > 2:
                 added = []
         else:
-            met = self._met(table, budget)
+            met = self.meetings.wanted(origin)
             before = {} if is_whole else told.bound
             added = [c for key, c in met.items() if key not in before]
             removed = [c for key, c in before.items() if key not in met]
             if "no-rebinding" in self._around.plants and not is_whole:
                 added = []
             if is_whole:
-                told.bound = {}
-        for conjunct in removed:
-            told.bound.pop((conjunct.text, conjunct.place), None)
-        for conjunct in added:
-            told.bound[conjunct.text, conjunct.place] = conjunct
+                told.forget()
+        self.meetings.took_back(origin)
+        told.remove(removed)
+        told.add(added)
         return added, removed
 
-    def _met(self, table: Table, budget: Budget) -> dict[Key, Conjunct]:
-        roots = self._clock.roots()
-        return {(c.text, c.place): c for c in roots if table.meets(c.conjunction, budget)}
-
     def _send(self, version: Version, bindings: list[Binding], plus: _Parts, minus: _Parts) -> None:
-        more, less = _packed(plus), _packed(minus)
-        too_much = not _fits([*more, *less], self._around.limits)
-        if too_much:
-            bindings = [replace(binding, is_whole=True) for binding in bindings]
-            places = list(range(len(bindings)))
-            more, less = [Bound(EVERYTHING.text, list(EVERYTHING.places), places)], []
-        for binding in bindings:
-            self._told[binding.origin].is_coarse = too_much
         hops = len(self._around.brokers)
-        frame = Bind(self._around.name, version, bindings, more, less, hops)
-        spread(self._around, self._trees, frame)
+        frame = Bind(self._around.name, version, bindings, _packed(plus), _packed(minus), hops)
+        frames = [frame]
+        if not _fits(frame, self._around.limits):
+            frames = [self._alone(_some_of(frame, [place])) for place in range(len(bindings))]
+        for each in frames:
+            for binding in each.bindings:
+                if binding.is_whole and each.plus is not _ALL:
+                    self._ends_coarse(binding.origin)
+            spread(self._around, self._trees, each)
+
+    def _alone(self, frame: Bind) -> Bind:
+        """A binding in a frame of its own: as it is, or whole, or wanting everything (rule 5)."""
+        if _fits(frame, self._around.limits):
+            return frame
+        origin = frame.bindings[0].origin
+        told = self._told[origin]
+        every: _Parts = {}
+        _note(every, told.bound.values(), 0)
+        bindings = [replace(frame.bindings[0], is_whole=True)]
+        whole = replace(frame, bindings=bindings, plus=_packed(every), minus=[])
+        if _fits(whole, self._around.limits):
+            return whole
+        if told.coarse_at is None:
+            self._around.counters.bindings_coarse += 1
+            text = (
+                f"the interest in what {origin!r} advertises ({len(told.bound)} conjunctions) is"
+                " too much for a frame: it is told to want everything; use fewer or wider filters,"
+                " or raise frame_bytes_max"
+            )
+            self._around.out.append(Note("warning", text))
+        told.coarse_at = told.size
+        return replace(whole, plus=_ALL)
+
+    def _ends_coarse(self, origin: str) -> None:
+        """An origin is told all there is, one by one."""
+        told = self._told[origin]
+        if told.coarse_at is not None:
+            told.coarse_at = None
+            text = f"the interest in what {origin!r} advertises is told one by one again"
+            self._around.out.append(Note("info", text))
 
 
 def spread(
@@ -213,13 +294,13 @@ def spread(
         else:
             by_hop.setdefault(hop, []).append(place)
     for hop, places in by_hop.items():
-        around.send(hop, _part_of(frame, places))
+        around.send(hop, replace(_some_of(frame, places), hops=frame.hops - 1))
 
 
-def _part_of(frame: Bind, places: Sequence[int]) -> Bind:
+def _some_of(frame: Bind, places: Sequence[int]) -> Bind:
     """What of a frame is meant for some of its bindings."""
     if len(places) == len(frame.bindings):
-        return replace(frame, hops=frame.hops - 1)
+        return frame
     renumbered = {old: new for new, old in enumerate(places)}
     return Bind(
         frame.edge,
@@ -227,7 +308,7 @@ def _part_of(frame: Bind, places: Sequence[int]) -> Bind:
         [frame.bindings[place] for place in places],
         _for_some(frame.plus, renumbered),
         _for_some(frame.minus, renumbered),
-        frame.hops - 1,
+        frame.hops,
     )
 
 
@@ -260,6 +341,7 @@ def _packed(parts: _Parts) -> list[Bound]:
     return [Bound(text, places, list(bindings)) for (text, bindings), places in grouped.items()]
 
 
-def _fits(bounds: Sequence[Bound], limits: Limits) -> bool:
-    """Whether a frame has room for these: the places of bindings count like those of filters."""
+def _fits(frame: Bind, limits: Limits) -> bool:
+    """Whether a frame has room for all this: places of bindings count like those of filters."""
+    bounds = (*frame.plus, *frame.minus)
     return fits([Conjuncts(b.text, (*b.places, *b.bindings)) for b in bounds], limits)

@@ -13,6 +13,10 @@ the other ways that events can take. Rules:
    while later, that nothing is behind it any more. In between both ways lead to the edge; the
    distance that every copy carries keeps it from going in circles (see `copying`).
 4. Nobody is farther away than there are brokers; who seems to be is not told of.
+5. With a tree that is forgotten, all that was said of it is. A neighbour may have forgotten one
+   that this broker has not, or begun it again before; so on all trees but the first ones, whoever
+   takes a later wave tells its parent everything, even if that is the one it had; and whoever
+   forgets a tree tells its parent a while later that nothing is behind it.
 
 State: volatile; told again by the neighbours.
 
@@ -42,8 +46,8 @@ class BranchTable:
         self._known: dict[TreeId, dict[str, dict[str, int]]] = {}
         #: Edge → neighbour → the least distance from there over all trees.
         self._ways: dict[str, dict[str, int]] = {}
-        #: Tree → its parent, and what that was told.
-        self._told: dict[TreeId, tuple[str, dict[str, int]]] = {}
+        #: Tree → its parent and the wave, and what that parent was told.
+        self._told: dict[TreeId, tuple[str, int, dict[str, int]]] = {}
         self._touched: dict[TreeId, None] = {}
         #: (tree, former parent) → when to tell it.
         self._former: dict[tuple[TreeId, str], float] = {}
@@ -72,6 +76,14 @@ class BranchTable:
     def __len__(self) -> int:
         """How many edges are known, counted on every tree."""
         return sum(map(len, self._known.values()))
+
+    def view(self) -> dict[TreeId, list[str]]:
+        """Tree → the edges that are known on it; for whoever checks it."""
+        return {tree: list(edges) for tree, edges in self._known.items()}
+
+    def moving(self) -> set[TreeId]:
+        """Trees of which a former parent has not been told yet."""
+        return {tree for tree, _ in self._former}
 
     def joined(self) -> set[TreeId]:
         """The trees that the own edge has joined."""
@@ -106,7 +118,7 @@ class BranchTable:
         for tree, edges in list(self._known.items()):
             for edge in [edge for edge, hops in edges.items() if peer in hops]:
                 self._set(tree, edge, peer, -1)
-        for tree, (parent, _) in list(self._told.items()):
+        for tree, (parent, _, _) in list(self._told.items()):
             if parent == peer:
                 del self._told[tree]
                 self._touched[tree] = None
@@ -136,8 +148,8 @@ class BranchTable:
             self._touched |= self._trees.changed
             self._trees.changed.clear()
         for tree in self._touched:
-            if tree.life < self._trees.lives.get(tree.origin, 0):
-                self._forget(tree)
+            if self._trees.is_over(tree):
+                self._forget(now, tree)
             else:
                 # The own edge may join before the first wave has come; there is no parent then.
                 self._tell(now, tree)
@@ -149,19 +161,22 @@ class BranchTable:
             return
         edges = self._seen_from(tree, parent)
         before = self._told.get(tree)
-        if before is not None and before[0] == parent:
-            changed = {e: d for e, d in edges.items() if before[1].get(e) != d}
-            changed |= {edge: -1 for edge in before[1] if edge not in edges}
+        wave = self._trees.wave(tree) if tree.number else 0
+        if before is not None and before[:2] == (parent, wave):
+            changed = {e: d for e, d in edges.items() if before[2].get(e) != d}
+            changed |= {edge: -1 for edge in before[2] if edge not in edges}
             if changed:
                 self._around.send(parent, Branches(tree, changed))
+        elif before is not None and before[0] == parent:
+            if edges or before[2]:
+                self._around.send(parent, Branches(tree, edges, is_whole=True))
         else:
-            if before is not None and before[1]:
-                after_s = _FORMER_AFTER * self._around.options.lag_after_s
-                self._former[tree, before[0]] = now + after_s
+            if before is not None and before[2]:
+                self._leave_parent(now, tree, before[0])
             was_former = self._former.pop((tree, parent), None) is not None
             if edges or was_former:
                 self._around.send(parent, Branches(tree, edges, is_whole=True))
-        self._told[tree] = (parent, edges)
+        self._told[tree] = (parent, wave, edges)
 
     def _seen_from(self, tree: TreeId, parent: str) -> dict[str, int]:
         """Edges on a tree and their distance from here, as a parent is told (rules 2 and 4)."""
@@ -173,11 +188,22 @@ class BranchTable:
                 found[edge] = min(distances)
         return found
 
-    def _forget(self, tree: TreeId) -> None:
-        """A tree of a former life of its root."""
+    def _leave_parent(self, now: float, tree: TreeId, parent: str) -> None:
+        """Tell a former parent, a while later."""
+        self._former.pop((tree, parent), None)
+        after_s = _FORMER_AFTER * self._around.options.lag_after_s
+        self._former[tree, parent] = now + after_s
+
+    def _forget(self, now: float, tree: TreeId) -> None:
+        """A tree is over."""
         for edge in self._known.pop(tree, {}):
             self._ways.pop(edge, None)
-        self._told.pop(tree, None)
+        told = self._told.pop(tree, None)
+        if tree.life >= self._trees.lives.get(tree.origin, 0):
+            # The parent may have begun it again before it heard what it was told last.
+            if told is not None and told[2]:
+                self._leave_parent(now, tree, told[0])
+            return
         for key in [key for key in self._former if key[0] == tree]:
             del self._former[key]
 

@@ -31,6 +31,14 @@ class Counters(msgspec.Struct):
     data_unfiltered: int = 0
     #: Carried messages and bindings for which there was no way.
     carries_dropped: int = 0
+    #: Conjunctions that could not be compared with an origin's advertisements at once.
+    comparisons_put_off: int = 0
+    #: How often the own advertisements began to be too many, or too long, to be told one by one,
+    advertisements_coarse: int = 0
+    #: interest for an origin too much for a frame,
+    bindings_coarse: int = 0
+    #: and interest of an edge too much to know.
+    wishes_coarse: int = 0
 
     def count(self, frame: LinkFrame) -> None:
         """One more frame goes out."""

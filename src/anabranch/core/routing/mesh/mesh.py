@@ -2,10 +2,11 @@
 
 The router of one broker. Its parts: `trees` (the way to every root), `advertisements` (what is
 published where), `branches` (the ways from roots to edges), `binding` (the own edge tells origins
-what it wants), `wishes` (the own origin knows what edges want), `copying` (events and silence on
-their way), `loads` (what links cost), `neighbours` (how long messages take), `scouting` (what helps
-to place patterns). This module is the door: it gives every frame to the part it is meant for, and
-lets parts know of each other's changes before anything goes out. Rules:
+what it wants, as far as it meets what they advertise: `meetings`), `wishes` (the own origin knows
+what edges want), `copying` (events and silence on their way), `loads` (what links cost),
+`neighbours` (how long messages take), `scouting` (what helps to place patterns). This module is the
+door: it gives every frame to the part it is meant for, and lets parts know of each other's changes
+before anything goes out. Rules:
 
 1. Frames that cannot be are a `RemoteError` before anything has changed.
 2. What an origin with a new life was told or has told before counts no more, in any part.
@@ -13,6 +14,9 @@ lets parts know of each other's changes before anything goes out. Rules:
    full, they go by the chart, to who is nearer by it and can be sent to; or nowhere: who needs an
    answer asks again. Whoever is no edge gets none.
 4. A vector is told to the origin once it exceeds what the origin has, never a smaller one.
+5. The edge *joins* the first tree of every origin, over which silence and versions come, and those
+   further ones whose advertisements its interest meets (`meetings`); it leaves them when nothing
+   meets them any more.
 
 State: volatile but for the marks, which the origin has in its log and tells again.
 
@@ -21,14 +25,14 @@ Mapping of words: tree id = TID, trees = SRT, branches = PRT, loads = LST, wave 
 advertisement, binding = subscription with its set of TIDs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from anabranch.core.contract import BrokerLoad, Note, Send
 from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.clock import Clock
 from anabranch.core.routing.contract import Delivery, Emission, Outcome, VectorAdvance
-from anabranch.core.routing.mesh.advertisements import Advertisements, Budget
+from anabranch.core.routing.mesh.advertisements import Advertisements
 from anabranch.core.routing.mesh.binding import Bindings, meant_for, spread
 from anabranch.core.routing.mesh.branches import BranchTable
 from anabranch.core.routing.mesh.copying import Copying
@@ -177,35 +181,14 @@ class MeshRouter:
         return versions, self._finish(now)
 
     def _bind(self, now: float) -> None:
-        """Tell origins what is due, and join the trees that the interest meets."""
+        """Tell origins what is due."""
         assert self.bindings is not None
-        step = self.bindings.time_passed(now)
-        if step is not None:
-            self._join_more([root.conjunction for root in step.plus])
+        if self.bindings.time_passed(now) is not None:
             self._advance()
 
-    def _join_more(self, conjunctions: Sequence[Conjunction]) -> None:
-        """Join the trees that new interest meets. Those that nothing meets any more are left when
-        their origin's advertisements change; until then they are ways that nobody needs."""
-        budget = Budget()
-        for origin, table in self.advertisements.tables.items():
-            if origin != self._name:
-                joined = self._joined.get(origin, set())
-                fresh = table.trees(conjunctions, budget, joined)
-                self._join(origin, table.edition.life, joined | fresh)
-
-    def _join_trees(self, origins: Iterable[str]) -> None:
-        """Join the trees that the interest meets, and leave all others, of some origins."""
-        assert self.clock is not None
-        budget = Budget()
-        conjunctions = [root.conjunction for root in self.clock.roots()]
-        for origin in origins:
-            if origin != self._name:
-                table = self.advertisements.tables[origin]
-                numbers = {0} | table.trees(conjunctions, budget)
-                self._join(origin, table.edition.life, numbers)
-
-    def _join(self, origin: str, life: int, numbers: set[int]) -> None:
+    def _join(self, origin: str, numbers: set[int]) -> None:
+        """Be on these trees of an origin, and on no others (rule 5)."""
+        life = self.advertisements.tables[origin].edition.life
         before = self._joined.get(origin, set())
         self._joined[origin] = numbers
         for number in sorted(numbers):
@@ -223,10 +206,7 @@ class MeshRouter:
         """What is published here changed."""
         if removed or not added:
             self.wishes.withdrawn_at = max(self.wishes.withdrawn_at, newest)
-        if self.advertisements.change(added, removed):
-            own = self.advertisements.tables[self._name]
-            for number in sorted({entry.said.tree for entry in own.entries.values()}):
-                self.trees.begin(number)
+        self.advertisements.change(added, removed)
         return self._finish(now)
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
@@ -274,6 +254,10 @@ class MeshRouter:
         self.trees.time_passed(now)
         self.branches.time_passed(now)
         self._copying.time_passed(now)
+        edge = self.wishes.asked(now)
+        if edge:
+            known = Known(*self.wishes.known(edge), is_lacking=True)
+            self._around.out += self.carry(now, edge, known)
         if self.bindings is not None:
             self._bind(now)
         return self._finish(now)
@@ -284,6 +268,7 @@ class MeshRouter:
             self.trees.next_deadline(),
             self.branches.next_deadline(),
             self._copying.next_deadline(),
+            self.wishes.next_deadline(),
             None if self.bindings is None else self.bindings.next_deadline(),
         )
 
@@ -301,7 +286,7 @@ class MeshRouter:
             self.branches.receive(peer, frame)
         elif isinstance(frame, Bind):
             check_bind(self._around, peer, frame)
-            self._bound(frame)
+            self._bound(now, frame)
         elif isinstance(frame, Advertise):
             self.advertisements.receive(peer, frame)
         elif isinstance(frame, Editions):
@@ -320,15 +305,20 @@ class MeshRouter:
         changed = self.advertisements.changed
         if changed:
             for origin in changed:
-                self.trees.hear_life(origin, self.advertisements.tables[origin].edition.life)
+                table = self.advertisements.tables[origin]
+                self.trees.named(now, origin, table.edition.life, table.trees)
             if self.bindings is not None:
-                self.bindings.plan(now)
-                self._join_trees(changed)
+                self.bindings.advertised(now, changed)
             changed.clear()
+        if self.bindings is not None:
+            meetings = self.bindings.meetings
+            for origin in meetings.changed:
+                self._join(origin, {0} | meetings.trees(origin))
+            meetings.changed.clear()
         self.branches.tell(now)
         return self._around.take_out()
 
-    def _bound(self, frame: Bind) -> None:
+    def _bound(self, now: float, frame: Bind) -> None:
         """An edge tells its interest: to this origin, and to others beyond."""
         if frame.edge == self._name:
             # It came round while trees changed.
@@ -346,10 +336,10 @@ class MeshRouter:
                 # Its edge's fault, not the neighbour's: who passes interest on does not read it.
                 self._around.out.append(Note("warning", f"from {frame.edge!r}: {error}"))
                 continue
-            applies = self.wishes.bind(frame.edge, frame.version, binding, plus, minus)
+            applies = self.wishes.bind(frame.edge, frame.version, binding, plus, minus, now=now)
             self._advance()
             known = Known(*self.wishes.known(frame.edge), is_lacking=not applies)
-            self._around.out += self.carry(0.0, frame.edge, known)
+            self._around.out += self.carry(now, frame.edge, known)
         if others:
             spread(self._around, self.trees, frame, others)
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from anabranch.core.contract import Note
 from anabranch.core.placement.cost import Load
 from anabranch.core.placement.scouting import Sources
-from anabranch.core.routing.mesh.advertisements import Advertisements, Budget
+from anabranch.core.routing.mesh.advertisements import Advertisements
+from anabranch.core.routing.mesh.comparing import Budget
 from anabranch.core.routing.mesh.neighbours import Neighbours
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.wishes import Wishes
@@ -60,7 +61,8 @@ class Scouting:
 
     def sources(self, filter: Filter) -> Sources:
         """The origins where something may be published that matches."""
-        budget, conjunctions = Budget(), filter.conjunctions
+        budget = Budget(self._around.options.comparisons_max)
+        conjunctions = filter.conjunctions
         asks_for_matches = any(_is_about_matches(each) for each in conjunctions)
         found = {}
         for origin, table in self._advertisements.tables.items():

@@ -15,14 +15,26 @@ one. Rules:
 3. A parent whose link breaks is replaced by a neighbour that was nearer; if there is none, the
    broker has no way, says so to nobody, and *seeks*: all brokers are asked for a later wave. The
    root, when it is asked, sends one out. It is asked again, more and more seldom, until one comes.
-4. Two neighbours that meet tell each other all routes they have.
+4. Two neighbours that meet tell each other all routes they have, and ask each other what they were
+   asked and could not answer.
 5. A broker that has restarted forgot where it stood, and may stand farther than before; its former
    neighbours dropped it as a parent when its links broke, so there is no loop either. But distances
    may grow so, time and again. A way with more hops than there are brokers is none: it is sought.
 6. A root that begins a new life has new trees; those of its former lives are forgotten.
+7. The first tree of an edge is always there: messages to the edge follow it. Further ones offer
+   other ways, and are there as long as the edition of advertisements that a broker knows names
+   them (see `advertisements`). It forgets a tree that is not named but for the wave it stood at:
+   should the tree begin again, its waves go on from there, and no earlier one is taken. To forget
+   is so never to get farther (rule 1). It takes no wave of a tree that is not named, unless it
+   knows nothing of what its root advertises in this life; and seeks a tree that is named if no
+   wave of it comes.
 
-The first tree of an edge is always there: messages to the edge follow it. Further ones are made
-for advertisements (see `advertisements`); they offer other ways.
+Why it is enough to seek seldom, and to pay next to nothing for a root that is gone for good: a
+search goes over all links that are up, and links lose nothing but when they break. So one that was
+not answered met broken links wherever the way goes on. When such a link comes up, whoever passed
+the search on passes it on over that link (rule 4); a broker between them that has restarted since
+learns the routes then and tells them, and who has no way, and hears of one that is too far to be
+taken, seeks again soon. Repetitions are for what nobody thought of.
 
 State: volatile; learned again from the neighbours.
 
@@ -35,7 +47,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
 
 #: The pause between two searches grows to two to this power of the first one.
-DOUBLINGS_MAX = 4
+DOUBLINGS_MAX = 10
 #: Part of the first timeout within which a search is not passed on again.
 _MOMENT = 0.2
 #: Beyond any wave that is ever sent out.
@@ -86,7 +98,13 @@ class Trees:
         self.lives: dict[str, int] = {}
         #: Trees whose parent may have changed since somebody looked.
         self.changed: dict[TreeId, None] = {}
-        self._lost: dict[TreeId, None] = {}
+        #: Root → its life and the trees that its advertisements name, as far as they are known.
+        self._named: dict[str, tuple[int, frozenset[int]]] = {}
+        #: Forgotten trees → the last wave that counts no more (rule 7).
+        self._ended: dict[TreeId, int] = {}
+        #: Trees without a way → when to seek one.
+        self._lost: dict[TreeId, float] = {}
+        #: The first of these, or earlier.
         self._seek_at: float | None = None
 
     # -- questions --------------------------------------------------------------------------------
@@ -121,16 +139,59 @@ class Trees:
         """Tree → wave, distance and parent; for whoever checks it."""
         return {name: (t.wave, t.distance, t.parent) for name, t in self._trees.items()}
 
-    # -- own trees --------------------------------------------------------------------------------
+    def wave(self, tree: TreeId) -> int:
+        """The wave that was taken last."""
+        found = self._trees.get(tree)
+        return 0 if found is None else found.wave
+
+    def is_over(self, tree: TreeId) -> bool:
+        """Whether a tree is forgotten (rules 6 and 7)."""
+        return tree.life < self.lives.get(tree.origin, 0) or not self._is_named(tree)
+
+    def _is_named(self, tree: TreeId) -> bool:
+        """Whether a tree is in use, or may be for all that is known."""
+        life, numbers = self._named.get(tree.origin, (0, frozenset()))
+        return not tree.number or tree.life != life or tree.number in numbers
+
+    # -- beginning and end ------------------------------------------------------------------------
 
     def begin(self, number: int) -> None:
         """This broker is the root of a tree with this number, from now on."""
         name = TreeId(self._around.name, self._life, number)
         if name not in self._trees:
             self.lives[self._around.name] = self._life
-            self._trees[name] = tree = _Tree(1, 0, None)
+            self._trees[name] = tree = _Tree(self._ended.pop(name, 0) + 1, 0, None)
             tree.is_root = True
-            self._around.tell_all(Routes([Route(name, 1, 0)]))
+            self._around.tell_all(Routes([Route(name, tree.wave, 0)]))
+
+    def named(self, now: float, origin: str, life: int, numbers: frozenset[int]) -> None:
+        """The newest advertisements of an origin name these trees, and no others (rule 7)."""
+        if not self.hear_life(origin, life):
+            return
+        self._named[origin] = (life, numbers)
+        is_kept = "tree-never-ends" in self._around.plants
+        for number in range(1, self._around.options.trees_max + 1):
+            name = TreeId(origin, life, number)
+            tree = self._trees.get(name)
+            if number in numbers and tree is None:
+                self._expect(now, name)
+            elif number not in numbers and tree is not None and not is_kept:
+                self._forget(name)
+                self._ended[name] = tree.wave
+
+    def _expect(self, now: float, name: TreeId) -> None:
+        """A tree is named that is not known: begin it, or wait for its first wave."""
+        if name.origin == self._around.name:
+            self.begin(name.number)
+            return
+        # Nearer than distance 0 is a later wave only.
+        self._trees[name] = _Tree(self._ended.pop(name, 0), 0, None)
+        self._seek_in(now, name, self._around.options.lag_after_s)
+
+    def _forget(self, name: TreeId) -> None:
+        del self._trees[name]
+        self._lost.pop(name, None)
+        self.changed[name] = None
 
     # -- links ------------------------------------------------------------------------------------
 
@@ -138,7 +199,7 @@ class Trees:
         """A neighbour is there (rule 4). Perhaps it leads to what was sought in vain."""
         for name in self._lost:
             self._trees[name].searches = 0
-            self._seek_at = now
+            self._seek_in(now, name, 0.0)
         routes = [
             Route(name, tree.wave, tree.distance)
             for name, tree in self._trees.items()
@@ -146,6 +207,13 @@ class Trees:
         ]
         if routes:
             self._around.send(peer, Routes(routes))
+        asked = [
+            (name, tree.passed_on[0])
+            for name, tree in self._trees.items()
+            if tree.passed_on[0] > tree.wave and name not in self._lost
+        ]
+        if asked and "never-seeks" not in self._around.plants:
+            self._around.send(peer, Seek(self._around.name, asked))
 
     def link_down(self, now: float, peer: str) -> None:
         """A neighbour is gone (rule 3)."""
@@ -169,8 +237,7 @@ class Trees:
             self.changed[name] = None
         if name not in self._lost:
             tree.searches = 0
-            self._lost[name] = None
-            self._seek_at = now
+            self._seek_in(now, name, 0.0)
 
     # -- waves ------------------------------------------------------------------------------------
 
@@ -192,8 +259,8 @@ class Trees:
         if name.number > self._around.options.trees_max:
             raise RemoteError(f"{peer!r} tells of tree {name.number} of {name.origin!r}")
         if name.origin == self._around.name and name.life >= self._life:
-            own = self._trees.get(name)
-            if own is None or route.wave > _WAVE_MAX:
+            is_own = name in self._trees or name in self._ended
+            if not is_own or route.wave > _WAVE_MAX:
                 raise RemoteError(f"{peer!r} tells of a wave that this broker never sent out")
 
     def _learn(self, now: float, peer: str, route: Route) -> bool:
@@ -202,7 +269,7 @@ class Trees:
         if name.origin == self._around.name:
             self._outdo(route)
             return False
-        if not self.hear_life(name.origin, name.life):
+        if not self.hear_life(name.origin, name.life) or not self._is_named(name):
             return False
         tree = self._trees.get(name)
         if tree is None:
@@ -211,7 +278,12 @@ class Trees:
         is_shorter = route.wave == tree.wave and route.distance + 1 < tree.distance
         if route.wave > tree.wave:
             tree.wave, tree.distance = route.wave, DISTANCE_MAX
+            if name.number:
+                # Whoever forgot the tree in between has forgotten what is behind whom, too.
+                self.changed[name] = None
         elif not is_shorter and (tree.parent is not None or tree.nearest() != peer):
+            if name in self._lost:
+                self._hope(now, name, tree)
             return False
         if route.distance >= len(self._around.brokers):
             self._lose(now, name, tree)
@@ -226,7 +298,9 @@ class Trees:
     def _outdo(self, route: Route) -> None:
         """Somebody tells of a later wave than there was: send one out that is later still."""
         own = self._trees.get(route.tree)
-        if own is not None and route.wave > own.wave:
+        if own is None:
+            self._ended[route.tree] = max(route.wave, self._ended.get(route.tree, 0))
+        elif route.wave > own.wave:
             own.wave = route.wave + 1
             self._around.tell_all(Routes([Route(route.tree, own.wave, 0)]))
 
@@ -236,9 +310,12 @@ class Trees:
         if life > known:
             self.lives[origin] = life
             for name in [name for name in self._trees if name.origin == origin]:
-                del self._trees[name]
-                self._lost.pop(name, None)
-                self.changed[name] = None
+                self._forget(name)
+            for name in [name for name in self._ended if name.origin == origin]:
+                del self._ended[name]
+            # Edges may have joined those, too, of which no wave has come here yet.
+            for number in range(self._around.options.trees_max + 1):
+                self.changed[TreeId(origin, known, number)] = None
         return life >= known
 
     # -- searches ---------------------------------------------------------------------------------
@@ -272,6 +349,18 @@ class Trees:
     def _any_edge(self) -> str:
         return next(iter(self._around.edges))
 
+    def _seek_in(self, now: float, name: TreeId, after_s: float) -> None:
+        """There is no way to a root: seek one then."""
+        self._lost[name] = due = now + after_s
+        self._seek_at = due if self._seek_at is None else min(due, self._seek_at)
+
+    def _hope(self, now: float, name: TreeId, tree: _Tree) -> None:
+        """A neighbour has a way that is too far to be taken: it is worth seeking another wave."""
+        tree.searches = 0
+        due = max(now, tree.passed_on[1] + self._around.options.lag_after_s)
+        if due < self._lost[name]:
+            self._seek_in(now, name, due - now)
+
     def _is_news(self, now: float, tree: _Tree, wave: int) -> bool:
         before, at = tree.passed_on
         moment_s = _MOMENT * self._around.options.lag_after_s
@@ -284,20 +373,19 @@ class Trees:
         """Seek what is lost."""
         if self._seek_at is None or self._seek_at > now:
             return
-        self._seek_at = None
-        if not self._lost or "never-seeks" in self._around.plants:
-            return
         wanted = []
-        pause_s = self._around.options.lag_after_s * 2**DOUBLINGS_MAX
-        for name in self._lost:
+        for name, due in self._lost.items():
+            if due > now:
+                continue
             tree = self._trees[name]
             wanted.append((name, tree.wave + 1))
             tree.passed_on = (tree.wave + 1, now)
             doublings = min(tree.searches, DOUBLINGS_MAX)
             tree.searches += 1
-            pause_s = min(pause_s, self._around.options.lag_after_s * 2**doublings)
-        self._seek_at = now + pause_s
-        self._around.tell_all(Seek(self._around.name, wanted))
+            self._lost[name] = now + self._around.options.lag_after_s * 2**doublings
+        self._seek_at = min(self._lost.values(), default=None)
+        if wanted and "never-seeks" not in self._around.plants:
+            self._around.tell_all(Seek(self._around.name, wanted))
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""

@@ -14,7 +14,9 @@ Otherwise the edge gets everything, and filters by itself.
 
 4. A change applies only where exactly the version and edition of its base are known; a whole
    interest where nothing later is. What does not apply is answered, so that the edge tells it all.
-5. Interest beyond our own limits is not learned, with a note: that edge gets everything.
+5. Interest beyond our own limits is not learned, with a note: that edge gets everything. When
+   interest has gone since, there may be room: such edges are asked to tell theirs anew, one every
+   `_ASK_PAUSES` first timeouts, until they have.
 
 State: volatile; bound again by every edge when it hears of the origin's new life.
 """
@@ -34,6 +36,9 @@ from anabranch.model.mesh_frames import Binding
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.values import Value
 from anabranch.model.version import NOTHING, Version
+
+#: The pause between two questions for interest that was too much, in first timeouts.
+_ASK_PAUSES = 64
 
 Key = tuple[str, int]
 Edges = set[object] | frozenset[object]
@@ -74,6 +79,9 @@ class Wishes:
         self.steps: dict[str, Steps] = {}
         #: The newest tick when an advertisement was withdrawn last, or this life began (rule 3).
         self.withdrawn_at = 0
+        #: Edges to be asked for interest that was too much (rule 5), and when.
+        self._to_ask: dict[str, None] = {}
+        self._ask_at: float | None = None
         #: Grows with all that is learned,
         self._changes = 0
         #: and the last answer to who is unsure, with what was asked.
@@ -168,13 +176,17 @@ class Wishes:
         binding: Binding,
         plus: Sequence[Conjunct],
         minus: Sequence[Conjunct],
+        *,
+        now: float,
     ) -> bool:
         """An edge tells its interest, or a change of it; False if that does not apply (rule 4)."""
         wish = self._wishes.get(edge)
         if wish is None:
             self._changes += 1
             self._wishes[edge] = wish = _Wish()
-        if version <= wish.version and binding.edition <= wish.edition:
+        is_same = (version, binding.edition) == (wish.version, wish.edition)
+        is_asked = is_same and wish.is_too_much and binding.is_whole
+        if version <= wish.version and binding.edition <= wish.edition and not is_asked:
             return True
         if version < wish.version or binding.edition < wish.edition:
             return False
@@ -182,24 +194,64 @@ class Wishes:
         if not binding.is_whole and not is_base and "base-ignored" not in self._around.plants:
             return False
         gone = [(c.text, c.place) for c in minus]
+        was_too_much = wish.is_too_much
         if binding.is_whole:
             kept = {(c.text, c.place) for c in plus}
             gone = [key for key in wish.ids if key not in kept]
             wish.is_too_much = False
-        self._add(edge, wish, plus)
+            self._to_ask.pop(edge, None)
         for key in gone:
             wish.bound.pop(key, None)
             id = wish.ids.pop(key, None)
             if id is not None and self._index is not None:
                 self._index.remove(id)
+        error = self._add(edge, wish, plus)
         wish.version, wish.edition = version, binding.edition
         self._changes += 1
+        if wish.is_too_much != was_too_much:
+            self._note_change(edge, error)
+        if gone:
+            self._made_room(now)
         return True
 
-    def _add(self, edge: str, wish: _Wish, plus: Sequence[Conjunct]) -> None:
+    def _note_change(self, edge: str, error: str) -> None:
+        """The interest of an edge has become too much, or is so no more (rule 5)."""
+        self._around.counters.wishes_coarse += bool(error)
+        if error:
+            text = f"the interest of {edge!r} is too much to know; it gets everything: {error}"
+            self._around.out.append(Note("warning", text))
+        else:
+            self._around.out.append(Note("info", f"the interest of {edge!r} is known again"))
+
+    def _made_room(self, now: float) -> None:
+        self._to_ask = {edge: None for edge, wish in self._wishes.items() if wish.is_too_much}
+        if self._to_ask and self._ask_at is None:
+            self._ask_at = now + _ASK_PAUSES * self._around.options.lag_after_s
+
+    def asked(self, now: float) -> str:
+        """The edge that is to be asked for its interest now; "" for none."""
+        if self._ask_at is None or self._ask_at > now:
+            return ""
+        self._ask_at = None
+        if not self._to_ask:
+            return ""
+        edge = next(iter(self._to_ask))
+        # Until it has told: the question may be lost.
+        del self._to_ask[edge]
+        self._to_ask[edge] = None
+        self._ask_at = now + _ASK_PAUSES * self._around.options.lag_after_s
+        return edge
+
+    def next_deadline(self) -> float | None:
+        """When `asked` is to be called."""
+        return self._ask_at
+
+    def _add(self, edge: str, wish: _Wish, plus: Sequence[Conjunct]) -> str:
+        """Learn conjunctions; why it was too much, or ""."""
+        found = ""
         if not plus:
             # An index loads a compiler; who wants nothing needs none.
-            return
+            return found
         if self._index is None:
             self._index = MatchIndex(limits=self._around.limits)
         for conjunct in plus:
@@ -213,8 +265,8 @@ class Wishes:
                 )
             except LocalError as error:
                 wish.is_too_much = True
-                text = f"the interest of {edge!r} is too much to know; it gets everything: {error}"
-                self._around.out.append(Note("warning", text))
+                found = str(error)
             else:
                 wish.ids[key] = self._next_id
                 wish.bound[key] = conjunct
+        return found

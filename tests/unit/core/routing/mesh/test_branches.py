@@ -18,12 +18,14 @@ def test_an_edge_is_known_along_the_tree_with_its_distance() -> None:
 def test_an_edge_that_joins_before_the_first_wave_is_on_the_tree_when_it_comes() -> None:
     mesh = Mesh(pairs("ab"))
     router = mesh.routers["b"]
+    mesh.subscribe("b", wanted="price > 20")
     mesh.run()
-    tree = mesh.root("a", 3)
-    router.branches.join(tree)
-    router.branches.tell(mesh.now)
-    mesh.routers["a"].trees.begin(3)
-    mesh.do("a", mesh.routers["a"].time_passed(mesh.now))
+    mesh.advertise("a", "price > 10")
+    tree = mesh.root("a", 1)
+    # The advertisement comes first, and its tree's wave after it.
+    assert mesh.step()
+    assert tree in router.branches.joined()
+    assert router.trees.parent(tree) is None
     mesh.run()
     assert mesh.routers["a"].branches.on_tree(tree, "b") == {"b": 0}
 

@@ -14,12 +14,6 @@ from tests.mesh_parts import QUICK, Mesh, pairs
 RING = pairs("ab bc cd da")
 
 
-def bound(mesh: Mesh, origin: str, edge: str) -> set[str]:
-    """The filters of an edge that an origin knows."""
-    views = mesh.routers[origin].wishes.views(Version(0, 0))
-    return {str(c) for view in views if view.edge == edge for c in view.conjunctions}
-
-
 def test_interest_goes_only_where_something_is_advertised_that_it_meets() -> None:
     mesh = Mesh(RING)
     mesh.advertise("a", "price > 10")
@@ -27,9 +21,9 @@ def test_interest_goes_only_where_something_is_advertised_that_it_meets() -> Non
     mesh.run()
     mesh.subscribe("c", wanted="price > 20")
     mesh.run()
-    assert len(bound(mesh, "a", "c")) == 1
-    assert bound(mesh, "b", "c") == set()
-    assert bound(mesh, "d", "c") == set()
+    assert len(mesh.bound("a", "c")) == 1
+    assert mesh.bound("b", "c") == set()
+    assert mesh.bound("d", "c") == set()
 
 
 def test_every_origin_hears_of_every_version() -> None:
@@ -47,10 +41,10 @@ def test_a_new_advertisement_attracts_interest_that_is_known_already() -> None:
     mesh = Mesh(RING)
     mesh.subscribe("c", wanted="price > 20")
     mesh.run()
-    assert bound(mesh, "a", "c") == set()
+    assert mesh.bound("a", "c") == set()
     mesh.advertise("a", "price > 10")
     mesh.run()
-    assert len(bound(mesh, "a", "c")) == 1
+    assert len(mesh.bound("a", "c")) == 1
 
 
 def test_a_withdrawn_advertisement_takes_interest_with_it() -> None:
@@ -60,7 +54,7 @@ def test_a_withdrawn_advertisement_takes_interest_with_it() -> None:
     mesh.run()
     mesh.advertise("a", removed=["price > 10"])
     mesh.run()
-    assert bound(mesh, "a", "c") == set()
+    assert mesh.bound("a", "c") == set()
 
 
 def test_events_under_a_new_advertisement_reach_edges_that_have_not_read_it() -> None:
@@ -96,7 +90,7 @@ def test_covered_interest_is_not_told() -> None:
     mesh.advertise("a", "TRUE")
     mesh.subscribe("c", wide="price > 20", narrow="price > 30")
     mesh.run()
-    assert len(bound(mesh, "a", "c")) == 1
+    assert len(mesh.bound("a", "c")) == 1
 
 
 def test_ended_interest_is_taken_back_everywhere() -> None:
@@ -106,7 +100,7 @@ def test_ended_interest_is_taken_back_everywhere() -> None:
     mesh.run()
     mesh.unsubscribe("c", "one", "two")
     mesh.run()
-    assert bound(mesh, "a", "c") == set()
+    assert mesh.bound("a", "c") == set()
 
 
 def test_interest_that_was_lost_on_the_way_is_told_again() -> None:
@@ -117,7 +111,7 @@ def test_interest_that_was_lost_on_the_way_is_told_again() -> None:
     mesh.queues["c", "b"].clear()
     mesh.subscribe("c", more="size > 1")
     mesh.run(3.0)
-    assert len(bound(mesh, "a", "c")) == 2
+    assert len(mesh.bound("a", "c")) == 2
     bindings = mesh.routers["c"].bindings
     assert bindings is not None
     assert bindings.is_settled()
@@ -141,7 +135,7 @@ def test_without_advertisements_all_interest_goes_everywhere() -> None:
     mesh = Mesh(RING, replace(QUICK, advertisements=False))
     mesh.subscribe("c", wanted="price > 20")
     mesh.run()
-    assert [len(bound(mesh, origin, "c")) for origin in "abd"] == [1, 1, 1]
+    assert [len(mesh.bound(origin, "c")) for origin in "abd"] == [1, 1, 1]
 
 
 def test_one_frame_goes_to_each_next_hop_and_is_split_where_trees_part() -> None:
@@ -171,7 +165,7 @@ def test_ten_thousand_overlapping_advertisements_are_one_edition_and_few_trees()
     mesh.advertise("a", *(f"price > {n}" for n in range(10_000)))
     mesh.run()
     assert len(mesh.routers["c"].advertisements.tables["a"].entries) == 1
-    assert len(bound(mesh, "a", "c")) == 1
+    assert len(mesh.bound("a", "c")) == 1
     trees = [tree for tree in mesh.routers["c"].trees.stands() if tree.origin == "a"]
     assert len(trees) <= 1 + QUICK.trees_max
 
@@ -208,7 +202,7 @@ def test_a_change_against_another_state_is_refused_and_told_whole() -> None:
     mesh.queues["b", "a"].clear()
     mesh.subscribe("b", two="size > 1")
     mesh.run(0.05)
-    assert len(bound(mesh, "a", "b")) == 2
+    assert len(mesh.bound("a", "b")) == 2
 
 
 def test_a_router_of_a_relay_has_no_interest_of_its_own() -> None:
@@ -227,11 +221,11 @@ def test_interest_that_ends_while_it_is_covered_is_taken_back() -> None:
     mesh.run()
     mesh.subscribe("c", wide="TRUE")
     mesh.run()
-    assert len(bound(mesh, "a", "c")) == 1
+    assert len(mesh.bound("a", "c")) == 1
     mesh.unsubscribe("c", "one", "two")
     mesh.unsubscribe("c", "wide")
     mesh.run()
-    assert bound(mesh, "a", "c") == set()
+    assert mesh.bound("a", "c") == set()
 
 
 def test_a_change_that_an_origin_was_not_told_of_is_in_the_next_one() -> None:
@@ -248,7 +242,7 @@ def test_a_change_that_an_origin_was_not_told_of_is_in_the_next_one() -> None:
     mesh.up("a", "b")
     mesh.subscribe("b", three="price = 3")
     mesh.run(3.0)
-    assert len(bound(mesh, "a", "b")) == 3
+    assert len(mesh.bound("a", "b")) == 3
 
 
 def test_a_filter_whose_own_text_is_too_long_is_told_as_everything() -> None:

@@ -27,8 +27,7 @@ def test_a_wave_goes_over_each_link_once_in_a_direction_and_again_where_it_gets_
     mesh = Mesh(pairs("ab bc cd da ac bd"))
     mesh.run()
     before = {name: router.counters.routes_sent for name, router in mesh.routers.items()}
-    mesh.routers["a"].trees.begin(1)
-    mesh.do("a", mesh.routers["a"].time_passed(mesh.now))
+    mesh.advertise("a", "price > 1")
     mesh.run()
     sent = sum(r.counters.routes_sent - before[name] for name, r in mesh.routers.items())
     # Three from the root, and from each of the others to all but where it came from; once more
@@ -183,3 +182,81 @@ def test_routes_that_cannot_be_are_refused(route: Route) -> None:
     mesh = Mesh(RING)
     with pytest.raises(RemoteError):
         mesh.routers["a"].frame(mesh.now, "b", Routes([route]))
+
+
+# -- searches -------------------------------------------------------------------------------------
+
+
+def without(mesh: Mesh, name: str) -> None:
+    """A broker dies, and its links break."""
+    for other in mesh.links_of(name):
+        mesh.down(name, other)
+
+
+def seeks(mesh: Mesh, names: str) -> int:
+    return sum(mesh.routers[name].counters.seeks_sent for name in names)
+
+
+def test_a_broker_that_is_gone_for_good_costs_a_few_frames_an_hour() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    without(mesh, "d")
+    mesh.run(3_600.0)
+    before = seeks(mesh, "abc")
+    mesh.run(3_600.0)
+    # Once every 1,024 first timeouts of 0.2 s: 18 times, from each of three to their neighbours.
+    assert 0 < seeks(mesh, "abc") - before <= 18 * 3 * 4
+
+
+def test_a_broker_that_comes_back_after_long_is_found_at_once_also_from_far_away() -> None:
+    mesh = Mesh(pairs("ab bc cd de"))
+    mesh.run()
+    without(mesh, "a")
+    mesh.run(3_600.0)
+    assert mesh.routers["e"].trees.way_to("a") is not None
+    assert mesh.routers["b"].trees.way_to("a") is None
+    mesh.start("a")
+    mesh.up("a", "b")
+    mesh.run(0.1)
+    assert [mesh.routers[name].trees.way_to("a") for name in "bcde"] == ["a", "b", "c", "d"]
+
+
+def test_a_search_that_was_passed_on_in_vain_is_passed_on_over_a_link_that_comes_up() -> None:
+    """`d` has lost its way to `a`, and is far from the link that was missing; those between have
+    a way, or think so, and seek none."""
+    mesh = Mesh(pairs("ab bc cd ad"))
+    mesh.run()
+    tree = mesh.root("a")
+    mesh.down("b", "c")
+    mesh.run()
+    mesh.down("a", "b")
+    mesh.down("a", "d")
+    mesh.run(3_600.0)
+    assert mesh.routers["d"].trees.parent(tree) is None
+    # Nobody who is without a way notices this but `b` and `c`.
+    mesh.up("a", "b")
+    mesh.run(0.1)
+    mesh.up("b", "c")
+    mesh.run(1.0)
+    assert mesh.parents(tree) == {"a": None, "b": "a", "c": "b", "d": "c"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_ways_are_found_soon_however_long_links_were_broken(seed: int) -> None:
+    rng = random.Random(seed)
+    names = "abcdefgh"
+    links = [(names[rng.randrange(i)], names[i]) for i in range(1, len(names))]
+    links += [("a", "h")] if ("a", "h") not in links else []
+    mesh = Mesh(links, seed=seed)
+    mesh.run()
+    broken = rng.sample(links, rng.randrange(2, len(links)))
+    for pair in broken:
+        mesh.down(*pair)
+        mesh.run(rng.choice((0.0, 0.3, 30.0)))
+    mesh.run(7_200.0)
+    for pair in broken:
+        mesh.up(*pair)
+        mesh.run(rng.choice((0.0, 0.01, 500.0)))
+    mesh.run(2.0)
+    for name, router in mesh.routers.items():
+        assert None not in [router.trees.way_to(other) for other in names if other != name]
