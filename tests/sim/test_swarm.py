@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.sim.runner import Order, run_seed
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Shape, draw
@@ -139,6 +140,15 @@ def test_a_copy_for_every_target_is_found_with_fixed_paths(
 ) -> None:
     found = _with_fixed_paths(seed, shape, faults, "copy-per-target").run().anomalies
     assert {each.name for each in found} == {"second-copy"}
+
+
+def test_what_brokers_moved_before_they_were_killed_counts_too() -> None:
+    simulation = Simulation(draw(22, "mesh"))
+    verdict = simulation.run()
+    living = [host.broker for host in simulation.world.hosts.values() if host.broker is not None]
+    routers = [each.router for each in living if isinstance(each.router, MeshRouter)]
+    assert verdict.moves > sum(router.counters.targets_moved for router in routers)
+    assert verdict.advertised > 0
 
 
 @pytest.mark.slow
