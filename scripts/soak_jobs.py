@@ -18,6 +18,9 @@ SEEDS_FLOORS = (
     ("batches", 200),
     ("matches", 300),
 )
+#: The same of meshes: on fixed paths copies are split, on others targets leave their trees. A few
+#: seeds have most of these.
+MESH_FLOORS = (("splits", 4_000), ("moves", 200), ("advertised", 300))
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def jobs(root: Path) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    return [*property_jobs, *_sim_jobs(), _kill_job(), *_spark_jobs(), *_bench_jobs()]
+    return [*property_jobs, *_sim_jobs(), *_kill_jobs(), *_spark_jobs(), *_bench_jobs()]
 
 
 def _property_job(path: Path) -> Job:
@@ -59,14 +62,18 @@ def _sim_jobs() -> Iterator[Job]:
         command = ("-m", "anabranch", "sim", "--routing", routing, "--processes", "1", "--json")
         seeds = ("--seeds", "{seed}00..{seed}99")
         job = Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", r'"seeds":(\d+)')
-        yield replace(job, adds_up=True, floors=SEEDS_FLOORS)
+        floors = (*SEEDS_FLOORS, *MESH_FLOORS) if routing == "mesh" else SEEDS_FLOORS
+        yield replace(job, adds_up=True, floors=floors)
 
 
-def _kill_job() -> Job:
-    """Ten kills and 40,000 events per chunk, in real processes."""
+def _kill_jobs() -> Iterator[Job]:
+    """Ten kills and 40,000 events per chunk, in real processes, on either kind of network."""
     command = ("-m", "tests.process.kill_loop", "--seed", "{seed}", "--json")
     amount = ("--kills", "10", "--events", "40000", "--rate", "800")
-    return Job("process/kills", (*command, *amount), 6, "kills", r'"kills":(\d+)', adds_up=True)
+    kills = Job("process/kills", (*command, *amount), 6, "kills", r'"kills":(\d+)', adds_up=True)
+    yield kills
+    on_mesh = (*kills.arguments, "--routing", "mesh")
+    yield replace(kills, name="process/kills-mesh", arguments=on_mesh)
 
 
 def _spark_jobs() -> Iterator[Job]:

@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.sim.runner import Order, run_seed
+from anabranch.sim.simulation import Simulation
+from anabranch.sim.swarm import Shape, draw
 
 ROOT = Path(__file__).parent.parent.parent
 _CHUNK = 10
@@ -41,6 +45,10 @@ MESHES_FAILED_ONCE = {
     7001108: "answers were sent over a link that was full, and cost it again and again",
     752: "a join point came back where its subscription was just being forgotten, and began anew",
 }
+
+
+#: Meshes in which copies go over several brokers.
+FIXED: list[tuple[Shape, int]] = [("ring", 2), ("random", 1), ("random", 3), ("random", 5)]
 
 
 def first_fresh_seed() -> int:
@@ -102,9 +110,45 @@ def test_fresh_meshes_keep_every_promise(chunk: int) -> None:
         _assert_clean(Order("mesh"), seed)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_broker_gets_a_tick_twice_with_fixed_paths_while_nothing_goes_wrong(seed: int) -> None:
-    _assert_clean(Order("mesh", faults="none"), seed)
+def _with_fixed_paths(seed: int, shape: Shape, faults: str, *plants: str) -> Simulation:
+    """A mesh of a shape in which copies are passed on and split."""
+    plan = draw(seed, "mesh", shape=shape, faults=faults, plants=frozenset(plants))
+    options = replace(plan.options, paths="fixed")
+    return Simulation(replace(plan, options=options))
+
+
+@pytest.mark.parametrize("faults", ["none", "any"])
+@pytest.mark.parametrize(("shape", "seed"), FIXED)
+def test_no_broker_gets_a_tick_twice_with_fixed_paths(shape: Shape, seed: int, faults: str) -> None:
+    simulation = _with_fixed_paths(seed, shape, faults)
+    verdict = simulation.run()
+    assert not verdict.anomalies
+    paths = simulation.paths
+    assert paths is not None
+    assert paths.passed_on > 100
+    # In a ring every broker has one neighbour to pass on to.
+    assert verdict.splits > (20 if shape == "random" else -1)
+    assert verdict.moves == 0
+    if faults == "none":
+        assert paths.excused == 0
+
+
+@pytest.mark.parametrize("faults", ["none", "any"])
+@pytest.mark.parametrize(("shape", "seed"), FIXED)
+def test_a_copy_for_every_target_is_found_with_fixed_paths(
+    shape: Shape, seed: int, faults: str
+) -> None:
+    found = _with_fixed_paths(seed, shape, faults, "copy-per-target").run().anomalies
+    assert {each.name for each in found} == {"second-copy"}
+
+
+def test_what_brokers_moved_before_they_were_killed_counts_too() -> None:
+    simulation = Simulation(draw(22, "mesh"))
+    verdict = simulation.run()
+    living = [host.broker for host in simulation.world.hosts.values() if host.broker is not None]
+    routers = [each.router for each in living if isinstance(each.router, MeshRouter)]
+    assert verdict.moves > sum(router.counters.targets_moved for router in routers)
+    assert verdict.advertised > 0
 
 
 @pytest.mark.slow

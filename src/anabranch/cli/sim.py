@@ -40,6 +40,9 @@ class Summary(msgspec.Struct, frozen=True):
     troubled_changes: int
     batches: int
     matches: int
+    advertised: int
+    splits: int
+    moves: int
     brokers_max: int
     cpu_s: float
     #: By the median of all seeds.
@@ -149,6 +152,9 @@ def summarise(results: list[Timed]) -> Summary:
         troubled_changes=sum(verdict.troubled_changes for verdict in verdicts),
         batches=sum(verdict.batches for verdict in verdicts),
         matches=sum(verdict.matches for verdict in verdicts),
+        advertised=sum(verdict.advertised for verdict in verdicts),
+        splits=sum(verdict.splits for verdict in verdicts),
+        moves=sum(verdict.moves for verdict in verdicts),
         brokers_max=max(verdict.brokers for verdict in verdicts),
         cpu_s=sum(timed.cpu_s for timed in results),
         seeds_per_cpu_s=1 / statistics.median(timed.cpu_s for timed in results),
@@ -175,6 +181,9 @@ def _print(summary: Summary) -> None:
         ("… while a fault was on", f"{summary.troubled_changes:,}"),
         ("batches of sinks", f"{summary.batches:,}"),
         ("matches of patterns", f"{summary.matches:,}"),
+        ("advertisements", f"{summary.advertised:,}"),
+        ("copies that were split", f"{summary.splits:,}"),
+        ("targets that left their tree", f"{summary.moves:,}"),
         ("largest network", f"{summary.brokers_max} brokers"),
         ("seeds per CPU second", f"{summary.seeds_per_cpu_s:.1f} (median)"),
         ("digest", summary.digest),

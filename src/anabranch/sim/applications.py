@@ -173,6 +173,8 @@ class Publisher(Application):
         self._advertised: list[PlainFilter] = []
         #: What it may publish then.
         self._fit: list[Mapping[str, Value]] = []
+        #: How often it has advertised.
+        self.advertised = 0
         self.rate = rate
         #: Chance that an event is transient, limited in time or hops, or addressed,
         self.limited = limited
@@ -196,6 +198,7 @@ class Publisher(Application):
                 self._advertised.append(plain)
         every = self._advertised
         self._fit = [event for event in DOMAIN if any(matches(plain, event) for plain in every)]
+        self.advertised += 1
         self.perform(self.session.advertise([filter_text(each) for each in self._advertised]))
 
     def _publish(self) -> None:

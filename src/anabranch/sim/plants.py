@@ -24,6 +24,8 @@ class Plant(NamedTuple):
     anomaly: str
     #: Where it is.
     routing: RoutingName = "tree"
+    #: A seed of meshes that shows it as the same, too, if it is anywhere.
+    mesh_seed: int | None = None
 
 
 PLANTS: dict[str, Plant] = {
@@ -86,13 +88,26 @@ PLANTS: dict[str, Plant] = {
     "ready-at-once": Plant(
         "a join point reports before it knows what is reported", 157, "duplicate-pattern"
     ),
-    "acks-all": Plant("a join point acknowledges events that it still needs", 21, "missed-pattern"),
+    "acks-all": Plant(
+        "a join point acknowledges events that it still needs", 21, "missed-pattern", mesh_seed=12
+    ),
     "watermark-greatest": Plant(
-        "a join point goes by the stream that is farthest", 25, "missed-pattern"
+        "a join point goes by the stream that is farthest", 25, "missed-pattern", mesh_seed=21
+    ),
+    "takes-fleeting": Plant(
+        "a join point counts events that nobody has to keep", 12, "false-pattern", mesh_seed=12
     ),
     "printed-algorithm": Plant(
-        "events take the cheapest link, near or far, as printed", 3, "rising-distance", "mesh"
+        "copies are for all of a tree, by the cheapest link, as printed", 39, "hop-bound", "mesh"
     ),
+    "copy-per-target": Plant("every target gets a copy of its own", 2, "second-copy", "mesh"),
+    "targets-unsorted": Plant(
+        "every neighbour gets all targets of a copy", 1, "second-path", "mesh"
+    ),
+    "adds-targets": Plant(
+        "copies are passed on to all edges of their tree", 1, "stray-target", "mesh"
+    ),
+    "hops-halved": Plant("half of the hops that are left are lost", 3, "hop-bound", "mesh"),
     "parent-any": Plant("a lost parent is replaced by any neighbour", 1, "stuck", "mesh"),
     "edition-ignored": Plant(
         "origins filter for edges that have not read the advertisements", 0, "gap", "mesh"

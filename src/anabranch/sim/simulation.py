@@ -24,7 +24,6 @@ from anabranch.core.records import EventRecord, MarkRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher
 from anabranch.sim.detecting import Definer, Detections, draw_definers
-from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
 from anabranch.sim.loads import LoadReports, MoodReports
@@ -80,16 +79,15 @@ class Simulation:
         self.interest_changes = 0
         self.troubled_changes = 0
         self._watch = InterestWatch(self.world)
-        self._paths: PathWatch | None = None
+        self.paths: PathWatch | None = None
         self._moods: MoodReports | None = None
         if plan.routing == "mesh":
             LoadReports(self.world, _LOADS_EVERY_S)
             if plan.patterns:
                 moody = Random(plan.seed ^ 0x300D)
                 self._moods = MoodReports(self.world, _MOODS_EVERY_S, moody)
-            is_quiet = plan.options.paths == "fixed" and plan.faults == FaultMix()
-            self._paths = PathWatch(self.world, is_quiet)
-            self.world.watcher = self._paths.step
+            self.paths = PathWatch(self.world, is_fixed=plan.options.paths == "fixed")
+            self.world.watcher = self.paths.step
         self._is_calm = False
 
     def run(self) -> Verdict:
@@ -304,9 +302,9 @@ class Simulation:
         self._watch.look_for_leftovers()
         self._watch.look_for_owners()
         self._watch.look_for_vectors()
-        if self._paths is not None:
-            self._paths.look_for_bounds()
-            self._watch.anomalies += self._paths.anomalies
+        if self.paths is not None:
+            self.paths.look_for_two_parents()
+            self._watch.anomalies += self.paths.anomalies
         for edge in self.reconfiguring.streams:
             records = world.hosts[edge].disk.ever_synced
             self.history += _logged(edge, records, self.plan.faults.clock_jump == 0)
@@ -338,6 +336,9 @@ class Simulation:
             faults=dict(sorted((self.faults.counts | self.reconfiguring.counts).items())),
             batches=kinds.count(told.BatchTold),
             matches=self._detections.reported,
+            advertised=sum(a.advertised for a in self.applications if isinstance(a, Publisher)),
+            splits=0 if self.paths is None else self.paths.splits,
+            moves=0 if self.paths is None else self.paths.moves,
         )
 
     def _repetitions(self) -> list[Anomaly]:

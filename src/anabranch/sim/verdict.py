@@ -27,3 +27,8 @@ class Verdict(msgspec.Struct, frozen=True):
     batches: int = 0
     #: Matches of patterns that were reported.
     matches: int = 0
+    #: How often publishers advertised something else than before.
+    advertised: int = 0
+    #: On meshes: copies that went on to several neighbours, and targets that left their tree.
+    splits: int = 0
+    moves: int = 0

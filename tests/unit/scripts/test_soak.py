@@ -119,9 +119,13 @@ def test_jobs_in_which_too_little_happened_are_named(tmp_path: Path) -> None:
     assert "Too little of s: deliveries 9, which should be 10 at least." in page
 
 
-def test_the_kills_of_a_soak_run_are_fifty_and_its_events_two_hundred_thousand() -> None:
-    (kills,) = (each for each in soak_jobs.jobs(soak.ROOT) if each.name == "process/kills")
+@pytest.mark.parametrize(("name", "routing"), [("kills", "tree"), ("kills-mesh", "mesh")])
+def test_the_kills_of_a_soak_run_are_fifty_and_its_events_two_hundred_thousand(
+    name: str, routing: str
+) -> None:
+    (kills,) = (each for each in soak_jobs.jobs(soak.ROOT) if each.name == f"process/{name}")
     words = kills.arguments
+    assert ("mesh" in words) == (routing == "mesh")
     per_chunk = [int(words[words.index(option) + 1]) for option in ("--kills", "--events")]
     assert kills.chunks * per_chunk[0] >= 50
     assert kills.chunks * per_chunk[1] >= 200_000

@@ -11,6 +11,7 @@ from anabranch.model.carried import Done, Find, Nack
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import AskMark, Carry, InterestState, LinkFrame
+from anabranch.model.mesh_frames import LoadIs
 from anabranch.wire import codec
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from tests.frame_parts import CLIENT, LINK, Codec
@@ -146,6 +147,10 @@ def test_what_is_no_frame_is_refused(family: Codec, data: bytes) -> None:
         (LINKS, AskMark("x", 2**62 + 1)),
         (LINKS, AskMark("x", -1)),
         (LINKS, Carry("a", "b", 256, Done(1))),
+        (LINKS, LoadIs(-1, 0)),
+        (LINKS, LoadIs(0, -1)),
+        (LINKS, LoadIs(10_000_000_001, 0)),
+        (LINKS, LoadIs(0, 10_000_000_001)),
         (LINKS, Carry("a", "b", 1, Nack([(0, 1)]))),
         (LINKS, Carry("a", "b", 1, Nack([(1, 1)] * 65_536))),
         (LINKS, Carry("a", "b", 1, Find(2**63, "x"))),

@@ -108,6 +108,8 @@ class Watcher(Application):
         super().__init__(world, name, home, [], frozenset())
         #: (publisher, sequence) of every notification, and when it came.
         self.notified: list[tuple[str, int, float]] = []
+        #: The subscription of each.
+        self.subscriptions: list[str] = []
         self.connect_in(0.0)
         for number, text in enumerate(wanted):
             self.perform(self.session.subscribe(world.now, f"{name} {number}", text, window=4_096))
@@ -117,6 +119,7 @@ class Watcher(Application):
         if isinstance(effect, DeliverToApplication):
             id = decode_envelope(effect.body).id
             self.notified.append((id.publisher, id.sequence, self.world.now))
+            self.subscriptions.append(effect.subscription)
         else:
             assert not isinstance(effect, TellRefused), effect
 

@@ -8,6 +8,7 @@ from anabranch.core.report import report
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.model.carried import AskPlace, PointTaken, WouldTake
 from anabranch.model.frames import Carry
+from anabranch.model.mesh_frames import LoadIs
 from anabranch.model.network import graph_of_brokers
 from anabranch.model.pattern.record import Placement
 from anabranch.model.statistics import (
@@ -233,6 +234,37 @@ def swaying(*plants: str) -> int:
 def test_one_that_has_its_place_rests_and_a_plant_that_does_not_is_seen() -> None:
     assert swaying() == 1
     assert swaying("never-rests") > 4
+
+
+def unsure(*plants: str) -> tuple[int, int, int]:
+    """Moves of a pattern, before half time and after it, and its matches, while a neighbour says
+    the least and the most that can be said, in turn, with every event."""
+    options = replace(QUICK, pattern_review_s=0.5, plants=frozenset(plants))
+    world = Stage(FORK, "mesh", options)
+    user = feed(world, "c")
+    reader = defined(world, "cost")
+    moves = []
+    for _ in range(2):
+        for number in range(200):
+            said = LoadIs(0, 0) if number % 2 else LoadIs(10**10, 10**10)
+            for name in "acd":
+                world.world.stimulate(name, say.FrameReceived("b", said))
+            user.publish(price=40 if number % 4 == 0 else 10, n=number)
+            world.run(0.1)
+        records = [world.points(edge).records["rise"] for edge in world.owners("rise")]
+        moves.append(max(record.moves for record in records))
+    world.run(4.0)
+    assert world.assert_detected("rise") == len(reader.notifications())
+    return moves[0], moves[1] - moves[0], len(reader.notifications())
+
+
+def test_a_neighbour_that_says_another_extreme_every_time_moves_nothing_for_ever() -> None:
+    first, later, matches = unsure()
+    assert first + later <= 4
+    assert later <= 1
+    assert matches > 50
+    # It could have: forty looks in each half, and each finds another cost.
+    assert sum(unsure("never-rests")[:2]) > 8
 
 
 def owners_after_a_lost_answer(*plants: str) -> list[str]:

@@ -38,7 +38,7 @@ from anabranch.core.routing.mesh.trees import Trees
 from anabranch.core.routing.mesh.wishes import Wishes
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.mesh_frames import Copies, Target, TreeId
-from anabranch.model.version import Version
+from anabranch.model.version import NOTHING, Version
 
 
 class Copying:
@@ -215,6 +215,8 @@ class Copying:
 
     def _pass_on(self, frame: Copies, came_from: str = "") -> None:
         """Send every target to its next hop, one copy each."""
+        if came_from and self._around.plants:
+            frame = self._mistaken(frame)
         by_hop: dict[str, list[Target]] = {}
         for target in frame.targets:
             hop, distance = self._next(frame.tree, target, came_from)
@@ -222,8 +224,9 @@ class Copying:
                 self._around.counters.targets_dropped += 1
             else:
                 by_hop.setdefault(hop, []).append(replace(target, distance=distance))
-        for hop, targets in by_hop.items():
-            self._send_fitting(hop, _copy_for(frame, targets))
+        hops = frame.hops // 2 if "hops-halved" in self._around.plants else frame.hops - 1
+        for hop, targets in _sorted_out(by_hop, self._around.plants):
+            self._send_fitting(hop, _copy_for(frame, targets, hops))
 
     def _send_fitting(self, hop: str, copy: Copies) -> None:
         """Send a copy; in two, if it has too many targets for a frame."""
@@ -231,7 +234,7 @@ class Copying:
         if len(targets) > 1 and _size_of(copy) > self._around.limits.frame_bytes_max:
             half = len(targets) // 2
             for part in (targets[:half], targets[half:]):
-                self._send_fitting(hop, _copy_for(copy, part, hops=copy.hops))
+                self._send_fitting(hop, _copy_for(copy, part, copy.hops))
         else:
             self._around.send(hop, copy)
 
@@ -252,9 +255,20 @@ class Copying:
                 best, best_hop, best_distance = rank, hop, distance
         if not best_hop and came_from and tree not in self._trees:
             return self._around.by_chart(edge, limit, came_from)
-        if best[2]:
+        if best_hop and best[2]:
             self._around.counters.targets_moved += 1
         return best_hop, best_distance
+
+    def _mistaken(self, frame: Copies) -> Copies:
+        """As printed, a copy has no targets: it is for all edges that are known on its tree."""
+        plants = self._around.plants
+        if not ("adds-targets" in plants or "printed-algorithm" in plants):
+            return frame
+        meant = {target.edge for target in frame.targets} | {self._around.name}
+        more = [edge for edge in self._branches.edges(frame.tree) if edge not in meant]
+        first = frame.data[0].tick if frame.data else 0
+        added = [Target(edge, NOTHING, DISTANCE_MAX, first, [], bool(first)) for edge in more]
+        return replace(frame, targets=[*frame.targets, *added])
 
 
 def _span(emission: Emission) -> tuple[int, int]:
@@ -280,8 +294,20 @@ def _size_of(copy: Copies) -> int:
     return data + holes + sum(len(t.edge) * 4 + 48 + 3 * len(t.places) for t in copy.targets) + 1024
 
 
-def _copy_for(frame: Copies, targets: list[Target], hops: int | None = None) -> Copies:
-    """What of a frame some of its targets need, one hop on."""
+def _sorted_out(
+    by_hop: dict[str, list[Target]], plants: frozenset[str]
+) -> Iterable[tuple[str, list[Target]]]:
+    """The copies that are made: one for each hop, with the targets that go there."""
+    if "copy-per-target" in plants:
+        return [(hop, [target]) for hop, targets in by_hop.items() for target in targets]
+    if "targets-unsorted" in plants:
+        every = [target for targets in by_hop.values() for target in targets]
+        return [(hop, every) for hop in by_hop]
+    return by_hop.items()
+
+
+def _copy_for(frame: Copies, targets: list[Target], hops: int) -> Copies:
+    """What of a frame some of its targets need, with so many hops left."""
     data = frame.data
     if data and not any(target.gets_all for target in targets):
         needed = sorted({place for target in targets for place in target.places})
@@ -290,8 +316,7 @@ def _copy_for(frame: Copies, targets: list[Target], hops: int | None = None) -> 
             renumbered = {old: new for new, old in enumerate(needed)}
             targets = [replace(t, places=[renumbered[p] for p in t.places]) for t in targets]
     parts = frame.last, data, frame.withheld, frame.head, frame.time_ns
-    left = frame.hops - 1 if hops is None else hops
-    return Copies(frame.stream, frame.tree, left, targets, *parts)
+    return Copies(frame.stream, frame.tree, hops, targets, *parts)
 
 
 def arrival_of(frame: Copies, target: Target) -> Arrival:

@@ -276,3 +276,14 @@ def test_costs_grow_with_what_does_not_go_out() -> None:
     assert utilisation(0, 0, 500) > utilisation(2_000, 1_000, 1_000)
     assert utilisation(10**9, 1, 10**9) == utilisation(0, 0, 500)
     assert waiting_bytes(0, 0, 500) == 500.0
+
+
+def test_a_target_that_is_dropped_was_not_moved() -> None:
+    for options in (QUICK, DYNAMIC):
+        mesh = ready("ab bc", options, "b", "c")
+        router = mesh.routers["a"]
+        mesh.down("a", "b")
+        before = router.counters.targets_dropped
+        mesh.publish("a", price=20)
+        assert router.counters.targets_dropped == before + 2
+        assert router.counters.targets_moved == 0
