@@ -12,7 +12,6 @@ State: how far streams were at the last look, and that of `room`. Safe to lose.
 """
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 
 from anabranch.core.options import Options
 from anabranch.core.points.outlook import Outlook
@@ -29,8 +28,7 @@ class Timing:
         self._subscription = subscription
         self._outlook = outlook
         self._watch = watch
-        self._plants: AbstractSet[str] = options.plants
-        self._again_s = options.pattern_look_s
+        self._options = options
         self._room = Room(options.head_every_s)
         #: How far streams were at the last look.
         self._looked: dict[str, int] = {}
@@ -58,7 +56,7 @@ class Timing:
 
     def _advance(self, times: Mapping[str, int]) -> list[Match]:
         watermark_ns = self._room.watermark_ns(times)
-        if "watermark-greatest" in self._plants and INT_MIN not in times.values():
+        if "watermark-greatest" in self._options.plants and INT_MIN not in times.values():
             watermark_ns = max(times.values())
         return self._watch.advance(watermark_ns) if watermark_ns != INT_MIN else []
 
@@ -78,5 +76,5 @@ class Timing:
                 watch.say(f"{stream!r} is not waited for any longer: {text}")
             found += self._advance(times)
         if watch.is_full:
-            self._crowded_until = now + self._again_s
+            self._crowded_until = now + self._options.pattern_look_s
         return found
