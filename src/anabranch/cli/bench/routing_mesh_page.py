@@ -10,8 +10,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from anabranch.cli.bench.routing_mesh_costs import relay_grid
 from anabranch.cli.bench.routing_mesh_report import (
     MeshReport,
+    changes_grids,
     claims_grid,
     mesh_grids,
     model_grid,
@@ -73,8 +75,8 @@ Made by
 
     {command}
 
-The same command gives the same tables, but for *Overhead*, which is measured. What it means is in
-[the section about meshes](../{page}).
+The same command gives the same tables, but for processor times and memory, which are measured. What
+it means is in [the section about meshes](../{page}).
 """
 
 
@@ -121,8 +123,12 @@ def _section(report: MeshReport, details: str, link: str) -> Iterator[str]:
         yield from table(claims_grid(report.claims), "###")
     if report.model:
         yield from table(model_grid(report.model), "###")
+    if report.relayed:
+        yield from table(relay_grid(report.relayed), "###")
     if report.placed:
         yield from table(placement_grid(report.placed), "###")
+    for grid in changes_grids(report):
+        yield from table(grid, "###")
 
 
 def _details(report: MeshReport, page: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ _QUIET = Options(
 )
 _REST_S = 20.0
 _SUBSCRIPTIONS = 20
-#: For memory, unless somebody wants fewer.
+#: For memory, at scale 1.
 MANY = 1_000
 _FAR, _NEAR = "e1", "e5"
 
@@ -204,14 +204,3 @@ def _network(has_more: bool) -> Network:
     site_of = {name: f"{name}*" if name in _RELAYS else name for name in names}
     sites = {site: [name] for name, site in site_of.items()}
     return Network(sites, [(site_of[one], site_of[other]) for one, other in _LINKS])
-
-
-def measure(seed: int, subscriptions: int = MANY) -> tuple[list[Change], list[Memory]]:
-    """All networks."""
-    every: list[Change] = []
-    memories: list[Memory] = []
-    for network in NETWORKS:
-        town = Town(*network, seed)
-        every += town.changes()
-        memories.append(town.memory(subscriptions))
-    return every, memories
