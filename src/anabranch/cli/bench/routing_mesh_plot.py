@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from anabranch.cli.bench.routing_mesh_report import MeshReport
 from anabranch.cli.bench.routing_plot import styled
-from anabranch.sim.evaluation.claims import DYNAMIC, FIXED, middle_ms
+from anabranch.sim.evaluation.claims import DYNAMIC, FIXED
 from anabranch.sim.evaluation.delays import WAYS, Delays
 from anabranch.sim.evaluation.middles import Middle, middle
 
@@ -53,8 +53,7 @@ def _graphs(axes: Axes, delays: Sequence[Delays]) -> None:
     axes.set_title("Delay by kind of graph, and with more publishers", loc="left")
     cases = [case for case in _SHORT if any(run.scene.case == case for run in delays)]
     for place, way in enumerate((FIXED, DYNAMIC)):
-        found = [middle_ms([run for run in delays if run.scene.case == c], way) for c in cases]
-        every = [each or middle([0.0]) for each in found]
+        every = [middle(_arrivals(delays, case, way)) for case in cases]
         axes.bar(
             [number + 0.36 * (place - 0.5) for number in range(len(cases))],
             [each.value for each in every],
@@ -75,16 +74,23 @@ def _graphs(axes: Axes, delays: Sequence[Delays]) -> None:
     _legend(axes)
 
 
+def _arrivals(delays: Sequence[Delays], case: str, way: str) -> list[float]:
+    return [run.arrival_ms for run in delays if (run.scene.case, run.scene.way) == (case, way)]
+
+
 def _rates(axes: Axes, runs: Sequence[Delays]) -> None:
     axes.set_title("Delay over rate, degree 4", loc="left")
-    rates = sorted({run.scene.rate * run.scene.brokers for run in runs})
     for way in WAYS:
-        at = [[r for r in runs if r.scene.rate * r.scene.brokers == rate] for rate in rates]
-        found = [middle_ms(each, way) or middle([0.0]) for each in at]
-        _band(axes, rates, found, way, marker="o")
+        by_rate: dict[float, list[Delays]] = {}
+        for run in runs:
+            if run.scene.way == way:
+                by_rate.setdefault(run.scene.rate * run.scene.brokers, []).append(run)
+        found = [middle([run.arrival_ms for run in graphs]) for graphs in by_rate.values()]
+        if found:
+            _band(axes, list(by_rate), found, way, marker="o")
+            axes.set_yscale("log")
     axes.set_xlabel("events per second")
     axes.set_ylabel("mean delay of arrival, ms (logarithmic)")
-    axes.set_yscale("log")
     _legend(axes)
 
 

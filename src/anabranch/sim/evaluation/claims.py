@@ -74,12 +74,6 @@ def claims(delays: Sequence[Delays], overheads: Sequence[Overhead]) -> list[Clai
     return [*found, *_overhead(overheads)]
 
 
-def middle_ms(runs: Iterable[Delays], way: str) -> Middle | None:
-    """The mean delay of arrival with one way to choose paths: the middle of these graphs."""
-    means = [run.arrival_ms for run in runs if run.scene.way == way]
-    return middle(means) if means else None
-
-
 def _of(runs: Iterable[Delays], way: str, what: Callable[[Delays], float]) -> list[float]:
     """One figure of each graph."""
     return [what(run) for run in runs if run.scene.way == way]

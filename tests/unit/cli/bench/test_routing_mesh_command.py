@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from anabranch.cli.bench import app
 from anabranch.cli.bench.routing_mesh import evaluate_mesh
+from anabranch.cli.bench.routing_mesh_costs import relay_grid
 from anabranch.cli.bench.routing_mesh_page import write_mesh_page
 from anabranch.cli.bench.routing_mesh_report import MeshReport, mesh_grids
 from anabranch.cli.bench.routing_page import MESH_BEGIN, MESH_END, mesh_section
@@ -101,7 +102,28 @@ def test_command_prints_one_json_object() -> None:
     assert result.exit_code == 0
     found = msgspec.json.decode(result.stdout, type=MeshReport)
     assert (found.part, found.model) == ("hops", [])
-    assert [list(delays.by_hops) for delays in found.delays] == [["6"]] * 3
+    assert [list(delays.by_hops) for delays in found.delays] == [["6"]] * 4
+
+
+def test_relays_and_changes_have_grids_of_their_own() -> None:
+    steps = Steps(Progress(disable=True))
+    relays = evaluate_mesh("matching", TINY, 1, steps)
+    changes = evaluate_mesh("changes", TINY, 1, steps)
+    titles = [grid.title for report in (relays, changes) for grid in mesh_grids(report)]
+    assert titles == [
+        "Ours and the source's",
+        "Matching at the ends",
+        "An event at a relay",
+        "A look-up at an origin",
+        "What a change costs",
+        "Memory of routing tables",
+        "When a broker dies",
+    ]
+    for report in (relays, changes):
+        for grid in mesh_grids(report):
+            assert {len(row) for row in grid.rows} == {len(grid.heads)}
+    wins = relay_grid(relays.relayed).rows[0][-1]
+    assert wins in ("everywhere", "nowhere") or "symbol" in wins or "range" in wins
 
 
 def test_command_prints_tables() -> None:
