@@ -16,6 +16,7 @@ from anabranch.cli.bench.routing_mesh_report import MeshReport, mesh_grids
 from anabranch.cli.bench.routing_page import MESH_BEGIN, MESH_END, mesh_section
 from anabranch.cli.bench.tables import Steps
 from anabranch.sim.evaluation.printed import ROUTINGS
+from anabranch.sim.evaluation.relaying import KINDS, TOGETHER, Relayed, Way
 
 TINY = 0.01
 
@@ -105,6 +106,7 @@ def test_command_prints_one_json_object() -> None:
     assert [list(delays.by_hops) for delays in found.delays] == [["6"]] * 4
 
 
+@pytest.mark.slow
 def test_relays_and_changes_have_grids_of_their_own() -> None:
     steps = Steps(Progress(disable=True))
     relays = evaluate_mesh("matching", TINY, 1, steps)
@@ -122,8 +124,32 @@ def test_relays_and_changes_have_grids_of_their_own() -> None:
     for report in (relays, changes):
         for grid in mesh_grids(report):
             assert {len(row) for row in grid.rows} == {len(grid.heads)}
-    wins = relay_grid(relays.relayed).rows[0][-1]
-    assert wins in ("everywhere", "nowhere") or "symbol" in wins or "range" in wins
+
+
+def test_grid_of_relays_says_where_matching_once_is_cheaper() -> None:
+    ways: dict[Way, float] = {"mesh": 5.0, "flood": 1.0, "tree": 0.0, "look-up": 2.0}
+    found = [
+        Relayed(
+            way=way,
+            kind=kind,
+            subscriptions=size,
+            targets=1,
+            together=together,
+            event_us=us or (4.0 if kind == "symbol" else size / 100 + 5.0 - 2.0 * (size == 100)),
+            event_bytes=90.0,
+        )
+        for way, us in ways.items()
+        for kind in KINDS
+        for size in (100, 1_000)
+        for together in TOGETHER
+    ]
+    rows = relay_grid(found).rows
+    assert [row[-1] for row in rows] == ["1,000, range"] * 2
+    assert rows[0][2:4] == ("5.0", "90")
+    for us, said in ((0.1, "everywhere"), (99.0, "nowhere")):
+        others = [each for each in found if each.way != "mesh"]
+        mesh = [msgspec.structs.replace(e, event_us=us) for e in found if e.way == "mesh"]
+        assert {row[-1] for row in relay_grid([*others, *mesh]).rows} == {said}
 
 
 def test_command_prints_tables() -> None:
