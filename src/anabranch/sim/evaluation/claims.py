@@ -165,6 +165,17 @@ def _rate(runs: Sequence[Delays]) -> Iterator[Claim]:
         source="at 2,400 msg/min fixed overloads, dynamic does not",
         verdict=direction(-gain),
     )
+    too_high = [run.scene.rate for run in runs if run.is_overloaded and run.scene.way == FIXED]
+    if too_high:
+        there = [run for run in runs if run.scene.rate == min(too_high)]
+        pairs = difference(_of(there, FIXED, _arrival_ms), _of(there, DYNAMIC, _arrival_ms))
+        rate = min(too_high) * there[0].scene.brokers
+        yield Claim(
+            test=f"delay at {rate:g} events/s, the first too much",
+            **_against_fixed(there, _arrival_ms),
+            source="dynamic lower",
+            verdict=_with_overload(direction(pairs.value), there),
+        )
 
 
 def _ways(runs: Iterable[Delays]) -> list[str]:

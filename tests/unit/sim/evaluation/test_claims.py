@@ -123,9 +123,12 @@ def test_highest_rate_is_the_last_before_delays_grow() -> None:
             run = delays("rate", f"{number}", way, 10.0, late_ms=late_ms, busiest=1.1)
             scene = replace(run.scene, rate=10.0 * (number + 1))
             runs.append(replace(run, scene=scene))
-    claim = the_claim(claims(runs, []), "highest rate")
+    found = claims(runs, [])
+    claim = the_claim(found, "highest rate")
     assert (claim.fixed, claim.dynamic) == ("600 events/s", "900 events/s")
     assert claim.verdict == "same direction"
+    claim = the_claim(found, "delay at 900 events/s, the first too much")
+    assert claim.verdict == "no difference here"
 
 
 def test_delays_of_overloaded_networks_are_called_that() -> None:
