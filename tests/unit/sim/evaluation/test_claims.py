@@ -64,7 +64,8 @@ def test_middle_shows_what_it_is_the_middle_of() -> None:
 
 def test_differences_are_of_each_graph_with_itself() -> None:
     found = difference([10.0, 100.0, 20.0, 0.0], [9.0, 110.0, 10.0, 5.0])
-    assert (found.least, found.most) == (pytest.approx(-0.5), pytest.approx(0.1))
+    assert found.least == pytest.approx(-0.5)
+    assert found.most == pytest.approx(0.1)
     assert found.value == pytest.approx(-0.05)
 
 
