@@ -24,7 +24,7 @@ _SHORT = {
     "degree 4": "degree 4",
     "full mesh": "full",
     "degree 4, grown": "degree 4,\ngrown",
-    "twice as many, same rate together": "40 publishers,\nsame rate",
+    "twice as many, same rate together": "40 pub-\nlishers",
 }
 
 
