@@ -8,7 +8,7 @@ import pytest
 from tests.conformance import suite
 from tests.conformance.suite import CYCLIC, Findings
 
-pytestmark = pytest.mark.parametrize("router", CYCLIC)
+pytestmark = [pytest.mark.parametrize("router", CYCLIC), pytest.mark.slow]
 
 
 def test_delivery_keeps_its_promises_in_graphs_with_cycles(router: str) -> None:

@@ -6,6 +6,8 @@ from anabranch.core.broker import RoutingName
 from anabranch.sim.evaluation import dying
 from anabranch.sim.evaluation.changes import NETWORKS, Change, Memory, Town
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def towns() -> dict[str, tuple[dict[str, Change], Memory]]:
