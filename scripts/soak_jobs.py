@@ -73,7 +73,7 @@ def _spark_jobs() -> Iterator[Job]:
     """Kills of drivers, workers and brokers; clusters; an audit; sweeps of 200 simulations."""
     kills = ("-m", "tests.spark.kill_series", "--seed", "{seed}", "--rows", "150000", "--json")
     yield Job("spark/kills", kills, 2, "rows", r'"rows":(\d+)', adds_up=True)
-    for name in "clusters", "archive_crashes":
+    for name in "clusters", "archive_crashes", "detect":
         tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/spark/test_{name}.py")
         yield Job(f"spark/{name}", tests, 1, "tests", r"(\d+) passed")
     audit = ("-m", "anabranch", "bench", "spark-audit", "--rows", "10000000", "--json")

@@ -138,6 +138,16 @@ class Stage:
         assert broker.points is not None
         return broker.points
 
+    def watch_notes(self) -> list[str]:
+        """What brokers write into their logs from now on; the list grows."""
+        notes: list[str] = []
+
+        def watch(name: str, stimulus: say.Stimulus, effects: say.Effects) -> None:
+            notes.extend(each.text for each in effects if isinstance(each, say.Note))
+
+        self.world.watcher = watch
+        return notes
+
     def owners(self, pattern_id: str) -> list[str]:
         """The brokers that have a join point, or are about to give it away."""
         up = [edge for edge in self.network.edges if self.world.hosts[edge].broker is not None]

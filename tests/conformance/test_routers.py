@@ -16,6 +16,7 @@ from tests.conformance.suite import CONFORMING, Row
 pytestmark = pytest.mark.parametrize("router", CONFORMING)
 
 
+@pytest.mark.slow
 def test_rule_1_knowledge_is_never_wrong(router: str) -> None:
     assert [found.ledger.of(1) for found in suite.all_trials(router) if found.ledger.of(1)] == []
 

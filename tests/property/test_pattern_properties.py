@@ -209,6 +209,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS)
 def test_planted_bug_is_found(plant: str) -> None:
     def shows(case: Case) -> bool:

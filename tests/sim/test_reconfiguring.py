@@ -35,6 +35,7 @@ def test_an_edge_that_cannot_be_drained_in_time_stays() -> None:
     assert "stay" in changes(Order(faults="reconfigure=0.8,partition=2,kill=0.5"), 3)
 
 
+@pytest.mark.slow
 def test_links_relays_and_edges_of_a_mesh_join_and_leave() -> None:
     seen = changes(Order(routing="mesh", faults="reconfigure=3"), *range(4))
     links = {"add-link", "remove-link"}

@@ -74,6 +74,7 @@ def check_consistent(directory: Path) -> None:
         assert {*seen} <= {*keys}
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_an_archiver_loses_nothing_and_repeats_nothing(
     archivers: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

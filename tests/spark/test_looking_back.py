@@ -25,6 +25,7 @@ def printed(result: Result) -> list[tuple[object, ...]]:
     return [(each["stream"], each["tick"], each["attributes"]["n"]) for each in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("since", ["beginning", "a=150", "2020-01-01"])
 def test_sub_begins_in_the_archive_where_the_log_no_longer_reaches(
     tmp_path: Path, since: str

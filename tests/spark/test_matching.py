@@ -194,6 +194,7 @@ def test_columns_that_are_missing_are_told(spark: SparkSession) -> None:
         match_counts(frame, ready, encoded="symbol")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["equality", "ranges", "membership", "large", "wide"])
 def test_plain_subscriptions_are_counted_block_by_block_with_the_same_result(
     tmp_path: Path, style: str
@@ -300,6 +301,7 @@ def test_command_says_in_one_line_what_is_wrong(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_command_matches_what_a_network_has_logged_whatever_its_types(tmp_path: Path) -> None:
     events: list[Attributes] = [{"size": 5}, {"size": "five"}, {"size": 5.5}, {"halted": True}]
     lines = tmp_path / "subscriptions.jsonl"

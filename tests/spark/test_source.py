@@ -237,6 +237,7 @@ def test_a_broker_that_is_down_at_the_start_is_an_error_that_names_it(
         rows("127.0.0.1:9")
 
 
+@pytest.mark.slow
 def test_an_origin_that_nobody_can_reach_is_named_or_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_task_is_waited_for(
             next(task)
 
 
+@pytest.mark.slow
 def test_tls_is_what_the_options_say(tmp_path: Path) -> None:
     tls = '[tls]\nca = "c/ca.pem"\ncertificate = "c/{broker}.pem"\nkey = "c/{broker}.key"\n'
     with Brokers(tmp_path, PAIR + tls) as brokers:

@@ -317,6 +317,7 @@ def test_command_prints_tables_of_80_columns_and_exports(
     assert [each.stream for each in exported.streams] == ["east", "west"]
 
 
+@pytest.mark.slow
 def test_command_counts_what_an_archive_has_and_tells_what_it_lacks(tmp_path: Path) -> None:
     directory = tmp_path / "archive"
     with network_of(tmp_path, LOSSY) as network, network.connect_blocking(name="feed") as client:

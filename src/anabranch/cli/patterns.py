@@ -102,6 +102,8 @@ def define(
     """Have a pattern detected under an id, from now on. An id is used once.
 
     anabranch pattern define 127.0.0.1:4100 swings "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
+
+    Addresses are those that clients connect to. docs/PATTERNS.md is about the language.
     """
     if len(what) < 2 or reaching.is_address(what[-2]):
         raise CommandError("give an id and a pattern after the addresses")

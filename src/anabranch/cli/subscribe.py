@@ -69,7 +69,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PatternOption = Annotated[
-    str, typer.Option(help="In place of a filter: print the matches of this pattern.")
+    str | None,
+    typer.Option(help="In place of a filter: print matches of this pattern (docs/PATTERNS.md)."),
 ]
 MatchesOption = Annotated[
     str, typer.Option(metavar="ID", help="The same, of a pattern that is defined.")
@@ -91,7 +92,7 @@ def sub(
         list[str] | None, typer.Argument(metavar="[ADDRESS]... FILTER", show_default=False)
     ] = None,
     *,
-    pattern: PatternOption = "",
+    pattern: PatternOption = None,
     placement: PlacementOption = Where.simple,
     matches: MatchesOption = "",
     durable: DurableOption = None,
@@ -123,10 +124,11 @@ def sub(
 
     anabranch sub 127.0.0.1:4100 --pattern "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
     """
-    addresses, text = _addresses_and_filter(what or [], is_pattern=bool(pattern or matches))
+    is_match = pattern is not None or bool(matches)
+    addresses, text = _addresses_and_filter(what or [], is_pattern=is_match)
     wanted = Wanted(
         filter=text,
-        pattern=str(Pattern.parse(pattern)) if pattern else "",
+        pattern="" if pattern is None else str(Pattern.parse(pattern)),
         placement=placement_of(placement),
         matches=matches,
         durable=durable,
@@ -153,7 +155,6 @@ def sub(
     )
     shown = asyncio.run(_Reading(wanted).run(way))
     ended = f"the durable subscription {durable!r} is ended"
-    is_match = bool(pattern or matches)
     what_came = counted(shown, *(("match", "matches") if is_match else ("event",)))
     typer.echo(ended if unsubscribe else what_came, err=True)
 

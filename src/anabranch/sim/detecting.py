@@ -27,6 +27,8 @@ from anabranch.sim.world import World
 
 #: The chance that one of a broker's join points is moved, when somebody looks.
 _MOVED = 0.5
+#: The chance that a pattern has joins.
+_JOINED = 0.5
 #: A broker was away, and a pattern is defined again after this long.
 _AGAIN_S = 0.3
 #: How often a pattern may be moved after the world has become calm: what changed last has to show
@@ -51,8 +53,26 @@ _SHAPES = (
 )
 
 
-def draw_pattern(rng: Random) -> str:
-    """A pattern, as somebody might write it."""
+#: Parts that leave something to be joined by, and what is made of them.
+_WIDE_PARTS = ("a = 0", "a = 1 AND c = TRUE", "a = 2", "a > 3 AND c = TRUE", "a = 5")
+_JOINED_SHAPES = (
+    "p:{{{0}}} THEN q:{{{1}}} WHERE p.b = q.b",
+    "p:{{{0}}} THEN NOT q:{{{1}}} WHERE p.b = q.b",
+    "p:{{{0}}} THEN NOT q:{{{1}}} THEN r:{{{2}}} WHERE p.b = q.b AND q.c = r.c",
+    "3 TIMES p:{{{0}}} WHERE p.b = p.b",
+    "2 TIMES p:{{{0}}} THEN q:{{{1}}} WHERE p.b = q.b",
+    "(p:{{{0}}} THEN q:{{{1}}} WITHIN 150 ms) AND r:{{{2}}} WHERE p.b = r.b",
+    "(p:{{{0}}} THEN NOT q:{{{1}}} WITHIN 200 ms) THEN r:{{{2}}} WHERE p.b = q.b",
+)
+
+
+def draw_pattern(rng: Random, more: Random) -> str:
+    """A pattern, as somebody might write it; in half of the worlds one with joins all over."""
+    if more.random() < _JOINED:
+        text = more.choice(_JOINED_SHAPES).format(*more.sample(_WIDE_PARTS, 3))
+        lateness = more.choice(("", "", " LATENESS 100 ms", " LATENESS 400 ms"))
+        policy = more.choice(("", " FIRST", " LAST"))
+        return f"{text} WITHIN {more.choice((200, 500, 1_000))} ms{lateness}{policy}"
     parts = rng.sample(_PARTS, 3)
     shape = rng.choice(_SHAPES)
     text = shape.format(*parts)
@@ -74,10 +94,11 @@ class Definer(Application):
         history: list[told.Record],
         rng: Random,
         placement: Placement,
+        text: str,
     ) -> None:
         plants = world.hosts[home].config.options.plants
         super().__init__(world, name, home, history, plants)
-        self.text = draw_pattern(rng)
+        self.text = text
         self.placement = placement
         self.is_defined = False
         #: The broker was leaving the network.
@@ -112,10 +133,12 @@ def draw_definers(
 ) -> list[Definer]:
     """The users of a plan's patterns."""
     rng, placing = Random(plan.seed ^ 0x9A77), Random(plan.seed ^ 0x91AC)
+    more = Random(plan.seed ^ 0x301D)
     found = []
     for number in range(plan.patterns):
         home, placement = rng.choice(edges), placing.choice(get_args(Placement))
-        found.append(Definer(world, f"definer{number}", home, history, rng, placement))
+        text = draw_pattern(rng, more)
+        found.append(Definer(world, f"definer{number}", home, history, rng, placement, text))
     return found
 
 

@@ -111,6 +111,7 @@ def test_a_durable_pattern_goes_on_between_runs_and_is_ended_by_name(
     ("arguments", "problem"),
     [
         (("sub", "ADDRESS", "--pattern", "a:{x = } WITHIN 2 s"), "at position 7"),
+        (("sub", "ADDRESS", "--pattern", ""), "an empty pattern"),
         (("sub", "ADDRESS", "--pattern", "a:{x = 1} THEN b:{x = 2}"), "WITHIN"),
         (("sub", "ADDRESS", "--pattern", RISE, "--matches", "x"), "give one of them"),
         (("sub", "ADDRESS", "--pattern", RISE, "--since", "1h"), "from now on"),

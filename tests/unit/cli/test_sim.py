@@ -22,6 +22,7 @@ def test_clean_seeds_end_well_and_are_added_up() -> None:
     assert summary["deliveries"] > 0
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_seed_and_of_several_can_be_compared() -> None:
     def digest(*arguments: str) -> str:
         done = runner.invoke(app, ["sim", *arguments, "--processes", "1", "--json"])
@@ -38,6 +39,7 @@ def test_the_digest_of_a_seed_and_of_several_can_be_compared() -> None:
     assert several not in {own, digest("--seeds", "0..0")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND_BY_HISTORIES)
 def test_a_bug_that_seeds_seldom_show_can_be_planted_and_is_said_to_be_one(name: str) -> None:
     done = runner.invoke(app, ["sim", "--seed", "0", "--plant", name, "--processes", "1"])
@@ -59,6 +61,7 @@ def test_a_planted_bug_that_is_not_found_is_a_failure() -> None:
     assert done.exit_code == 1
 
 
+@pytest.mark.slow
 def test_the_command_to_repeat_a_seed_has_everything_that_was_asked_for() -> None:
     asked = ["--shape", "pair", "--brokers", "9", "--faults", "kill=1.5,cut"]
     plant = ["--plant", "no-dedup", "--processes", "1"]

@@ -54,6 +54,7 @@ def test_nobody_there_names_every_address_and_what_is_wrong_with_it() -> None:
     run(story)
 
 
+@pytest.mark.slow
 def test_a_port_that_is_no_broker_is_told_as_such() -> None:
     async def visit(says: bytes, dial_within_s: float, problem: str) -> None:
         left = asyncio.Event()
@@ -184,6 +185,7 @@ def test_an_idle_subscriber_of_a_frozen_broker_goes_elsewhere_and_misses_nothing
     run(story)
 
 
+@pytest.mark.slow
 def test_an_idle_client_asks_its_broker_and_stays() -> None:
     async def story() -> None:
         async with network("a") as (a,), await connect(a.address, options=QUICK) as client:
@@ -208,6 +210,7 @@ def test_a_client_that_stood_still_itself_does_not_blame_its_broker() -> None:
     run(story)
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_up_at_once_is_not_asked_all_the_time() -> None:
     calls = 0
 

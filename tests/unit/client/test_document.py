@@ -77,6 +77,7 @@ def test_the_example_of_a_fetcher_runs(
     assert count >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OUTPUT)
 def test_a_program_of_the_examples_runs_by_itself(name: str) -> None:
     ran = subprocess.run(

@@ -119,6 +119,7 @@ def test_its_pattern_ends_with_the_subscription_and_with_the_client() -> None:
     run(story)
 
 
+@pytest.mark.slow
 def test_what_is_kept_lasts_and_what_its_client_left_without_a_word_ends() -> None:
     async def story() -> None:
         async with network("a") as (a,):

@@ -14,6 +14,7 @@ from tests.matching_parts import Attributes, Watched
 SIZES = {"alternatives": 3_000, "residues": 3_000, "wide": 4_000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_crowd_is_matched_exactly_while_it_grows_and_shrinks(style: str) -> None:
     crowd = Crowd(style, seed=1, watched=Watched(["numba"]))
@@ -34,6 +35,7 @@ def test_crowd_is_matched_exactly_while_it_grows_and_shrinks(style: str) -> None
     assert crowd.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_crowd_without_kernels_is_matched_exactly(style: str) -> None:
     crowd = Crowd(style, seed=2, watched=Watched(["numpy"]))

@@ -55,6 +55,7 @@ def test_empty_index_can_be_saved(tmp_path: Path) -> None:
     assert len(loaded) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_loaded_crowd_is_matched_exactly(tmp_path: Path, style: str) -> None:
     watched = Watched(["numba"])

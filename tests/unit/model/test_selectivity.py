@@ -91,6 +91,7 @@ def checked(text: str, events: Sequence[Attributes], known: StreamStatistics) ->
     return estimate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", sorted(STYLES))
 @pytest.mark.parametrize("top_kept", [0, 6, 1_000])
 def test_truth_is_in_the_interval_for_every_style_of_filter(style: str, top_kept: int) -> None:

@@ -1,5 +1,7 @@
 """A failing seed is told as a story, and can be made smaller."""
 
+import pytest
+
 from anabranch.sim.runner import Order, plan_of, run_seed
 from anabranch.sim.shrink import shrink
 from anabranch.sim.simulation import Simulation
@@ -26,6 +28,7 @@ def test_listening_changes_nothing() -> None:
     assert heard
 
 
+@pytest.mark.slow
 def test_a_smaller_plan_still_fails_in_the_same_way() -> None:
     order = Order(plants=("start-ignores-version",))
     plan = plan_of(order, 0)

@@ -160,6 +160,7 @@ def test_ticks_that_the_catalog_knows_make_a_cut_of_the_last_segment_corrupt(
     assert "ticks up to 7 were confirmed" in error.reason
 
 
+@pytest.mark.slow
 def test_every_changed_bit_of_a_segment_is_refused_with_its_place(specimen: Specimen) -> None:
     for path in specimen.segments():
         data, found = path.read_bytes(), specimen.scan(path)
@@ -185,6 +186,7 @@ def test_a_changed_bit_in_reserved_room_costs_no_record(specimen: Specimen) -> N
             assert reopened(specimen.state)[0] == bodies(TICKS)
 
 
+@pytest.mark.slow
 def test_every_cut_and_changed_bit_of_an_index_is_harmless(specimen: Specimen) -> None:
     path = sorted((specimen.state / "log").glob("*.index"))[1]
     data = path.read_bytes()

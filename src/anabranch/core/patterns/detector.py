@@ -91,6 +91,8 @@ class Detector:
         self._events_max = scheme.limits.pattern_events_max
         #: Everything before it is known, or late.
         self.horizon_ns = INT_MIN
+        #: What is later than this gets half of the room only; the caller may set it.
+        self.far_ns = INT_MAX
         self._shelves = Shelves(len(scheme.names), scheme.needed)
         self._absences = Absences(self._shelves)
         self._combining = Combining(scheme, self._shelves)
@@ -134,7 +136,9 @@ class Detector:
         if event.time_ns < self.horizon_ns and not self._takes_late:
             self.tally.late += 1
             return Findings(late=(event,))
-        if len(self._known) >= self._events_max:
+        if len(self._known) >= self._events_max or (
+            event.time_ns > self.far_ns and len(self._known) >= self._events_max // 2
+        ):
             return self._refuse(event, parts)
         self._known.add(place)
         self.tally.taken += 1
@@ -164,6 +168,11 @@ class Detector:
         """The horizon behind which something waits to be looked at; None if nothing waits."""
         firsts = [each[0] for each in self._waiting[:1]] + [each[0] for each in self._pending[:1]]
         return min(firsts, default=None)
+
+    @property
+    def room(self) -> int:
+        """How many events more could be kept."""
+        return self._events_max - len(self._known)
 
     # -- one entry
 

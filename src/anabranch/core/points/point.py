@@ -5,7 +5,8 @@ detector, and a publisher of notifications. What it knows is in the logs of the 
 keeps almost nothing itself. Rules:
 
 1. *Time* is that of origins. A stream is known up to when its origin said that nothing earlier will
-   come; the watermark is the least of all streams, and there is none before all have started.
+   come; the watermark is the least of all streams, and there is none before all have started
+   (`timing`). When there is no more room, some are not waited for any longer (`room`).
 2. *Reported* is a time R: all matches that were final before R are in the log as notifications. It
    is put on disk when that is so, and an event is acknowledged only when no match that is final
    from R on can need it. So one that starts anew, here or elsewhere, is given all it needs.
@@ -36,6 +37,7 @@ from anabranch.core.options import Options
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.names import name_of
 from anabranch.core.points.outlook import Outlook
+from anabranch.core.points.timing import Timing
 from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.points.watch import Watch, WatchCounters
 from anabranch.core.session.effects import (
@@ -59,7 +61,6 @@ from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Match
 from anabranch.model.pattern.notification import digest_of, notification_of, subscription_to
 from anabranch.model.pattern.record import PointRecord, Start
-from anabranch.model.values import INT_MIN
 from anabranch.model.version import NOTHING
 
 #: Matches that may wait to be published before no more events are taken.
@@ -103,6 +104,7 @@ class JoinPoint:
             limits=limits,
         )
         self._watch = Watch(record, scheme, limits)
+        self._timing = Timing(self._name, outlook, self._watch, options)
         #: Matches to be published, and those that are not confirmed, with their sequences.
         self._held: deque[Match] = deque()
         self._sent: deque[tuple[int, Match]] = deque()
@@ -113,6 +115,7 @@ class JoinPoint:
         self._is_full = False
         self._is_changed = False
         self._told_by = 0.0
+        self._now = 0.0
         self._look_at = 0.0
         self._save_at = 0.0
         self._out: list[Ask] = []
@@ -150,17 +153,6 @@ class JoinPoint:
         return self._watch.starts
 
     @property
-    def watermark_ns(self) -> int:
-        """Up to when everything is known; `INT_MIN` if that is not known of all streams."""
-        reach, starts, streams = self._outlook.reach(self._name), self.starts, self._outlook.streams
-        if any(stream not in starts or stream not in reach for stream in streams):
-            return INT_MIN
-        times = [reach[stream][1] for stream in streams]
-        if "watermark-greatest" in self._options.plants:
-            return max(times)
-        return min(times) or INT_MIN
-
-    @property
     def kept(self) -> int:
         """Ticks that it needs to be given again, should it start anew."""
         return len(self._watch.unacked)
@@ -189,8 +181,8 @@ class JoinPoint:
             window=_WINDOW,
             manual_ack=True,
         )
+        self._now = self._look_at = now
         self._told_by = now + TOLD_WITHIN_S
-        self._look_at = now
         self._save_at = now + self._options.pattern_save_s
         self._out.append(PointCame(self.session))
         self._perform(self._client.take_over(now, standing))
@@ -218,6 +210,7 @@ class JoinPoint:
 
     def frame(self, now: float, frame: AnyClientFrame) -> list[Ask]:
         """The broker says something to its client."""
+        self._now = now
         try:
             self._perform(self._client.frame(now, frame))
         except RemoteError as error:
@@ -227,11 +220,12 @@ class JoinPoint:
 
     def time_passed(self, now: float) -> list[Ask]:
         """A deadline has come."""
+        self._now = now
         self._perform(self._client.time_passed(now))
         if self._look_at <= now:
-            watermark_ns = self.watermark_ns
-            if watermark_ns != INT_MIN:
-                self._hold(self._watch.advance(watermark_ns))
+            self._hold(self._timing.look(now))
+            for text in self._watch.take_notes():
+                self._out.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
             self._publish(now)
             options = self._options
             is_waiting = self._watch.is_waiting
@@ -245,9 +239,6 @@ class JoinPoint:
 
     def take_out(self) -> list[Ask]:
         """What is to be done; nothing is left."""
-        for text in self._watch.notes:
-            self._out.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
-        self._watch.notes.clear()
         out, self._out = self._out, []
         return out
 
@@ -258,6 +249,8 @@ class JoinPoint:
                 case SendFrame():
                     self._out.append(FromPoint(self.session, effect.frame))
                 case DeliverToApplication():
+                    if self._watch.is_full:
+                        self._hold(self._timing.make_room(self._now))
                     self._hold(self._watch.take(effect))
                 case Confirm():
                     while self._sent and self._sent[0][0] <= effect.sequence:
@@ -279,8 +272,8 @@ class JoinPoint:
     def _withheld(self, told: TellWithheld) -> None:
         if told.reason != "transient":
             self.counters.withheld += 1
-            ticks = f"ticks {told.first} to {told.last} of {told.stream!r}"
-            self._watch.notes.append(f"{ticks} are withheld ({told.reason}): it may miss matches")
+            what = f"withheld ({told.reason}); it may miss matches"
+            self._watch.note(what, told.stream, told.first)
 
     # -- reporting --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ reported, is dropped, and what is needed for the rest is not let go of. Rules:
 3. An event is needed until R has passed it by the scheme's retention; a notification of the own
    pattern, which is no event to it, until R has passed what it tells of.
 4. What the detector could not do (`Overflow`), and events that are late because a clock was set
-   back between two lives, are counted and noted. They do not stop it.
+   back between two lives, are counted and noted, many of a kind in one line. They do not stop it.
 
 State: volatile; rebuilt from what is delivered again.
 """
@@ -67,8 +67,11 @@ class Watch:
         self.unacked = Unacked()
         #: Digests of matches that are in a log, and when they were final.
         self.reports: dict[str, int] = {}
-        #: Things worth a line in the log.
-        self.notes: list[str] = []
+        #: Stream → the time of the last event that came of it.
+        self.last_ns: dict[str, int] = {}
+        #: What is worth a line in the log → how often it was, and where first.
+        self._notes: dict[str, tuple[int, str]] = {}
+        self._lines: list[str] = []
         self._id = record.id
         self._scheme = scheme
         self._limits = limits
@@ -80,6 +83,21 @@ class Watch:
     def horizon_ns(self) -> int:
         """Everything that is final before it was found."""
         return self._detector.horizon_ns
+
+    @property
+    def retention_ns(self) -> int:
+        """How long an event is needed."""
+        return self._scheme.retention_ns
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another event, or too much is known to be reported."""
+        is_crowded = len(self.reports) >= self._limits.pattern_pending_max
+        return is_crowded or self._detector.room <= 0
+
+    def far_is(self, time_ns: int) -> None:
+        """What is later than this is far ahead of most, and gets half of the room only."""
+        self._detector.far_ns = time_ns
 
     @property
     def is_waiting(self) -> bool:
@@ -105,6 +123,7 @@ class Watch:
         if is_old or not envelope.control.is_kept:
             return []
         self.counters.count(told.stream)
+        self.last_ns[told.stream] = told.time_ns
         event = PlacedEvent(told.stream, told.tick, told.time_ns, attributes, told.body)
         findings = self._detector.take(event)
         if not any(each.reason == "no-room" for each in findings.overflows):
@@ -143,8 +162,25 @@ class Watch:
     def _account(self, findings: Findings) -> None:
         for event in findings.late:
             self.counters.late += 1
-            self.notes.append(f"tick {event.tick} of {event.stream!r} is late, and left out")
+            self.note("late, and left out", event.stream, event.tick)
         for overflow in findings.overflows:
             self.counters.overflows += 1
-            place = f"tick {overflow.tick} of {overflow.stream!r}"
-            self.notes.append(f"at {place}: {overflow.reason}; it may miss matches")
+            self.note(f"{overflow.reason}; it may miss matches", overflow.stream, overflow.tick)
+
+    def note(self, what: str, stream: str, tick: int) -> None:
+        """Something happened to a tick; it is told with how often that was (rule 4)."""
+        count, first = self._notes.get(what, (0, f"tick {tick} of {stream!r}"))
+        self._notes[what] = (count + 1, first)
+
+    def say(self, line: str) -> None:
+        """Something else is worth a line."""
+        self._lines.append(line)
+
+    def take_notes(self) -> list[str]:
+        """What is worth a line in the log; nothing is left."""
+        lines, self._lines = self._lines, []
+        for what, (count, first) in self._notes.items():
+            more = f" and {count - 1:,} more" if count > 1 else ""
+            lines.append(f"{first}{more}: {what}")
+        self._notes.clear()
+        return lines

@@ -55,6 +55,8 @@ _ATOM_EXPECTED: Final = "a filter in braces, such as {price > 20} or a:{price > 
 _CLAUSE_EXPECTED: Final = "AND, OR, THEN, WHERE, WITHIN, LATENESS, ALL, FIRST, LAST or the end"
 _POLICIES: Final[dict[str, Policy]] = {"ALL": "ALL", "FIRST": "FIRST", "LAST": "LAST"}
 _COUNT_DIGITS_MAX: Final = 9
+#: Enough for a nanosecond of any window; to read many more takes long, and some are refused.
+_DURATION_CHARACTERS_MAX: Final = 40
 
 
 class PatternParser:
@@ -217,6 +219,9 @@ class PatternParser:
         unit = self._advance()
         if unit.kind != "name" or unit.spelling not in UNITS_NS:
             self._unexpected(unit, "a unit: ms, s, min or h")
+        if len(number.spelling) > _DURATION_CHARACTERS_MAX:
+            digits = f"a duration of {len(number.spelling)} characters"
+            self._fail(digits, number, f"{_DURATION_CHARACTERS_MAX} at most")
         duration_ns = duration_of(number.spelling, unit.spelling)
         if duration_ns is None:
             self._fail("a duration that is no whole number of nanoseconds", number, "fewer digits")
@@ -272,7 +277,7 @@ class PatternParser:
         return node
 
     def _unexpected(self, token: Token, expected: str) -> NoReturn:
-        found = "the end" if token.kind == "end" else excerpt_of(token.spelling)
+        found = "end" if token.kind == "end" else excerpt_of(token.spelling)
         self._fail(f"unexpected {found}", token, expected)
 
     def _fail(self, message: str, token: Token, expected: str) -> NoReturn:

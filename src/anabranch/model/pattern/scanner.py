@@ -37,6 +37,7 @@ RESERVED: Final[dict[str, str]] = {
 #: What a part may be called, if it is no reserved word.
 NAME: Final = re.compile(r"[^\W\d]\w*")
 
+_BRACES: Final = "a filter in braces, such as {price > 20}"
 _TOKEN: Final = re.compile(
     r"""[ \t\n\r\f]*+(?:
       (?P<name>[^\W\d]\w*+)
@@ -119,7 +120,9 @@ def _scan_end(text: str, position: int) -> Token:
     if start == len(text):
         return Token("end", "", start, start)
     character = text[start]
-    expected = {"&": "AND", "|": "OR", "[": "a filter in braces, such as {price > 20}"}
+    expected = {"&": "AND", "|": "OR", "-": "a number without a sign"}
+    expected |= dict.fromkeys("<>!", f"{_BRACES}; a join between parts knows only =")
+    expected |= dict.fromkeys("['\"", _BRACES)
     raise PatternError(
         f"unexpected character {character!r}",
         text=text,

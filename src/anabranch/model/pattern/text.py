@@ -45,7 +45,7 @@ def _print(node: Node | Absent) -> tuple[str, int]:
     """The text, and how tightly it holds together."""
     match node:
         case Part(name, wanted):
-            return (f"{{{wanted}}}" if name.isdigit() else f"{name}:{{{wanted}}}"), _ATOM
+            return (f"{{{wanted}}}" if name.isdecimal() else f"{name}:{{{wanted}}}"), _ATOM
         case Absent(part):
             return f"NOT {_print(part)[0]}", _TIMES
         case Or(items):

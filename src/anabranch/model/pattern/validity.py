@@ -167,8 +167,8 @@ class _Check:
 
     def _check_term(self, term: Term, names: set[str]) -> None:
         # A name that is a number cannot be written in a join.
-        if term.part not in names or term.part.isdigit():
-            known = ", ".join(sorted(name for name in names if not name.isdigit()))
+        if term.part not in names or term.part.isdecimal():
+            known = ", ".join(sorted(name for name in names if not name.isdecimal()))
             advice = f"one of {known}" if known else "a part with a name, such as a:{…}"
             self._fail(f"no part is called {term.part}", term, advice)
         check_string(term.attribute)

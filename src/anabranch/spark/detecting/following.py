@@ -5,8 +5,8 @@ is a few bytes more in the state store (`core.patterns.packing`), and not one ro
 watermark is Spark's. Rules:
 
 1. Events carry no time that Spark could drop them by. Each task adds a row that has none but the
-   greatest time it has seen, a *clock*, and the watermark follows these. So what is late is decided
-   by the detector alone, and told.
+   greatest time it has seen, a *clock* (see `routing`), and the watermark follows these. So what is
+   late is decided by the detector alone, and told.
 2. In a batch, time passes first, to the watermark of the batches before it; then events come. So
    whether one is late depends neither on how many buckets there are nor on what is in its own.
 3. A bucket in which something waits is called again, without events, as soon as the watermark lets
@@ -69,7 +69,7 @@ def _send(batches: Batches) -> Batches:
     held: list[pa.RecordBatch] = []
     rows, newest_ns = 0, None
     for batch in batches:
-        found = pc.max(batch.column("time_ns")).as_py()
+        found = pc.max(batch.column("clock_ns")).as_py()
         if found is not None:
             newest_ns = found if newest_ns is None else max(found, newest_ns)
         wanted = batch.filter(pc.not_equal(batch.column("parts"), 0))

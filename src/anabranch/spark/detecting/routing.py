@@ -6,6 +6,7 @@ What tasks get has these columns, and those of the attributes under names of its
     parts     the parts whose filters are TRUE of the event, as bits
     copy      0; behind that, the same event once more, for parts whose key is in another bucket
     stream, tick, time_ns
+    clock_ns  how far this row shows that time has come; where all rows are wanted
 
 Rules:
 
@@ -15,6 +16,8 @@ Rules:
    integer and a float that are equal go together. Without such a key there is one bucket.
 3. A bucket knows an event once, with all parts whose key is there, and with no other.
 4. A row in which `presence` is null is no event: it says how far its stream has come.
+5. Time has come as far as an event says, and no farther than when its origin logged it: a publisher
+   whose clock is ahead by years does not make everybody else late.
 
 This module keeps no state.
 """
@@ -50,6 +53,7 @@ _TYPES: Final[dict[Kind, str]] = {
     "truth": "boolean",
 }
 _COPY: Final = "_copy"
+_LOGGED: Final = "loggedAt"
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -142,7 +146,8 @@ class Routing:
             self._parts().alias("parts"),
             sf.col("stream").cast("string").alias("stream"),
             sf.col("tick").cast("bigint").alias("tick"),
-            self._time_ns().alias("time_ns"),
+            self._time_ns(self._time).alias("time_ns"),
+            *([self._clock_ns().alias("clock_ns")] if keeps_all else []),
             *(
                 sf.col(quoted(each.column)).cast(_TYPES[each.kind]).alias(f"_{place}")
                 for place, each in enumerate(self._sent)
@@ -155,13 +160,19 @@ class Routing:
             columns = [sf.when(parts != 0, sf.col(name)).alias(name) for name in names]
         else:
             columns = [sf.col(name) for name in names]
-        return copied.select("bucket", "parts", "copy", "time_ns", *columns)
+        clock = ["clock_ns"] if keeps_all else []
+        return copied.select("bucket", "parts", "copy", "time_ns", *clock, *columns)
 
-    def _time_ns(self) -> Column:
-        micros = sf.unix_micros(sf.col(quoted(self._time)).cast("timestamp"))
-        nanos = [
-            sf.col(each) for each in _NANOS.get(self._time, ()) if each in self._events.columns
-        ]
+    def _clock_ns(self) -> Column:
+        """Rule 5."""
+        time_ns = self._time_ns(self._time)
+        if self._time == _LOGGED or _LOGGED not in self._events.columns:
+            return time_ns
+        return sf.least(time_ns, self._time_ns(_LOGGED))
+
+    def _time_ns(self, column: str) -> Column:
+        micros = sf.unix_micros(sf.col(quoted(column)).cast("timestamp"))
+        nanos = [sf.col(each) for each in _NANOS.get(column, ()) if each in self._events.columns]
         rest = sf.coalesce(*nanos, sf.lit(0)).cast("bigint")
         # A time that has no nanoseconds in 64 bits is none.
         return sf.try_add(sf.try_multiply(micros, sf.lit(1_000).cast("bigint")), rest)

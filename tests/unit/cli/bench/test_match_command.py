@@ -37,6 +37,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stock", "text", "dnf"])
 def test_json_is_one_object_with_every_figure(name: str) -> None:
     code, output, _ = run(*SMALL, "--workload", name, "--json")

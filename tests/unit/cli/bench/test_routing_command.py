@@ -31,6 +31,7 @@ def report() -> RoutingReport:
     return evaluate(TINY, "all", Steps(Progress(disable=True)))
 
 
+@pytest.mark.slow
 def test_every_workload_and_the_model_are_in_the_report(report: RoutingReport) -> None:
     assert len(report.selective) == 4 * 2
     assert len(report.growing) == 5 * 2

@@ -30,6 +30,7 @@ def report() -> MeshReport:
     return msgspec.structs.replace(model, delays=burst.delays, claims=burst.claims)
 
 
+@pytest.mark.slow
 def test_every_way_to_choose_paths_is_in_the_report(report: MeshReport) -> None:
     assert [tally.routing for tally in report.model] == list(ROUTINGS)
     assert {delays.scene.way for delays in report.delays} == {
@@ -69,6 +70,7 @@ def test_section_is_added_to_a_page_and_replaced_the_next_time(
     assert (folder / "mesh.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_section_outlives_a_new_page_about_trees(report: MeshReport, tmp_path: Path) -> None:
     path = tmp_path / "EVALUATION.md"
     write_mesh_page(report, path)
@@ -97,6 +99,7 @@ def test_text_without_marks_has_no_section() -> None:
     assert mesh_section(f"{MESH_END}\n{MESH_BEGIN}\n") == ""
 
 
+@pytest.mark.slow
 def test_command_prints_one_json_object() -> None:
     words = ["routing", "--routing", "mesh", "--part", "hops", "--scale", "0.01", "--json"]
     result = CliRunner().invoke(app, words)

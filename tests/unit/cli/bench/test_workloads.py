@@ -46,12 +46,14 @@ def test_same_seed_gives_the_same_filters_and_events(name: str) -> None:
     assert workload(name, 1).events(20) == workload(name, 1).events(20)
 
 
+@pytest.mark.slow
 @every_workload
 def test_another_seed_gives_other_filters_and_events(name: str) -> None:
     assert texts_of(name, 300, seed=1) != texts_of(name, 300, seed=2)
     assert workload(name, 1).events(20) != workload(name, 2).events(20)
 
 
+@pytest.mark.slow
 @every_workload
 def test_a_window_is_a_part_of_the_whole(name: str) -> None:
     chosen = workload(name, 1)
@@ -86,6 +88,7 @@ def test_canonical_text_of_every_filter_parses_back_to_it(name: str) -> None:
         assert Filter.parse(str(parsed)) == parsed
 
 
+@pytest.mark.slow
 @every_workload
 def test_workload_and_filter_agree_about_what_matches(name: str) -> None:
     chosen = workload(name, 1)

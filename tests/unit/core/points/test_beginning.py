@@ -177,6 +177,16 @@ def test_a_window_of_more_than_the_limit_is_refused_by_brokers_too() -> None:
     assert "60" in answers(user)[0][1]
 
 
+def test_what_no_client_would_send_is_refused_and_stops_nobody() -> None:
+    stage = Stage()
+    user = stage.user("u", "e1")
+    for number, text in enumerate(("", "{x = 1} WITHIN " + "9" * 5_000 + " h", "(" * 5_000)):
+        user.define(f"bad{number}", text, is_new=True)
+    user.define("good", RISE, is_new=True)
+    stage.run(1.0)
+    assert [bool(reason) for _, reason in answers(user)] == [True, True, True, False]
+
+
 def test_clocks_minutes_apart_move_matches_and_lose_none() -> None:
     """Time is that of origins: e2 is three minutes ahead, and so are its events."""
     stage = Stage(ahead_s={"e2": 180.0, "e3": -60.0})

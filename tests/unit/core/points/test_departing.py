@@ -85,6 +85,7 @@ def test_a_broker_that_departs_takes_nothing() -> None:
     assert stage.owners("rise") == ["e1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", ["tree", "mesh"])
 @pytest.mark.parametrize("seed", range(12))
 def test_whoever_dies_while_a_broker_departs_nothing_is_lost_or_in_two_places(

@@ -75,6 +75,12 @@ def test_part_without_a_name_has_its_number() -> None:
     assert [part.name for part in pattern.parts] == ["1", "b", "3"]
 
 
+def test_a_name_may_be_of_digits_that_are_no_number() -> None:
+    pattern = Pattern.parse("²:{x = 1} AND b:{x = 1} WHERE ².x = b.x WITHIN 5 s")
+    assert [part.name for part in pattern.parts] == ["²", "b"]
+    assert Pattern.parse(str(pattern)) == pattern
+
+
 def test_braces_in_strings_and_names_end_nothing() -> None:
     pattern = Pattern.parse("{x = '}' AND [}] = \"{\"} WITHIN 5s")
     assert pattern.parts[0].filter == Filter.parse("x = '}' AND [}] = '{'")
@@ -94,6 +100,11 @@ def test_braces_in_strings_and_names_end_nothing() -> None:
         ("{x = 1} WITHIN 5 sec", "sec", "ms, s, min or h"),
         ("{x = 1} WITHIN FOREVER", "FOREVER", "a duration with its unit"),
         ("{x = 1} WITHIN 0.0000001 ms", "0.0000001", "no whole number of nanoseconds"),
+        ("{x = 1} WITHIN " + "9" * 5_000 + " h", "9", "5000 characters"),
+        ("{x = 1} WITHIN 0." + "0" * 5_000 + "1 h", "0.", "40 at most"),
+        ("{x = 1} WITHIN 5 s LATENESS " + "9" * 5_000 + " h", "9", "40 at most"),
+        ("{x = 1} WITHIN -5 s", "-5", "without a sign"),
+        ("price > 20 WITHIN 5 s", "> 20", "a filter in braces, such as {price > 20}"),
         ("{x = 1} WITHIN 25 h", "WITHIN", "pattern_window_s_max"),
         ("{x = 1} WITHIN 5 s LATENESS 2 h", "LATENESS", "pattern_lateness_s_max"),
         ("{x = 1} WITHIN 5 s WITHIN 6 s", "WITHIN 6", "each clause once"),
@@ -121,7 +132,7 @@ def test_braces_in_strings_and_names_end_nothing() -> None:
         ("a:{x = 1} AND a:{x = 2} WITHIN 5 s", "a:{x = 2}", "a second part called a"),
         ("all:{x = 1} WITHIN 5 s", "all", "unexpected"),
         ("a:{x = 1} WHERE a.s = b.s WITHIN 5 s", "b.s", "no part is called b"),
-        ("a:{x = 1} WHERE a.s < a.t WITHIN 5 s", "< a", "unexpected character"),
+        ("a:{x = 1} WHERE a.s < a.t WITHIN 5 s", "< a", "a join between parts knows only ="),
         ("a:{x = 1} WHERE a = a.t WITHIN 5 s", "= a", "a point and an attribute"),
         ("a:{x = 1} WHERE a.like = a.t WITHIN 5 s", "like", "in [ ] if it is a reserved word"),
         (
