@@ -67,7 +67,7 @@ runs in circles (*The printed algorithm in a model*), and naming the targets is 
 The source's saving, of matching at the origin only, leaves out the edges. With its 4.5 ms for a
 matching, not to match in between saves much delay; with what matching takes here it is another
 thing. *An event at a relay* has real processor times: passing an event on by its targets takes
-less than matching it again only for a few targets behind a link, or where matching is hard (many
+less than matching it again only for very few targets behind a link, or where matching is hard (many
 subscriptions that no equality tells apart); with many targets it takes more, and frames grow. So
 processor time is not why relays do not match. They do not because targets are needed anyhow, and
 because relays then hold no subscriptions (*Memory of routing tables*) and are told of none. All
