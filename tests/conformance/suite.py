@@ -37,9 +37,13 @@ from tests.conformance.witness import Ledger, witnessed
 CONFORMING: dict[str, RouterMaker] = {str(name): each for name, each in ROUTERS.items()}
 CONFORMING["unruly"] = UnrulyRouter
 
+#: Those of them that may have a cycle.
+CYCLIC = ("mesh",)
+
 #: After the last change of anything, everything must have come through within this time.
 _QUIET_S = 3.0
 _SHAPES: tuple[Shape, ...] = ("redundant", "star", "line", "redundant")
+_GRAPHS: tuple[Shape, ...] = ("ring", "ring", "random", "random")
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -70,7 +74,10 @@ def troubled_plan(seed: int) -> Plan:
 
 
 def _plan(seed: int) -> Plan:
-    plan = draw(seed, shape=_SHAPES[seed % len(_SHAPES)], brokers=12)
+    return _small(draw(seed, shape=_SHAPES[seed % len(_SHAPES)], brokers=12))
+
+
+def _small(plan: Plan) -> Plan:
     small = min(plan.publishers, 2), min(plan.rate, 10.0), min(plan.fault_s, 5.0)
     return msgspec.structs.replace(plan, publishers=small[0], rate=small[1], fault_s=small[2])
 
@@ -114,9 +121,26 @@ def crashed_trials(router: str) -> list[Findings]:
     return [run(CONFORMING[router], calm_plan(seed), crash_everything) for seed in (3, 8)]
 
 
+@cache
+def graph_trials(router: str) -> list[Findings]:
+    """Rings and random graphs, calm and troubled: for routers that may have a cycle."""
+    if router not in CYCLIC:
+        return []
+    plans = [graph_plan(seed, shape) for seed, shape in enumerate(_GRAPHS, 200)]
+    return [run(CONFORMING[router], plan) for plan in plans]
+
+
+def graph_plan(seed: int, shape: Shape) -> Plan:
+    """Eight brokers with cycles; every second network is calm."""
+    plan = _small(draw(seed, "mesh", shape=shape, brokers=8))
+    calm = msgspec.structs.replace(plan, faults=FaultMix(), restless=0.0)
+    return plan if seed % 2 else calm
+
+
 def all_trials(router: str) -> list[Findings]:
     """All of them."""
-    return [*calm_trials(router), *troubled_trials(router), *crashed_trials(router)]
+    on_trees = [*calm_trials(router), *troubled_trials(router), *crashed_trials(router)]
+    return [*on_trees, *graph_trials(router)]
 
 
 # -- routers without brokers ----------------------------------------------------------------------

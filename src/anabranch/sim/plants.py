@@ -83,16 +83,16 @@ PLANTS: dict[str, Plant] = {
     "client-no-dedup": Plant("a client takes what it has had", 4, "duplicate"),
     "publisher-moves-unconfirmed": Plant("a publisher moves with open events", 6, "phantom"),
     "reports-again": Plant(
-        "a join point does not look which matches are reported", 157, "duplicate-pattern"
+        "a join point does not look which matches are reported", 26, "duplicate-pattern"
     ),
     "ready-at-once": Plant(
-        "a join point reports before it knows what is reported", 157, "duplicate-pattern"
+        "a join point reports before it knows what is reported", 26, "duplicate-pattern"
     ),
     "acks-all": Plant(
         "a join point acknowledges events that it still needs", 21, "missed-pattern", mesh_seed=12
     ),
     "watermark-greatest": Plant(
-        "a join point goes by the stream that is farthest", 25, "missed-pattern", mesh_seed=21
+        "a join point goes by the stream that is farthest", 25, "missed-pattern", mesh_seed=12
     ),
     "takes-fleeting": Plant(
         "a join point counts events that nobody has to keep", 12, "false-pattern", mesh_seed=12

@@ -4,18 +4,29 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from anabranch.cli.bench.routing_mesh_costs import (
+    changes_grid,
+    dying_grid,
+    lookup_grid,
+    memory_grid,
+    relay_grid,
+)
 from anabranch.cli.bench.routing_report import Grid
+from anabranch.sim.evaluation.changes import Change, Memory
 from anabranch.sim.evaluation.claims import Claim
 from anabranch.sim.evaluation.delays import Delays
-from anabranch.sim.evaluation.overhead import MatchCost, Overhead
+from anabranch.sim.evaluation.dying import Dying
+from anabranch.sim.evaluation.middles import Middle, difference, middle
+from anabranch.sim.evaluation.overhead import Overhead
 from anabranch.sim.evaluation.places import (
     DELAY_OF_SOURCE,
     PLACEMENTS,
     TRAFFIC_OF_SOURCE,
     Placed,
-    mean_of,
+    figures_of,
 )
 from anabranch.sim.evaluation.printed import Tally
+from anabranch.sim.evaluation.relaying import Relayed
 
 #: Part → title, and what it is.
 _TITLES = {
@@ -27,8 +38,11 @@ _TITLES = {
         "A burst",
         "Degree 4, two fifths of the rate, four times that in the second quarter.",
     ),
-    "hops": ("Distance", "A ladder of two rows. Delays by distance are in the first table."),
-    "failures": ("Failures", "A full mesh. After either of the first quarters a broker dies."),
+    "hops": (
+        "Distance",
+        "A ladder of two rows. Delays by distance are in the first table.",
+    ),
+    "failures": ("Failures", "After either of the first quarters a broker dies."),
     "matching": ("Matching at the ends", "Degree 4. Brokers in between do not match."),
 }
 _LEGEND = (
@@ -49,9 +63,12 @@ class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
     model: list[Tally]
     delays: list[Delays]
     overheads: list[Overhead]
-    match: MatchCost | None
     claims: list[Claim]
+    relayed: list[Relayed] = []
     placed: list[Placed] = []
+    changes: list[Change] = []
+    memory: list[Memory] = []
+    dying: list[Dying] = []
 
 
 def mesh_grids(report: MeshReport) -> Iterator[Grid]:
@@ -66,18 +83,33 @@ def mesh_grids(report: MeshReport) -> Iterator[Grid]:
         if runs:
             yield _delays(title, remark + legend, runs)
             legend = ""
+    if report.relayed:
+        yield relay_grid(report.relayed)
+        yield lookup_grid(report.relayed)
     if report.placed:
         yield placement_grid(report.placed)
         yield _placed(report.placed)
     if report.overheads:
-        yield _overheads(report.overheads, report.match)
+        yield _overheads(report.overheads)
+    yield from changes_grids(report)
+
+
+def changes_grids(report: MeshReport) -> Iterator[Grid]:
+    """What changes cost with each routing."""
+    if report.changes:
+        yield changes_grid(report.changes)
+    if report.memory:
+        yield memory_grid(report.memory)
+    if report.dying:
+        yield dying_grid(report.dying)
 
 
 def claims_grid(claims: Sequence[Claim]) -> Grid:
     """Ours beside the source's."""
     remark = (
-        "Differences in brackets are against fixed paths; below zero is better. The source's"
-        " figures are for its dynamic routing, which goes by utilisation."
+        "Medians over graphs, with the least and the greatest in brackets. Differences are against"
+        " fixed paths, of each graph with itself; below zero is better. The source's figures are"
+        " for its dynamic routing, which goes by utilisation."
     )
     heads = ("test", "fixed", "by utilisation", "by waiting bytes", "source", "alike?")
     rows = [(c.test, c.fixed, c.dynamic, c.waiting, c.source, c.verdict) for c in claims]
@@ -134,21 +166,26 @@ def _delays(title: str, remark: str, runs: Sequence[Delays]) -> Grid:
 
 
 def placement_grid(runs: Sequence[Placed]) -> Grid:
-    """Each case, as means over its graphs, beside what the source found."""
+    """Each case, as medians over its graphs, beside what the source found."""
     remark = (
-        "Means over all graphs; of differences, below zero is better. *Out of sources* are"
-        " events that leave the brokers of publishers, for each event published; the source has"
-        f" {TRAFFIC_OF_SOURCE:+.1%} for cost against simple. *Delay* is from the last event of a"
-        f" match to its user; the source has {DELAY_OF_SOURCE:+.0%} for cost against topology."
+        "Medians over graphs, and the least and the greatest; differences are of each graph with"
+        " itself, below zero is better. *Out of sources* are events that leave the brokers of"
+        f" publishers, for each event published; the source has {TRAFFIC_OF_SOURCE:+.1%} for cost"
+        " against simple. *Delay* is from the last event of a match to its user; the source has"
+        f" {DELAY_OF_SOURCE:+.0%} for cost against topology."
     )
     heads = ("case", "simple", "topology", "cost", "cost to simple", "cost to topology")
     rows = []
     for what, field, digits in _PLACED:
         for case in dict.fromkeys(run.scene.case.name for run in runs):
-            simple, topology, cost = (mean_of(runs, case, each, field) for each in PLACEMENTS)
-            shown = [f"{each:.{digits}f}" for each in (simple, topology, cost)]
+            simple, topology, cost = (figures_of(runs, case, each, field) for each in PLACEMENTS)
+            shown = [_placed_text(middle(each), digits) for each in (simple, topology, cost)]
             rows.append((f"{what}: {case}", *shown, _change(simple, cost), _change(topology, cost)))
     return Grid("Placement of patterns", remark, heads, rows)
+
+
+def _placed_text(values: Middle, digits: int) -> str:
+    return values.text(lambda number: f"{number:.{digits}f}")
 
 
 _PLACED = (
@@ -158,8 +195,8 @@ _PLACED = (
 )
 
 
-def _change(before: float, after: float) -> str:
-    return f"{after / before - 1:+.1%}" if before else "–"
+def _change(before: Sequence[float], after: Sequence[float]) -> str:
+    return difference(before, after).text(lambda share: f"{share:+.1%}") if any(before) else "–"
 
 
 def _placed(runs: Sequence[Placed]) -> Grid:
@@ -185,16 +222,11 @@ def _placed(runs: Sequence[Placed]) -> Grid:
     return Grid("Placement of patterns, all runs", remark, (*heads, "delay, ms", "moves"), rows)
 
 
-def _overheads(overheads: Sequence[Overhead], match: MatchCost | None) -> Grid:
+def _overheads(overheads: Sequence[Overhead]) -> Grid:
     remark = (
         "Measured where this ran, unlike all else. Processor time of brokers' steps, encoding"
         " included; memory is all that a broker's router refers to."
     )
-    if match is not None:
-        remark += (
-            f" One matching against {match.subscriptions:,} subscriptions took"
-            f" {match.match_us:.1f} µs."
-        )
     heads = ("paths", "events", "µs per event", "µs per copy", "kB per router")
     rows = [
         (

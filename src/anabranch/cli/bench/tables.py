@@ -6,6 +6,7 @@ middle of what is being timed. Where stderr is no terminal there is no bar at al
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -13,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch.cli.bench.bars import Verdict
+
+Part = TypeVar("Part")
 
 
 class Steps:
@@ -32,6 +35,13 @@ class Steps:
         """Some parts of the current step are done."""
         if self._task is not None:
             self._progress.update(self._task, advance=parts, refresh=True)
+
+    def follow(self, name: str, parts: Iterable[Part], total: int) -> Iterator[Part]:
+        """Show a new step of `total` parts, and give them as they come."""
+        self.begin(name, total)
+        for part in parts:
+            yield part
+            self.advance()
 
     def finish(self) -> None:
         """The current step is done."""

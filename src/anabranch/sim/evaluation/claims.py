@@ -1,17 +1,19 @@
 """Claims: what the source found about choosing paths by load, beside what came out here.
 
 A claim is one line: a test, what it gave with fixed paths and with either cost of links, what the
-source reports, and whether the two are alike. Differences are of means over all graphs, as the
-source gives them: below zero is better. A difference within two percent counts as none; nothing
-finer is meant, since networks, machines and programs are others.
+source reports, and whether the two are alike. Figures are medians over graphs, with the least and
+the greatest in brackets; differences are those of each graph with itself: below zero is better. A
+difference within two percent counts as none; nothing finer is meant, since networks, machines and
+programs are others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from anabranch.sim.evaluation.delays import HOPS, Delays
-from anabranch.sim.evaluation.overhead import MatchCost, Overhead
+from anabranch.sim.evaluation.delays import HOPS, TOO_MUCH, Delays
+from anabranch.sim.evaluation.middles import Middle, difference, middle
+from anabranch.sim.evaluation.overhead import Overhead
 
 FIXED, DYNAMIC, WAITING = "fixed", "dynamic", "dynamic, waiting"
 _NONE = 0.02
@@ -40,6 +42,7 @@ class Source(msgspec.Struct, frozen=True):
 
 _DIFFERENCES = (
     Source("delay, degree 2", "degree 2", -0.047),
+    Source("delay, degree 2, all keep up", "degree 2, half the rate", -0.047),
     Source("delay, degree 4", "degree 4", -0.203),
     Source("delay, full mesh", "full mesh", 0.041),
     Source("delay, degree 4, links came up one by one", "degree 4, grown", None),
@@ -48,9 +51,7 @@ _DIFFERENCES = (
 )
 
 
-def claims(
-    delays: Sequence[Delays], overheads: Sequence[Overhead], match: MatchCost | None = None
-) -> list[Claim]:
+def claims(delays: Sequence[Delays], overheads: Sequence[Overhead]) -> list[Claim]:
     """All that can be said of these runs."""
     found: list[Claim] = []
     for source in _DIFFERENCES:
@@ -70,39 +71,72 @@ def claims(
     for part, make in makers.items():
         if part in by_part:
             found += make(by_part[part])
-    if match is not None and "matching" in by_part:
-        found.append(_match_time(by_part["matching"], match))
     return [*found, *_overhead(overheads)]
 
 
-def mean_ms(runs: Iterable[Delays], way: str) -> float:
-    """The mean delay of arrival of all events in these runs with one way to choose paths."""
-    mine = [run for run in runs if run.scene.way == way]
-    every = sum(run.arrived for run in mine)
-    return sum(run.arrival_ms * run.arrived for run in mine) / max(1, every)
+def _of(runs: Iterable[Delays], way: str, what: Callable[[Delays], float]) -> list[float]:
+    """One figure of each graph."""
+    return [what(run) for run in runs if run.scene.way == way]
 
 
 def _difference(source: Source, runs: Sequence[Delays]) -> Claim:
-    fixed = mean_ms(runs, FIXED)
-    ours = mean_ms(runs, DYNAMIC) / fixed - 1
     said = "not in the source"
     if source.difference is not None:
-        said = _with_overload(verdict(ours, source.difference), runs)
+        said = _judged(runs, _arrival_ms, source.difference)
     return Claim(
         test=source.test,
-        fixed=f"{fixed:.1f} ms",
-        dynamic=_with_percent(mean_ms(runs, DYNAMIC), fixed),
-        waiting=_with_percent(mean_ms(runs, WAITING), fixed),
+        **_against_fixed(runs, _arrival_ms),
         source="" if source.difference is None else f"{source.difference:+.1%}",
         verdict=said,
     )
 
 
+def _arrival_ms(run: Delays) -> float:
+    return run.arrival_ms
+
+
+def _against_fixed(runs: Sequence[Delays], what: Callable[[Delays], float]) -> dict[str, str]:
+    """A time in ms with all ways, and how they differ from fixed paths."""
+    fixed = _of(runs, FIXED, what)
+    texts = {FIXED: middle(fixed).text(_tenths, " ms")}
+    for way in (DYNAMIC, WAITING):
+        ours = _of(runs, way, what)
+        if ours:
+            against = difference(fixed, ours)
+            ends = "" if against.least == against.most else f"; {_ends(against)}"
+            texts[way] = f"{middle(ours).value:.1f} ms ({against.value:+.1%}{ends})"
+    return _by_way(texts)
+
+
+def _tenths(number: float) -> str:
+    return f"{number:.1f}"
+
+
+def _ends(values: Middle) -> str:
+    return f"{values.least:+.1%} to {values.most:+.1%}"
+
+
+def _judged(runs: Sequence[Delays], what: Callable[[Delays], float], theirs: float) -> str:
+    """What is said of a difference: also whether graphs agree, and whether they kept up."""
+    ours = difference(_of(runs, FIXED, what), _of(runs, DYNAMIC, what))
+    said = verdict(ours.value, theirs)
+    if ours.least < -_NONE and ours.most > _NONE:
+        said += "; graphs differ"
+    return _with_overload(said, runs)
+
+
 def _with_overload(said: str, runs: Sequence[Delays]) -> str:
     """Where there is too much to do for everybody, delays say how long a run was, and little
     else."""
-    overloaded = {run.scene.way for run in runs if run.is_overloaded}
-    return f"{said}; overloaded either way" if {FIXED, DYNAMIC} <= overloaded else said
+    overloaded = [
+        {run.scene.seed for run in runs if run.is_overloaded and run.scene.way == way}
+        for way in (FIXED, DYNAMIC)
+    ]
+    graphs, both = len({run.scene.seed for run in runs}), len(overloaded[0] & overloaded[1])
+    if not both:
+        return said
+    where = "" if both == graphs else f" in {both} of {graphs} graphs"
+    return f"{said}; overloaded either way{where}"
 
 
 def verdict(ours: float, theirs: float) -> str:
@@ -121,25 +155,42 @@ def direction(ours: float) -> str:
     return verdict(ours, -1.0).removesuffix(", smaller")
 
 
-def _with_percent(ours: float, fixed: float) -> str:
-    return f"{ours:.1f} ms ({ours / fixed - 1:+.1%})" if fixed else ""
-
-
 def _rate(runs: Sequence[Delays]) -> Iterator[Claim]:
-    kept = {way: _highest(runs, way) for way in (FIXED, DYNAMIC, WAITING)}
+    seeds = sorted({run.scene.seed for run in runs})
+    kept = {way: [_highest(runs, way, seed) for seed in seeds] for way in _ways(runs)}
+    gain = difference(kept[FIXED], kept[DYNAMIC]).value
     yield Claim(
         test="highest rate that was kept up with",
-        **_by_way({way: f"{rate:g} events/s" for way, rate in kept.items()}),
+        **_by_way({way: middle(each).text(_whole, " events/s") for way, each in kept.items()}),
         source="at 2,400 msg/min fixed overloads, dynamic does not",
-        verdict=direction((kept[FIXED] - kept[DYNAMIC]) / max(*kept.values(), 1.0)),
+        verdict=direction(-gain),
     )
+    too_high = [run.scene.rate for run in runs if run.is_overloaded and run.scene.way == FIXED]
+    if too_high:
+        there = [run for run in runs if run.scene.rate == min(too_high)]
+        pairs = difference(_of(there, FIXED, _arrival_ms), _of(there, DYNAMIC, _arrival_ms))
+        rate = min(too_high) * there[0].scene.brokers
+        yield Claim(
+            test=f"delay at {rate:g} events/s, the first too much",
+            **_against_fixed(there, _arrival_ms),
+            source="dynamic lower",
+            verdict=_with_overload(direction(pairs.value), there),
+        )
 
 
-def _highest(runs: Sequence[Delays], way: str) -> float:
+def _ways(runs: Iterable[Delays]) -> list[str]:
+    return list(dict.fromkeys(run.scene.way for run in runs))
+
+
+def _whole(number: float) -> str:
+    return f"{number:.0f}"
+
+
+def _highest(runs: Sequence[Delays], way: str, seed: int) -> float:
     """The highest rate below the first at which delays grow."""
     kept = 0.0
     for run in runs:
-        if run.scene.way == way:
+        if run.scene.way == way and run.scene.seed == seed:
             if run.is_overloaded:
                 break
             kept = run.scene.rate * run.scene.brokers
@@ -147,20 +198,23 @@ def _highest(runs: Sequence[Delays], way: str) -> float:
 
 
 def _burst(runs: Sequence[Delays]) -> Iterator[Claim]:
-    peaks = {run.scene.way: max(run.per_s) for run in runs}
-    yield Claim(
-        test="burst: highest mean delay of a second",
-        **_by_way({way: f"{peak:.0f} ms" for way, peak in peaks.items()}),
-        source="dynamic lower",
-        verdict=direction(peaks[DYNAMIC] / peaks[FIXED] - 1),
-    )
-    times = {run.scene.way: _recovered_s(run) for run in runs}
-    yield Claim(
-        test="burst: seconds until delays are as before",
-        **_by_way({way: f"{time} s" for way, time in times.items()}),
-        source="dynamic first",
-        verdict=direction(times[DYNAMIC] - times[FIXED]),
-    )
+    for name, what, unit, source in (
+        ("highest mean delay of a second", _peak_ms, " ms", "dynamic lower"),
+        ("seconds until delays are as before", _recovered_s, " s", "dynamic first"),
+    ):
+        found = {way: _of(runs, way, what) for way in _ways(runs)}
+        pairs = zip(found[FIXED], found[DYNAMIC], strict=True)
+        ours = middle([(dynamic - fixed) / max(fixed, 1.0) for fixed, dynamic in pairs])
+        yield Claim(
+            test=f"burst: {name}",
+            **_by_way({way: middle(each).text(_whole, unit) for way, each in found.items()}),
+            source=source,
+            verdict=direction(ours.value),
+        )
+
+
+def _peak_ms(run: Delays) -> float:
+    return max(run.per_s)
 
 
 def _recovered_s(run: Delays) -> int:
@@ -177,49 +231,80 @@ _SOURCE_HOPS = {6: (47.2, 47.6), 10: (64.5, 52.9), 12: (74.4, 60.6)}
 
 
 def _hops(runs: Sequence[Delays]) -> Iterator[Claim]:
-    for hops in HOPS:
-        if not all(str(hops) in run.by_hops for run in runs):
-            continue
-        means = {way: _mean_by_hops(runs, way, hops) for way in (FIXED, DYNAMIC, WAITING)}
-        fixed, dynamic = _SOURCE_HOPS[hops]
-        theirs = dynamic / fixed - 1
-        yield Claim(
-            test=f"delay over {hops} links",
-            fixed=f"{means[FIXED]:.1f} ms",
-            dynamic=_with_percent(means[DYNAMIC], means[FIXED]),
-            waiting=_with_percent(means[WAITING], means[FIXED]),
-            source=f"{fixed} → {dynamic} ms ({theirs:+.1%})",
-            verdict=_with_overload(verdict(means[DYNAMIC] / means[FIXED] - 1, theirs), runs),
-        )
-    if all(str(HOPS[-1]) in run.by_hops for run in runs):
-        growth = {
-            way: _mean_by_hops(runs, way, HOPS[-1]) / _mean_by_hops(runs, way, HOPS[0]) - 1
-            for way in (FIXED, DYNAMIC, WAITING)
-        }
+    kept_up = [run for run in runs if run.scene.case != TOO_MUCH]
+    known = [hops for hops in HOPS if all(str(hops) in run.by_hops for run in runs)]
+    for hops in known:
+        yield _distance(kept_up, hops)
+    if known[-1:] == [HOPS[-1]]:
+        growth = {way: _of(kept_up, way, _growth) for way in _ways(kept_up)}
+        pairs = zip(growth[FIXED], growth[DYNAMIC], strict=True)
+        ours = middle([dynamic - fixed for fixed, dynamic in pairs]).value
         yield Claim(
             test=f"growth of delay from {HOPS[0]} to {HOPS[-1]} links",
-            **_by_way({way: f"{each:+.1%}" for way, each in growth.items()}),
+            **_by_way({way: middle(each).text(_percent) for way, each in growth.items()}),
             source="+57.7% → +27.4%",
-            verdict=_with_overload(direction(growth[DYNAMIC] - growth[FIXED]), runs),
+            verdict=_with_overload(direction(ours), kept_up),
         )
+    too_much = [run for run in runs if run.scene.case == TOO_MUCH]
+    if too_much and known:
+        yield _distance(too_much, known[-1], ", too much to do")
 
 
-def _mean_by_hops(runs: Sequence[Delays], way: str, hops: int) -> float:
-    mine = [run.by_hops[str(hops)] for run in runs if run.scene.way == way]
-    return sum(mine) / len(mine)
+def _distance(runs: Sequence[Delays], hops: int, remark: str = "") -> Claim:
+    def after_ms(run: Delays) -> float:
+        return run.by_hops[str(hops)]
+
+    fixed, dynamic = _SOURCE_HOPS[hops]
+    theirs = dynamic / fixed - 1
+    return Claim(
+        test=f"delay over {hops} links{remark}",
+        **_against_fixed(runs, after_ms),
+        source=f"{fixed} → {dynamic} ms ({theirs:+.1%})",
+        verdict=_judged(runs, after_ms, theirs),
+    )
+
+
+def _growth(run: Delays) -> float:
+    return run.by_hops[str(HOPS[-1])] / run.by_hops[str(HOPS[0])] - 1
+
+
+def _percent(share: float) -> str:
+    return f"{share:+.1%}"
 
 
 def _failures(runs: Sequence[Delays]) -> Iterator[Claim]:
-    phases = {run.scene.way: _after_failures(run) for run in runs}
     names = ("first death: highest second", "second death: highest second", "settled after both")
-    for place, (name, source) in enumerate(zip(names, (0.891, 2.175, 0.231), strict=True)):
-        ours = phases[DYNAMIC][place]
-        yield Claim(
-            test=f"failures, {name}",
-            **_by_way({way: f"{each[place]:+.0%}" for way, each in phases.items()}),
-            source=f"{source:+.1%}",
-            verdict=verdict(ours, source) if ours > _NONE else "no disturbance here",
-        )
+    for case in dict.fromkeys(run.scene.case for run in runs):
+        graphs = [run for run in runs if run.scene.case == case]
+        for place, (name, source) in enumerate(zip(names, (0.891, 2.175, 0.231), strict=True)):
+            found = {
+                way: middle([_after_failures(run)[place] for run in graphs if run.scene.way == way])
+                for way in _ways(graphs)
+            }
+            is_source = graphs[0].scene.degree == 0
+            yield Claim(
+                test=f"failures, {case.removesuffix(', two die')}, {name}",
+                **_by_way({way: each.text(_percent_whole) for way, each in found.items()}),
+                source=f"{source:+.1%}" if is_source else "",
+                verdict=_disturbed(found, source) if is_source else _fixed_or_dynamic(found),
+            )
+
+
+def _disturbed(found: dict[str, Middle], source: float) -> str:
+    ours = found[DYNAMIC].value
+    return verdict(ours, source) if ours > _NONE else "no disturbance here"
+
+
+def _percent_whole(share: float) -> str:
+    return f"{share:+.0%}"
+
+
+def _fixed_or_dynamic(found: dict[str, Middle]) -> str:
+    """Which is disturbed less, where the source has nothing."""
+    apart = found[DYNAMIC].value - found[FIXED].value
+    if abs(apart) <= _NONE:
+        return "not in the source; no difference"
+    return f"not in the source; {'less' if apart < 0 else 'more'} with paths by load"
 
 
 def _after_failures(run: Delays) -> tuple[float, float, float]:
@@ -237,49 +322,47 @@ _SOURCE_MATCHINGS = 0.113
 
 
 def _matching(runs: Sequence[Delays]) -> Iterator[Claim]:
-    everywhere = {r.scene.way: r for r in runs if r.scene.matching_everywhere}
-    ends = {r.scene.way: r for r in runs if not r.scene.matching_everywhere}
-    first = {way: 1 / (1 + run.copies) for way, run in everywhere.items()}
-    brokers = "fewer" if first[DYNAMIC] > _SOURCE_MATCHINGS else "more"
+    everywhere = [run for run in runs if run.scene.matching_everywhere]
+    ends = [run for run in runs if not run.scene.matching_everywhere]
+    ways = _ways(everywhere)
+    first = {way: middle(_of(everywhere, way, _at_origin)) for way in ways}
+    brokers = "fewer" if first[DYNAMIC].value > _SOURCE_MATCHINGS else "more"
     yield Claim(
         test="matchings at the origin only, of those at every broker",
-        **_by_way({way: f"{share:.1%}" for way, share in first.items()}),
+        **_by_way({way: each.text(_share) for way, each in first.items()}),
         source=f"{_SOURCE_MATCHINGS:.1%}",
         verdict=f"{brokers} brokers per event here",
     )
-    both = {way: f"{(1 + run.ends) / (1 + run.copies):.1%}" for way, run in everywhere.items()}
+    both = {way: middle(_of(everywhere, way, _at_ends)).text(_share) for way in ways}
     yield Claim(
         test="matchings at the origin and at edges (ours), of those at every broker",
         **_by_way(both),
         source="",
         verdict="not in the source",
     )
-    delays = {
-        way: f"{run.arrival_ms:.1f} ms ({run.arrival_ms / everywhere[way].arrival_ms - 1:+.1%})"
-        for way, run in ends.items()
-    }
+    delays = {}
+    for way in ways:
+        before, after = _of(everywhere, way, _arrival_ms), _of(ends, way, _arrival_ms)
+        change = difference(before, after).value
+        delays[way] = f"{middle(after).value:.1f} ms ({change:+.1%})"
     yield Claim(
-        test="delay, matching at the ends, against everywhere",
+        test="delay, matching at the ends, against everywhere, at 4.5 ms each",
         **_by_way(delays),
         source="",
-        verdict="not in the source",
+        verdict="not in the source; what it really takes is measured below",
     )
 
 
-def _match_time(runs: Sequence[Delays], match: MatchCost) -> Claim:
-    """What matching takes per event: everywhere, and at the origin and at edges."""
-    times = {
-        run.scene.way: f"{(1 + run.copies) * match.match_us:.0f} →"
-        f" {(1 + run.ends) * match.match_us:.0f} µs"
-        for run in runs
-        if run.scene.matching_everywhere
-    }
-    return Claim(
-        test=f"time of matching per event, everywhere → ours, at {match.match_us:.0f} µs each",
-        **_by_way(times),
-        source="4.5 ms each",
-        verdict="computed, not measured",
-    )
+def _at_origin(run: Delays) -> float:
+    return 1 / (1 + run.copies)
+
+
+def _at_ends(run: Delays) -> float:
+    return (1 + run.ends) / (1 + run.copies)
+
+
+def _share(number: float) -> str:
+    return f"{number:.1%}"
 
 
 def _overhead(overheads: Sequence[Overhead]) -> Iterator[Claim]:

@@ -9,23 +9,28 @@ Each scene is one network, one crowd and one way to choose paths. The parts:
     rate        more and more events, until paths that are fixed do not keep up
     burst       four times the rate for a while
     hops        a ladder; the delay to subscribers 6, 10 and 12 links away
-    failures    a full mesh in which a broker dies with its clients, and then another
+    failures    a full mesh, as in the source, and degree 4: a broker dies with its clients, and
+                then another; those that are on most shortest ways, of those without which the
+                graph is whole
     matching    degree 4, matching at the ends only
 
 Parameters: service times after the source's 4.5 ms per matching, thirty brokers on twenty machines
-as there, and rates that keep the busiest machine busy for about nine tenths of the time with fixed
-paths, at degree 4 and on the ladder.
+as there, and a rate that keeps the busiest machine busy for about nine tenths of the time with
+fixed paths at degree 4. Where that is too much for a graph, at degree 2 and on the ladder, there is
+a case with less, and one that shows what too much does.
 
 Prior art: spec PADRES, section 5.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from random import Random
 
 import msgspec
 from msgspec.structs import replace
 
+from anabranch.config.cutting import near_of, parts_without
 from anabranch.core.options import Options
 from anabranch.model.network import Network, graph_of_brokers
 from anabranch.sim.evaluation.busy import Service
@@ -39,11 +44,14 @@ WAYS: dict[str, Options] = {
     "dynamic, waiting": replace(SLOW, paths="dynamic", cost="waiting"),
 }
 HOPS = (6, 10, 12)
-#: Events per second for each broker, in random graphs, and on a ladder, where ways are long.
+#: Events per second for each broker, in random graphs; on a ladder, where ways are long, as many as
+#: all keep up with, and more; and where brokers die, so that the others have room for their work.
 RATE = 10.0
-LADDER_RATE = 9.0
+LADDER_RATE, LADDER_RATE_TOO_HIGH = 6.0, 9.0
+FAILURES_RATE = 8.0
+TOO_MUCH = "ladder, too much"
 #: Shares of the rate, for the part `rate`.
-SHARES = (0.5, 1.0, 1.25, 1.5, 2.0)
+SHARES = (0.5, 1.0, 1.25, 1.5)
 #: Parts of a run: before a burst or a failure, during the burst or until the next failure, after.
 _BURST = 4.0
 _CALM = 0.4
@@ -111,7 +119,7 @@ def run(scene: Scene) -> Delays:
             market.wait(phase_s * phases)
     elif scene.part == "failures":
         market.publish_at(rate)
-        for name in market.network.brokers[:2]:
+        for name in in_between(market.network, 2):
             market.wait(phase_s)
             market.kill(name)
         market.wait(phase_s * 2)
@@ -155,6 +163,39 @@ def ladder(names: Sequence[str]) -> Network:
     rows = names[::2], names[1::2]
     rails = [link for row in rows for link in pairwise(row)]
     return graph_of_brokers([*rails, *zip(*rows, strict=False)])
+
+
+def in_between(network: Network, count: int) -> list[str]:
+    """Brokers that are on most shortest ways, one after the other; the others stay joined."""
+    near = {name: set(others) for name, others in near_of(network).items()}
+    chosen: list[str] = []
+    for _ in range(count):
+        on_ways = _on_ways(near)
+        can_go = [name for name in near if len(parts_without(near, broker=name)) == 1]
+        chosen.append(max(can_go, key=lambda name: (on_ways[name], name)))
+        gone = chosen[-1]
+        near = {name: near[name] - {gone} for name in near if name != gone}
+    return chosen
+
+
+def _on_ways(near: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Broker → the ways that it is on, of one shortest way between any two others."""
+    found = dict.fromkeys(near, 0)
+    for root in near:
+        parents: dict[str, str] = {root: ""}
+        pending = deque([root])
+        while pending:
+            here = pending.popleft()
+            for there in sorted(near[here]):
+                if there not in parents:
+                    parents[there] = here
+                    pending.append(there)
+        for name in near:
+            on_way = parents[name]
+            while on_way and on_way != root:
+                found[on_way] += 1
+                on_way = parents[on_way]
+    return found
 
 
 def _delays(scene: Scene, market: Market, busiest: float) -> Delays:

@@ -12,19 +12,11 @@ Prior art: the overhead of dynamic routing, spec PADRES section 5.
 
 import gc
 import sys
-import time
 from collections.abc import Iterable
-from random import Random
 from types import FunctionType, MethodType, ModuleType
 
 import msgspec
 
-from anabranch.matching.index import MatchIndex
-from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
-from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
-from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
 from anabranch.sim.evaluation.delays import Scene, market_of
 from anabranch.sim.evaluation.market import LOADS_EVERY_S
@@ -36,7 +28,6 @@ WAYS = (
     ("dynamic, reports every 100 ms", "dynamic", 0.1),
 )
 _SHARED = (type, ModuleType, FunctionType, MethodType, Network)
-_EVENTS = 2_000
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +40,6 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     copy_us: float
     #: Of the router of a broker, on average.
     router_bytes: float
-
-
-class MatchCost(msgspec.Struct, frozen=True):
-    """What one matching takes."""
-
-    subscriptions: int
-    match_us: float
 
 
 def measure(brokers: int, seconds: float, times: int, seed: int) -> list[Overhead]:
@@ -99,26 +83,3 @@ def deep_bytes(roots: Iterable[object]) -> int:
         total += sys.getsizeof(thing)
         pending += gc.get_referents(thing)
     return total
-
-
-def match_cost(subscriptions: int, seed: int) -> MatchCost:
-    """Match events one by one against so many subscriptions of the market's kind."""
-    rng = Random(seed)
-    index = MatchIndex(limits=DEFAULT_LIMITS)
-    for number in range(subscriptions):
-        text = f"symbol = 'S{rng.randrange(1_000)}' AND price >= {rng.randrange(10)}"
-        index.add(number + 1, Filter.parse(text), place=0, destination=f"b{number % 30}")
-    bodies = [_quote(rng, number) for number in range(_EVENTS)]
-    for body in bodies[:100]:
-        index.destinations_of([body], DEFAULT_LIMITS)
-    begin = time.process_time()
-    for body in bodies:
-        index.destinations_of([body], DEFAULT_LIMITS)
-    spent_s = time.process_time() - begin
-    return MatchCost(subscriptions, 1e6 * spent_s / len(bodies))
-
-
-def _quote(rng: Random, number: int) -> bytes:
-    symbol, price = f"S{rng.randrange(1_000)}", rng.randrange(10)
-    event = Event({"symbol": symbol, "price": price}, id=EventId("quoter", 1, number + 1))
-    return encode_event(event)

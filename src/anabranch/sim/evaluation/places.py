@@ -260,12 +260,13 @@ def run_scene(scene: PlaceScene) -> Placed:
     return Town(scene).run()
 
 
-def mean_of(runs: Sequence[Placed], case: str, placement: Placement, field: str) -> float:
-    """Of one measurement, over all graphs of a case."""
-    chosen = [
-        run for run in runs if run.scene.case.name == case and run.scene.placement == placement
+def figures_of(runs: Sequence[Placed], case: str, placement: Placement, field: str) -> list[float]:
+    """One measurement of all graphs of a case, in their order."""
+    return [
+        float(getattr(run, field))
+        for run in runs
+        if run.scene.case.name == case and run.scene.placement == placement
     ]
-    return sum(float(getattr(run, field)) for run in chosen) / max(1, len(chosen))
 
 
 def place_scenes(scale: float, seed: int) -> list[PlaceScene]:

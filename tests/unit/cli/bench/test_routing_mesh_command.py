@@ -10,11 +10,13 @@ from typer.testing import CliRunner
 
 from anabranch.cli.bench import app
 from anabranch.cli.bench.routing_mesh import evaluate_mesh
+from anabranch.cli.bench.routing_mesh_costs import relay_grid
 from anabranch.cli.bench.routing_mesh_page import write_mesh_page
 from anabranch.cli.bench.routing_mesh_report import MeshReport, mesh_grids
 from anabranch.cli.bench.routing_page import MESH_BEGIN, MESH_END, mesh_section
 from anabranch.cli.bench.tables import Steps
 from anabranch.sim.evaluation.printed import ROUTINGS
+from anabranch.sim.evaluation.relaying import KINDS, TOGETHER, Relayed, Way
 
 TINY = 0.01
 
@@ -104,7 +106,53 @@ def test_command_prints_one_json_object() -> None:
     assert result.exit_code == 0
     found = msgspec.json.decode(result.stdout, type=MeshReport)
     assert (found.part, found.model) == ("hops", [])
-    assert [list(delays.by_hops) for delays in found.delays] == [["6"]] * 3
+    assert [list(delays.by_hops) for delays in found.delays] == [["6"]] * 4
+
+
+@pytest.mark.slow
+def test_relays_and_changes_have_grids_of_their_own() -> None:
+    steps = Steps(Progress(disable=True))
+    relays = evaluate_mesh("matching", TINY, 1, steps)
+    changes = evaluate_mesh("changes", TINY, 1, steps)
+    titles = [grid.title for report in (relays, changes) for grid in mesh_grids(report)]
+    assert titles == [
+        "Ours and the source's",
+        "Matching at the ends",
+        "An event at a relay",
+        "A look-up at an origin",
+        "What a change costs",
+        "Memory of routing tables",
+        "When a broker dies",
+    ]
+    for report in (relays, changes):
+        for grid in mesh_grids(report):
+            assert {len(row) for row in grid.rows} == {len(grid.heads)}
+
+
+def test_grid_of_relays_says_where_matching_once_is_cheaper() -> None:
+    ways: dict[Way, float] = {"mesh": 5.0, "flood": 1.0, "tree": 0.0, "look-up": 2.0}
+    found = [
+        Relayed(
+            way=way,
+            kind=kind,
+            subscriptions=size,
+            targets=1,
+            together=together,
+            event_us=us or (4.0 if kind == "symbol" else size / 100 + 5.0 - 2.0 * (size == 100)),
+            event_bytes=90.0,
+        )
+        for way, us in ways.items()
+        for kind in KINDS
+        for size in (100, 1_000)
+        for together in TOGETHER
+    ]
+    rows = relay_grid(found).rows
+    assert [row[-1] for row in rows] == ["1,000, range"] * 2
+    assert rows[0][2:4] == ("5.0", "90")
+    for us, said in ((0.1, "everywhere"), (99.0, "nowhere")):
+        others = [each for each in found if each.way != "mesh"]
+        mesh = [msgspec.structs.replace(e, event_us=us) for e in found if e.way == "mesh"]
+        assert {row[-1] for row in relay_grid([*others, *mesh]).rows} == {said}
 
 
 def test_command_prints_tables() -> None:

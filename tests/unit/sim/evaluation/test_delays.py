@@ -6,7 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.sim.evaluation.delays import WAYS, Delays, Scene, ladder, market_of, run
+from anabranch.model.network import graph_of_brokers
+from anabranch.sim.evaluation.delays import (
+    WAYS,
+    Delays,
+    Scene,
+    in_between,
+    ladder,
+    market_of,
+    run,
+)
 from anabranch.sim.evaluation.parts import DELAY_PARTS, DelayPart, play_all, scenes
 
 SMALL = Scene(part="degree", case="small", way="fixed", degree=2, brokers=6, seconds=3.0)
@@ -101,9 +110,31 @@ def test_far_subscribers_are_as_far_as_they_are_said_to_be() -> None:
 @pytest.mark.parametrize("part", DELAY_PARTS)
 def test_every_part_has_all_ways_for_every_case(part: DelayPart) -> None:
     every = scenes(part, 1.0, seed=5)
-    assert {scene.way for scene in every} == set(WAYS)
+    assert {scene.way for scene in every} >= {"fixed", "dynamic"}
     assert len({(s.case, s.way, s.seed) for s in every}) == len(every)
+    assert {scene.seed for scene in every} == {5, 6, 7}
     assert all(scene.part == part and scene.seed >= 5 for scene in every)
+
+
+def test_brokers_in_between_are_those_on_most_ways_that_can_be_missed() -> None:
+    # Two squares that share a broker, which holds them together, and one with a diagonal.
+    links = "ab bc cd da ac ce ef fg gc"
+    network = graph_of_brokers((pair[0], pair[1]) for pair in links.split())
+    first, second = in_between(network, 2)
+    assert first != second
+    assert "c" not in (first, second)
+    # A ring of four with a tail: its end can go, and whoever is on most ways cannot.
+    network = graph_of_brokers((pair[0], pair[1]) for pair in ["ab", "bc", "cd", "da", "ae"])
+    assert in_between(network, 1) == ["b"]
+
+
+def test_deaths_at_degree_4_are_felt_by_those_who_are_left() -> None:
+    scene = replace(SMALL, part="failures", degree=4, brokers=10, seconds=8.0)
+    delays = run(scene)
+    quarter = len(delays.per_s) // 4
+    before = sum(delays.per_s[:quarter]) / quarter
+    assert max(delays.per_s[quarter:]) > 1.1 * before
+    assert delays.notified > 0
 
 
 def test_smaller_scales_have_less_of_everything() -> None:
@@ -113,6 +144,14 @@ def test_smaller_scales_have_less_of_everything() -> None:
     assert full[0].seconds > tiny[0].seconds
 
 
-def test_results_come_in_the_order_of_the_scenes() -> None:
+def test_results_come_in_the_order_of_the_scenes_and_nothing_is_run_twice() -> None:
     short = [replace(SMALL, way=way, brokers=4, seconds=1.0) for way in ("dynamic", "fixed")]
-    assert [delays.scene for delays in play_all(short, processes=1)] == short
+    again = [replace(scene, part="rate", case="the same by another name") for scene in short]
+    known: dict[Scene, Delays] = {}
+    assert [delays.scene for delays in play_all(short, 1, known)] == short
+    assert len(known) == 2
+    assert [delays.scene for delays in play_all([*again, *short], 1, known)] == [*again, *short]
+    assert len(known) == 2
+    burst = [replace(short[0], part="burst")]
+    assert [delays.scene for delays in play_all(burst, 1, known)] == burst
+    assert len(known) == 3

@@ -5,7 +5,7 @@ from anabranch.sim.evaluation.places import (
     CASES,
     PLACEMENTS,
     PlaceScene,
-    mean_of,
+    figures_of,
     place_scenes,
     run_scene,
 )
@@ -33,8 +33,8 @@ def test_scenes_are_all_cases_with_all_placements() -> None:
     assert len(place_scenes(1.0, 1)) == 3 * len(scenes)
 
 
-def test_means_are_of_one_case_and_placement() -> None:
+def test_figures_are_of_one_case_and_placement() -> None:
     placement: Placement = "simple"
     run = run_scene(PlaceScene(case=CASES[4], placement=placement, brokers=5, seconds=2.0))
-    assert mean_of([run], "at home", placement, "copies") == run.copies
-    assert mean_of([run], "at home", "cost", "copies") == 0
+    assert figures_of([run, run], "at home", placement, "copies") == [run.copies] * 2
+    assert figures_of([run], "at home", "cost", "copies") == []
