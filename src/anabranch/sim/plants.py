@@ -98,7 +98,7 @@ PLANTS: dict[str, Plant] = {
         "a join point counts events that nobody has to keep", 12, "false-pattern", mesh_seed=12
     ),
     "printed-algorithm": Plant(
-        "copies are for all of a tree, by the cheapest link, as printed", 39, "hop-bound", "mesh"
+        "copies are for all of a tree, by the cheapest link, as printed", 78, "hop-bound", "mesh"
     ),
     "copy-per-target": Plant("every target gets a copy of its own", 2, "second-copy", "mesh"),
     "targets-unsorted": Plant(
