@@ -301,7 +301,7 @@ def _looking_up(groups: Groups) -> _Passing:
     for edge, texts in groups.wanted.items():
         plus = [c for text in texts for c in conjuncts_of(Filter.parse(text), DEFAULT_LIMITS)]
         binding = Binding(ORIGIN, Version(1, 1), NOTHING, NOTHING, is_whole=True)
-        wishes.bind(edge, Version(1, 1), binding, plus, ())
+        wishes.bind(edge, Version(1, 1), binding, plus, (), now=0.0)
 
     def passing(
         bodies: Sequence[bytes], together: int, targets: int
