@@ -9,8 +9,10 @@ Rules:
 1. Every way to fill the slots that contains the event is found once, if all its other events stand
    on the shelves. The event itself does not need to.
 2. No event fills two slots.
-3. At most `pattern_tries_max` entries are tried for one event; `TriesExceeded` says that there
-   were more. What was found by then is in `found`.
+3. Where three slots or more are to be filled, `outlook` is asked first whether they can be.
+4. Absences between slots are asked when all slots are filled. What cannot be decided is counted.
+5. All that is looked at counts; `TriesExceeded` says that there was more. What was found by then is
+   in `found`.
 
 State: the shelves, which belong to the detector.
 """
@@ -18,38 +20,46 @@ State: the shelves, which belong to the detector.
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from anabranch.core.patterns.absences import Absences, Undecided
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
-from anabranch.core.patterns.steps import Step
+from anabranch.core.patterns.steps import Plan, Step
+from anabranch.core.patterns.tries import Tries, TriesExceeded
 
 #: The number of a layout, and the entries of its slots.
 Filled = tuple[int, tuple[Entry, ...]]
+#: Slot → the first and the last entry it can have.
+_Spans = tuple[list[Entry], list[Entry]]
 
 #: Beyond all times that events have.
 _BEFORE_ALL_NS: Final = -(2**80)
 _AFTER_ALL_NS: Final = 2**80
-
-
-class TriesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound is reached
-    """More would have to be tried for one event than is allowed."""
+#: What it counts to work out a step.
+_STEP_TRIES: Final = 8
 
 
 class Combining:
     """Finds what an event completes. See the rules at the top of this module."""
 
-    def __init__(self, scheme: Scheme, shelves: Shelves) -> None:
+    def __init__(self, scheme: Scheme, shelves: Shelves, absences: Absences, tries: Tries) -> None:
         self._scheme = scheme
         self._shelves = shelves
-        self._tries_max = scheme.limits.pattern_tries_max
-        self._tries = 0
+        self._absences = absences
+        self._tries = tries
         self.found: list[Filled] = []
+        #: How many ways could not be decided.
+        self.undecided = 0
+        #: Identities of the entries that are in a slot.
+        self._used: set[int] = set()
         self._by_time = "time-order" in scheme.plants
+        self._uses_twice = "one-event-twice" in scheme.plants
+        self._shortens = "span-short" in scheme.plants
 
     def search(self, entry: Entry) -> None:
         """Find all that contains `entry`."""
         self.found = []
-        self._tries = 0
+        self.undecided = 0
         parts, part = entry[4], 0
         while parts:
             if parts & 1:
@@ -59,41 +69,91 @@ class Combining:
             part += 1
 
     def _search_from(self, layout: Layout, slot: int, entry: Entry) -> None:
-        steps = self._scheme.steps_from(layout, slot)
-        if not has_keys(steps[0], entry):
+        self._tries.spend(layout.weights[slot])
+        plan = self._scheme.plan_from(layout, slot)
+        if not has_keys(plan.steps[0], entry):
             return
-        if len(steps) == 1:
-            self.found.append((layout.number, (entry,)))
+        filled = [entry] * plan.size
+        if plan.size == 1:
+            self._add(layout, filled)
             return
-        filled = [entry] * len(steps)
-        self._fill(layout.number, steps, 1, filled)
+        spans: _Spans | None = None
+        if plan.size > 2:
+            spans = self._spans(layout, slot, entry)
+            if spans is None:
+                return
+        self._used = {id(entry)}
+        self._fill(plan, 1, filled, spans)
 
-    def _fill(self, layout: int, steps: tuple[Step, ...], depth: int, filled: list[Entry]) -> None:
-        step = steps[depth]
-        links = step.links
-        shelf = self._shelf(step, filled)
-        items = shelf.items
-        if not items:
-            return
-        low, high = self._bounds(step, filled)
-        first = bisect_right(items, low, shelf.dead)
-        # Too few before or behind make an end of it at once, instead of after all combinations.
-        end = bisect_left(items, high, first) - step.following
-        for entry in items[first + step.preceding : end] if end > 0 else ():
-            self._tries += 1
-            if self._tries > self._tries_max:
+    def _spans(self, layout: Layout, slot: int, entry: Entry) -> _Spans | None:
+        """Between which entries each slot is filled; None if one cannot be."""
+        outlook, tries = self._scheme.outlook_of(layout, slot), self._tries
+        shelves = outlook.shelves_for(entry, self._shelves, tries)
+        latest = None if shelves is None else outlook.latest(entry, shelves, tries)
+        if shelves is None or latest is None:
+            return None
+        earliest = outlook.earliest(entry, shelves, tries)
+        return None if earliest is None else (earliest, latest)
+
+    def _fill(self, plan: Plan, depth: int, filled: list[Entry], spans: _Spans | None) -> None:
+        tries, used = self._tries, self._used
+        if depth < len(plan.steps):
+            step = plan.steps[depth]
+        else:
+            tries.spend(_STEP_TRIES)
+            step = self._scheme.next_step(plan)
+        tries.spend(step.look_up)
+        items, first, end = self._range(step, filled, spans)
+        links, weight, is_last = step.links, step.weight, depth + 1 == plan.size
+        for place in range(first, end):
+            entry = items[place]
+            tries.left -= weight
+            if tries.left < 0:
                 raise TriesExceeded
             if (len(links) > 1 and not has_links(links, entry, filled)) or (
                 (step.fresh or step.equal) and not has_keys(step, entry)
             ):
                 continue
-            if step.apart and any(entry is filled[slot] for slot in step.apart):
+            if id(entry) in used and not self._uses_twice:
                 continue
             filled[step.slot] = entry
-            if depth + 1 == len(steps):
-                self.found.append((layout, tuple(filled)))
+            if is_last:
+                self._add(plan.layout, filled)
             else:
-                self._fill(layout, steps, depth + 1, filled)
+                used.add(id(entry))
+                self._fill(plan, depth + 1, filled, spans)
+                used.discard(id(entry))
+
+    def _add(self, layout: Layout, filled: list[Entry]) -> None:
+        """All slots are filled."""
+        self._tries.spend(len(filled))
+        entries = tuple(filled)
+        try:
+            if not layout.inner or self._absences.inner_hold(layout, entries):
+                self.found.append((layout.number, entries))
+        except Undecided:
+            self.undecided += 1
+
+    def _range(
+        self, step: Step, filled: list[Entry], spans: _Spans | None
+    ) -> tuple[list[Entry], int, int]:
+        """The shelf on which to look, and between which places."""
+        shelf = self._shelf(step, filled)
+        items, dead = shelf.items, shelf.dead
+        if not items:
+            return items, 0, 0
+        low, high = self._bounds(step, filled)
+        if spans is None:
+            first = bisect_right(items, low, dead)
+            return items, first, bisect_left(items, high, first)
+        earliest, latest = spans[0][step.slot], spans[1][step.slot]
+        if low < earliest:
+            first = bisect_left(items, earliest, dead)
+        else:
+            first = bisect_right(items, low, dead)
+        if latest < high and not self._shortens:
+            return items, first, bisect_right(items, latest, first)
+        return items, first, bisect_left(items, min(latest, high), first)
 
     def _shelf(self, step: Step, filled: list[Entry]) -> Shelf:
         """The shortest shelf that has all that can be meant."""
