@@ -20,7 +20,7 @@ from anabranch.core.patterns.alternatives import Absence
 from anabranch.core.patterns.joins import KeyValue, Links
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
-from anabranch.core.patterns.tries import Tries, TriesExceeded, weight_of
+from anabranch.core.patterns.tries import Tries, TriesExceeded
 
 
 class Undecided(Exception):  # noqa: N818  # nothing is wrong, but something is not known
@@ -80,7 +80,7 @@ class Absences:
 
     def _wanted(self, links: Links, entries: tuple[Entry, ...]) -> dict[int, KeyValue] | None:
         """Attribute → the key that a witness has; None if there can be none."""
-        self._tries.spend(weight_of(sum(len(slots) for _, slots, _ in links.outer)))
+        self._tries.spend(links.weight)
         wanted: dict[int, KeyValue] = {}
         for attribute, slots, other in links.outer:
             for slot in slots:
@@ -91,18 +91,18 @@ class Absences:
 
     def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> Shelf:
         """The shortest shelf that has all witnesses."""
-        if not wanted:
+        shelves = [self._shelves.keyed(part, *each) for each in wanted.items()]
+        if not shelves:
             return self._shelves.whole(part)
-        keyed = self._shelves.keyed
-        return min((keyed(part, attribute, key) for attribute, key in wanted.items()), key=len)
+        return shelves[0] if len(shelves) == 1 else min(shelves, key=len)
 
     def _has_witness(
         self, shelf: Shelf, first: int, end: int, wanted: dict[int, KeyValue], links: Links
     ) -> bool:
         """Whether an entry between two places of a shelf is tied to the match."""
-        if len(wanted) < 2 and not links.inner:
+        if not links.event_weight:
             return first < end
-        tries, weight = self._tries, weight_of(len(wanted) + len(links.inner))
+        tries, weight = self._tries, links.event_weight
         for place in range(first, end):
             tries.left -= weight
             if tries.left < 0:

@@ -54,8 +54,8 @@ class Choosing:
         self._is_first = scheme.pattern.policy == "FIRST" or "last-is-first" in scheme.plants
         self._stops_early = "stops-early" in scheme.plants
         self._wants_more = "wants-more" in scheme.plants
-        #: Slot → the last entry it can have, for FIRST; the first one, for LAST. Empty for two
-        #: slots, where looking for one is the same as asking whether there is any.
+        #: Slot → the last entry it can have, for FIRST; the first one, for LAST. Empty where it
+        #: would say nothing that the search does not see at once.
         self._ends: list[Entry] = []
 
     def choose(self, last: Entry) -> Filled | None:
@@ -75,11 +75,13 @@ class Choosing:
             shelves = outlook.shelves_for(last, self._shelves, tries)
             if shelves is None:
                 return None
-            reach = outlook.latest if self._is_first else outlook.earliest
-            ends = reach(last, shelves, tries)
-            if ends is None:
-                return None
-            self._ends = ends
+            # Where all slots are of one part, that there are enough of it says it all.
+            if len(shelves) > 1 or not layout.is_flat:
+                reach = outlook.latest if self._is_first else outlook.earliest
+                ends = reach(last, shelves, tries)
+                if ends is None:
+                    return None
+                self._ends = ends
         filling = Filling(layout, slot, last, from_first=self._is_first)
         bound = filling.fill(slot, last)
         return None if bound is None else self._best(filling, last, slot, ())
@@ -118,16 +120,18 @@ class Choosing:
         """Entries in the order in which they are wanted, with the slots that each might fill."""
         ranges: list[_Range] = []
         for each in slots_of(filling.open_bits):
-            ranges.append(self._range(filling, each, previous))
-            if ranges[-1].first >= ranges[-1].end:
+            found = self._range(filling, each, previous)
+            if found.first >= found.end:
                 return
-        for each in filling.touched(slot, bound):
+            ranges.append(found)
+        for each in filling.touched(slot, bound) if bound or not filling.layout.is_flat else ():
             found = self._range(filling, each, previous)
             if found.first + self._wants_more >= found.end:
                 return
         if len(ranges) == 1:
-            for entry, each in self._entries(ranges[0]):
-                yield entry, (each,)
+            only = (ranges[0].slot,)
+            for place in self._places(ranges[0]):
+                yield ranges[0].items[place], only
             return
         # Behind the last entry of one of them there is nothing left for that one.
         if self._is_first:
@@ -144,11 +148,13 @@ class Choosing:
 
     def _entries(self, found: _Range) -> Iterator[tuple[Entry, int]]:
         """The entries that could fill a slot, in the order in which they are wanted."""
-        slot, items, first, end = found
-        places = range(first, end) if self._is_first else range(end - 1, first - 1, -1)
-        for place in places:
+        for place in self._places(found):
             self._tries.spend(1)
-            yield items[place], slot
+            yield found.items[place], found.slot
+
+    def _places(self, found: _Range) -> range:
+        first, end = found.first, found.end
+        return range(first, end) if self._is_first else range(end - 1, first - 1, -1)
 
     def _range(self, filling: Filling, slot: int, previous: Entry) -> _Range:
         self._tries.spend(filling.layout.weights[slot])

@@ -69,19 +69,22 @@ class Combining:
             part += 1
 
     def _search_from(self, layout: Layout, slot: int, entry: Entry) -> None:
-        self._tries.spend(layout.weights[slot])
+        tries = self._tries
+        tries.left -= layout.weights[slot]
+        if tries.left < 0:
+            raise TriesExceeded
         plan = self._scheme.plan_from(layout, slot)
         if not has_keys(plan.steps[0], entry):
-            return
-        filled = [entry] * plan.size
-        if plan.size == 1:
-            self._add(layout, filled)
             return
         spans: _Spans | None = None
         if plan.size > 2:
             spans = self._spans(layout, slot, entry)
             if spans is None:
                 return
+        filled = [entry] * plan.size
+        if plan.size == 1:
+            self._add(layout, filled)
+            return
         self._used = {id(entry)}
         self._fill(plan, 1, filled, spans)
 
@@ -100,10 +103,15 @@ class Combining:
         if depth < len(plan.steps):
             step = plan.steps[depth]
         else:
-            tries.spend(_STEP_TRIES)
+            tries.left -= _STEP_TRIES
             step = self._scheme.next_step(plan)
-        tries.spend(step.look_up)
-        items, first, end = self._range(step, filled, spans)
+        # Whether too much was spent is asked with the next entry.
+        tries.left -= step.look_up
+        shelf = self._shelf(step, filled)
+        items = shelf.items
+        if not items:
+            return
+        first, end = self._range(step, filled, shelf, spans)
         links, weight, is_last = step.links, step.weight, depth + 1 == plan.size
         for place in range(first, end):
             entry = items[place]
@@ -126,34 +134,34 @@ class Combining:
 
     def _add(self, layout: Layout, filled: list[Entry]) -> None:
         """All slots are filled."""
-        self._tries.spend(len(filled))
+        self._tries.left -= len(filled)
         entries = tuple(filled)
+        if not layout.inner:
+            self.found.append((layout.number, entries))
+            return
         try:
-            if not layout.inner or self._absences.inner_hold(layout, entries):
+            if self._absences.inner_hold(layout, entries):
                 self.found.append((layout.number, entries))
         except Undecided:
             self.undecided += 1
 
     def _range(
-        self, step: Step, filled: list[Entry], spans: _Spans | None
-    ) -> tuple[list[Entry], int, int]:
-        """The shelf on which to look, and between which places."""
-        shelf = self._shelf(step, filled)
+        self, step: Step, filled: list[Entry], shelf: Shelf, spans: _Spans | None
+    ) -> tuple[int, int]:
+        """Between which places of a shelf to look."""
         items, dead = shelf.items, shelf.dead
-        if not items:
-            return items, 0, 0
         low, high = self._bounds(step, filled)
         if spans is None:
             first = bisect_right(items, low, dead)
-            return items, first, bisect_left(items, high, first)
+            return first, bisect_left(items, high, first)
         earliest, latest = spans[0][step.slot], spans[1][step.slot]
         if low < earliest:
             first = bisect_left(items, earliest, dead)
         else:
             first = bisect_right(items, low, dead)
         if latest < high and not self._shortens:
-            return items, first, bisect_right(items, latest, first)
-        return items, first, bisect_left(items, min(latest, high), first)
+            return first, bisect_right(items, latest, first)
+        return first, bisect_left(items, min(latest, high), first)
 
     def _shelf(self, step: Step, filled: list[Entry]) -> Shelf:
         """The shortest shelf that has all that can be meant."""

@@ -104,8 +104,8 @@ class Detector:
         self._waiting: list[Entry] = []
         self._kept: list[Entry] = []
         self._pending: list[Pending] = []
-        #: Stream and tick of the entries that matches wait with → what is left to be tried for it,
-        #: and how many matches these are.
+        #: Stream and tick of entries that matches wait with → what is left to be tried for it, and
+        #: how many matches these are; where deciding one of them may take long.
         self._left: dict[tuple[str, int], list[int]] = {}
         self._number = 0
         self._matches: list[Match] = []
@@ -230,7 +230,7 @@ class Detector:
                 self._wait(end_ns, entry, filled)
         for _ in range(combining.undecided):
             self._overflow("undecided", entry[5])
-        if combining.found and not self._is_eager:
+        if self.scheme.final_is_long:
             self._note_left(entry, self._tries.left)
 
     def _end_of(self, filled: Filled) -> int | None:
@@ -246,7 +246,7 @@ class Detector:
             return
         self._number += 1
         heappush(self._pending, (end_ns, self._number, entry, filled))
-        if filled is not None:
+        if filled is not None and self.scheme.final_is_long:
             self._left.setdefault((entry[1], entry[2]), [self._tries_max, 0])[1] += 1
 
     def _note_left(self, entry: Entry, left: int) -> None:
@@ -268,7 +268,7 @@ class Detector:
     def _decide(self, filled: Filled, entry: Entry) -> None:
         """The absences that a match ends with have passed."""
         place = (entry[1], entry[2])
-        left, count = self._left.pop(place)
+        left, count = self._left.pop(place, (self._tries_max, 1))
         self._tries.left = left
         try:
             if self._absences.final_hold(self.scheme.layouts[filled[0]], filled[1]):
@@ -355,7 +355,7 @@ class Detector:
         heapify(pending)
         self._waiting, self._pending = waiting, pending
         for _, _, last, filled in pending:
-            if filled is not None:
+            if filled is not None and self.scheme.final_is_long:
                 self._left.setdefault((last[1], last[2]), [self._tries_max, 0])[1] += 1
         self._number = len(pending)
         self._known = {(entry[1], entry[2]) for entry in (*kept, *waiting)}

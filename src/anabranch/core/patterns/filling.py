@@ -52,9 +52,8 @@ class Filling:
         self._next = layout.following if from_first else layout.previous
         #: The slots that the next event may fill, as bits.
         self.open_bits = 0
-        for slot, needed in enumerate(self._needed):
-            if not needed:
-                self.open_bits |= 1 << slot
+        for slot in layout.firsts if from_first else layout.lasts:
+            self.open_bits |= 1 << slot
 
     @property
     def is_full(self) -> bool:
@@ -136,6 +135,8 @@ class Filling:
         """The earliest and the latest time that a slot can have."""
         layout, entries, last_ns = self.layout, self._entries, self.last[0]
         floor_ns, ceiling_ns = last_ns - layout.window_ns, last_ns
+        if layout.is_flat:
+            return floor_ns, ceiling_ns
         for bits, length in layout.near[slot]:
             filled = bits & self._bits
             for other in last_of(filled, layout.alternative.earlier):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from anabranch.core.patterns.alternatives import Alternative
+from anabranch.core.patterns.tries import weight_of
 from anabranch.model.pattern.tree import Join, PatternTree
 from anabranch.model.values import Value
 
@@ -102,6 +103,9 @@ class Links(NamedTuple):
     outer: tuple[tuple[int, tuple[int, ...], int], ...]
     #: Attributes of its own that have to be equal.
     inner: tuple[tuple[int, int], ...]
+    #: How many tries it is to find out the keys; and to look at an event, 0 if one key says all.
+    weight: int
+    event_weight: int
 
 
 def links_of(terms: JoinTerms, slots: dict[int, tuple[int, ...]], part: int) -> Links:
@@ -115,4 +119,11 @@ def links_of(terms: JoinTerms, slots: dict[int, tuple[int, ...]], part: int) -> 
         for (own, attribute), (other, other_attribute) in ((left, right), (right, left)):
             if own == part and other in slots:
                 outer[attribute, slots[other], other_attribute] = None
-    return Links(tuple(outer), tuple(inner))
+    attributes = {attribute for attribute, _, _ in outer}
+    is_plain = len(attributes) < 2 and not inner
+    return Links(
+        tuple(outer),
+        tuple(inner),
+        weight_of(sum(len(each) for _, each, _ in outer)),
+        0 if is_plain else weight_of(len(attributes) + len(inner)),
+    )

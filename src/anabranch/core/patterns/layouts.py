@@ -33,6 +33,9 @@ class Layout:
     class_bits: tuple[int, ...]
     #: Part → its slots, as bits.
     part_bits: dict[int, int]
+    #: The slots that nothing is before, and those that nothing is behind.
+    firsts: tuple[int, ...]
+    lasts: tuple[int, ...]
     #: Slot → those right before it, and right behind it.
     previous: tuple[tuple[int, ...], ...]
     following: tuple[tuple[int, ...], ...]
@@ -71,6 +74,8 @@ def layout_of(number: int, alternative: Alternative, terms: JoinTerms) -> Layout
         tuple(of_part[part] for part in parts),
         _class_bits(of_part, part_bits),
         part_bits,
+        tuple(slot for slot, bits in enumerate(earlier) if not bits),
+        tuple(slot for slot, bits in enumerate(later) if not bits),
         tuple(last_of(bits, earlier) for bits in earlier),
         tuple(first_of(bits, later) for bits in later),
         scales,

@@ -76,6 +76,10 @@ class Scheme:
         self.delay_ns = max(lengths, default=0) if self.is_choosing else 0
         #: How long after its last event a match is final, at the latest.
         self.final_ns = max(lengths, default=0)
+        #: Whether it may take more than a look-up to decide the absences that a match ends with.
+        self.final_is_long = any(
+            links.event_weight or links.weight > 1 for each in layouts for _, links in each.final
+        )
         self.retention_ns = pattern.window_ns + self.delay_ns
         #: Part → the slots that an event of it can fill; where events have their turn in order,
         #: only those that end a match.
