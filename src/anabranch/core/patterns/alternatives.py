@@ -114,6 +114,14 @@ def slots_of(bits: int) -> Iterator[int]:
         bits ^= low
 
 
+def bits_of(slots: tuple[int, ...]) -> int:
+    """Some slots as bits."""
+    bits = 0
+    for slot in slots:
+        bits |= 1 << slot
+    return bits
+
+
 def first_of(bits: int, later: tuple[int, ...]) -> tuple[int, ...]:
     """Those of some slots that none of the others is before."""
     found = []

@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from anabranch.core.patterns.absences import Absences
 from anabranch.core.patterns.alternatives import slots_of
@@ -32,6 +32,11 @@ from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
 from anabranch.core.patterns.tries import Tries
 from anabranch.model.pattern.match import Identity
+
+#: What it counts to look up what could fill a slot, and to fill it and see what is open then; in
+#: the time that it takes to look at one entry.
+_LOOK_UP_TRIES: Final = 4
+_FILL_TRIES: Final = 3
 
 
 class _Range(NamedTuple):
@@ -68,7 +73,7 @@ class Choosing:
 
     def _best_from(self, layout: Layout, slot: int, last: Entry) -> Filled | None:
         tries = self._tries
-        tries.spend(layout.weights[slot])
+        tries.spend(_LOOK_UP_TRIES)
         self._ends = []
         if layout.size > 2:
             outlook = self._scheme.outlook_of(layout, slot)
@@ -82,6 +87,7 @@ class Choosing:
                 if ends is None:
                     return None
                 self._ends = ends
+        tries.spend(_FILL_TRIES * layout.weights[slot])
         filling = Filling(layout, slot, last, from_first=self._is_first)
         bound = filling.fill(slot, last)
         return None if bound is None else self._best(filling, last, slot, ())
@@ -95,7 +101,7 @@ class Choosing:
         for entry, slots in self._nexts(filling, previous, slot, bound):
             found: Filled | None = None
             for each in slots:
-                self._tries.spend(filling.layout.weights[each])
+                self._tries.spend(_FILL_TRIES * filling.layout.weights[each])
                 now_bound = filling.fill(each, entry)
                 if now_bound is not None:
                     found = self._better(found, self._best(filling, entry, each, now_bound))
@@ -157,7 +163,7 @@ class Choosing:
         return range(first, end) if self._is_first else range(end - 1, first - 1, -1)
 
     def _range(self, filling: Filling, slot: int, previous: Entry) -> _Range:
-        self._tries.spend(filling.layout.weights[slot])
+        self._tries.spend(_LOOK_UP_TRIES * filling.layout.weights[slot])
         shelf = self._shelf(filling, slot)
         items = shelf.items
         floor_ns, ceiling_ns = filling.times(slot)
@@ -180,7 +186,7 @@ class Choosing:
         return _Range(slot, items, first, end)
 
     def _shelf(self, filling: Filling, slot: int) -> Shelf:
-        """The shortest shelf that has all that can be meant."""
+        """The shortest of the shelves that have all that can be meant."""
         part = filling.layout.alternative.parts[slot]
         best: Shelf | None = None
         for attribute, key in filling.known_keys(slot):

@@ -35,8 +35,10 @@ _Spans = tuple[list[Entry], list[Entry]]
 #: Beyond all times that events have.
 _BEFORE_ALL_NS: Final = -(2**80)
 _AFTER_ALL_NS: Final = 2**80
-#: What it counts to work out a step.
+#: What it counts to work out a step, and to look one up; in the time that it takes to look at one
+#: entry.
 _STEP_TRIES: Final = 8
+_LOOK_UP_TRIES: Final = 3
 
 
 class Combining:
@@ -70,17 +72,18 @@ class Combining:
 
     def _search_from(self, layout: Layout, slot: int, entry: Entry) -> None:
         tries = self._tries
-        tries.left -= layout.weights[slot]
+        tries.left -= _LOOK_UP_TRIES
         if tries.left < 0:
             raise TriesExceeded
-        plan = self._scheme.plan_from(layout, slot)
-        if not has_keys(plan.steps[0], entry):
-            return
         spans: _Spans | None = None
-        if plan.size > 2:
+        if layout.size > 2:
             spans = self._spans(layout, slot, entry)
             if spans is None:
                 return
+        tries.left -= layout.weights[slot]
+        plan = self._scheme.plan_from(layout, slot)
+        if not has_keys(plan.steps[0], entry):
+            return
         filled = [entry] * plan.size
         if plan.size == 1:
             self._add(layout, filled)
@@ -103,10 +106,10 @@ class Combining:
         if depth < len(plan.steps):
             step = plan.steps[depth]
         else:
-            tries.left -= _STEP_TRIES
+            tries.left -= _STEP_TRIES * plan.weight
             step = self._scheme.next_step(plan)
         # Whether too much was spent is asked with the next entry.
-        tries.left -= step.look_up
+        tries.left -= _LOOK_UP_TRIES * step.look_up
         shelf = self._shelf(step, filled)
         items = shelf.items
         if not items:
@@ -164,7 +167,7 @@ class Combining:
         return first, bisect_left(items, min(latest, high), first)
 
     def _shelf(self, step: Step, filled: list[Entry]) -> Shelf:
-        """The shortest shelf that has all that can be meant."""
+        """The shortest of the shelves that have all that can be meant."""
         shelves, part, links = self._shelves, step.part, step.links
         if not links:
             return shelves.whole(part)

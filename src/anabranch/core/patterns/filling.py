@@ -47,9 +47,9 @@ class Filling:
         #: Class → its key, where it is known.
         self._keys: list[KeyValue | None] = [None] * len(layout.class_bits)
         alternative = layout.alternative
-        #: Slot → what must be filled before it is open, and what may be open because of it.
+        #: Slot → what must be filled before it is open, and what may be then, as bits.
         self._needed = alternative.earlier if from_first else alternative.later
-        self._next = layout.following if from_first else layout.previous
+        self._next = layout.following_bits if from_first else layout.previous_bits
         #: The slots that the next event may fill, as bits.
         self.open_bits = 0
         for slot in layout.firsts if from_first else layout.lasts:
@@ -81,9 +81,10 @@ class Filling:
         self._entries[slot] = entry
         self._bits |= 1 << slot
         self.open_bits &= ~(1 << slot)
-        for other in self._next[slot]:
-            if not self._needed[other] & ~self._bits:
-                self.open_bits |= 1 << other
+        following = self._next[slot]
+        # They come from one THEN, and so they are open together.
+        if following and not self._needed[following.bit_length() - 1] & ~self._bits:
+            self.open_bits |= following
         return tuple(bound)
 
     def empty(self, slot: int, bound: tuple[int, ...]) -> None:
@@ -92,8 +93,7 @@ class Filling:
             self._keys[number] = None
         self._entries[slot] = None
         self._bits &= ~(1 << slot)
-        for other in self._next[slot]:
-            self.open_bits &= ~(1 << other)
+        self.open_bits &= ~self._next[slot]
         self.open_bits |= 1 << slot
 
     def touched(self, slot: int, bound: tuple[int, ...]) -> Iterator[int]:

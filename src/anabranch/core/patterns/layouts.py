@@ -16,7 +16,14 @@ Nothing changes here after it was made.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anabranch.core.patterns.alternatives import Absence, Alternative, first_of, last_of, slots_of
+from anabranch.core.patterns.alternatives import (
+    Absence,
+    Alternative,
+    bits_of,
+    first_of,
+    last_of,
+    slots_of,
+)
 from anabranch.core.patterns.joins import JoinTerms, Links, classes_of, links_of
 from anabranch.core.patterns.tries import weight_of
 
@@ -29,6 +36,8 @@ class Layout:
     alternative: Alternative
     #: Slot → class and attribute of each of its terms; the same for all slots of a part.
     terms: tuple[tuple[tuple[int, int], ...], ...]
+    #: Part → class → an attribute of the part that belongs to it.
+    keys: dict[int, dict[int, int]]
     #: Class → its slots, as bits.
     class_bits: tuple[int, ...]
     #: Part → its slots, as bits.
@@ -39,6 +48,10 @@ class Layout:
     #: Slot → those right before it, and right behind it.
     previous: tuple[tuple[int, ...], ...]
     following: tuple[tuple[int, ...], ...]
+    #: The same, as bits. All that follow a slot, or precede it, come from one THEN: they follow the
+    #: same slots, or precede the same.
+    previous_bits: tuple[int, ...]
+    following_bits: tuple[int, ...]
     #: Slot → other slots, as bits, and the innermost window around them and it; inner ones first.
     scales: tuple[tuple[tuple[int, int], ...], ...]
     #: The same, without the window of the whole.
@@ -68,16 +81,21 @@ def layout_of(number: int, alternative: Alternative, terms: JoinTerms) -> Layout
     window_ns = alternative.windows[-1][1]
     scales = tuple(_scales(alternative, slot) for slot in range(len(parts)))
     near = tuple(tuple(each for each in some if each[1] < window_ns) for some in scales)
+    previous = tuple(last_of(bits, earlier) for bits in earlier)
+    following = tuple(first_of(bits, later) for bits in later)
     return Layout(
         number,
         alternative,
         tuple(of_part[part] for part in parts),
+        {part: dict(each) for part, each in of_part.items()},
         _class_bits(of_part, part_bits),
         part_bits,
         tuple(slot for slot, bits in enumerate(earlier) if not bits),
         tuple(slot for slot, bits in enumerate(later) if not bits),
-        tuple(last_of(bits, earlier) for bits in earlier),
-        tuple(first_of(bits, later) for bits in later),
+        previous,
+        following,
+        tuple(map(bits_of, previous)),
+        tuple(map(bits_of, following)),
         scales,
         near,
         window_ns,

@@ -16,18 +16,24 @@ State: nothing but what follows from the layout.
 """
 
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
-from anabranch.core.patterns.tries import Tries, weight_of
+from anabranch.core.patterns.tries import Tries
+
+#: What it counts to look up a demand, in the time that it takes to look at one entry; and joins
+#: that are looked up for one, at most: any of them will do, and there are many demands.
+_LOOK_UP_TRIES: Final = 3
+_LINKS_MAX: Final = 8
 
 
 class Demand(NamedTuple):
     """What must be there of one part."""
 
     part: int
-    #: Attribute, and the attribute of the event that has the same key.
+    #: Attribute, and the attribute of the event that has the same key; some of them.
     links: tuple[tuple[int, int], ...]
     #: How many in all, and how many of them before and behind the event.
     total: int
@@ -35,7 +41,6 @@ class Demand(NamedTuple):
     behind: int
     #: How far away they may be.
     window_ns: int
-    weight: int
 
 
 class Outlook:
@@ -51,20 +56,21 @@ class Outlook:
         self._anchor = anchor
         self._is_last = is_last
         self._shorter = "demand-short" in plants
-        self._weight = layout.size + (sum(map(len, layout.following)) >> 3)
+        self._weight = 2 * layout.size + (sum(map(len, layout.following)) >> 3)
         self.demands = tuple(self._demands())
 
     def _demands(self) -> list[Demand]:
         layout, anchor = self._layout, self._anchor
         earlier, later = layout.alternative.earlier[anchor], layout.alternative.later[anchor]
-        keys = dict(layout.terms[anchor])
+        keys = layout.keys[layout.alternative.parts[anchor]]
         found = []
         for part, of_part in layout.part_bits.items():
             bits = of_part & ~(1 << anchor)
             if not bits:
                 continue
             terms = layout.terms[bits.bit_length() - 1]
-            links = tuple((own, keys[number]) for number, own in terms if number in keys)
+            shared = ((own, keys[number]) for number, own in terms if number in keys)
+            links = tuple(islice(shared, _LINKS_MAX))
             total = bits.bit_count()
             found.append(
                 Demand(
@@ -75,7 +81,6 @@ class Outlook:
                     0 if self._is_last else (bits & later).bit_count(),
                     max(length for some, length in layout.scales[anchor] if some & bits)
                     - self._shorter,
-                    weight_of(len(links)),
                 )
             )
         return found
@@ -84,7 +89,7 @@ class Outlook:
         """Part → where its entries stand; None if a demand is not met."""
         found = {}
         for demand in self.demands:
-            tries.spend(demand.weight)
+            tries.spend(_LOOK_UP_TRIES)
             shelf = _shelf(demand, entry, shelves)
             if not _is_met(demand, entry, shelf):
                 return None
@@ -147,7 +152,7 @@ class Outlook:
 
 
 def _shelf(demand: Demand, entry: Entry, shelves: Shelves) -> Shelf:
-    """The shortest shelf that has all that can be meant."""
+    """The shortest of the shelves that have all that can be meant."""
     if not demand.links:
         return shelves.whole(demand.part)
     keys = entry[3]

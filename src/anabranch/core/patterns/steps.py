@@ -45,11 +45,23 @@ class Step(NamedTuple):
 class Plan:
     """The steps that fill all slots of a layout, beginning with one of them."""
 
-    __slots__ = ("_beside", "_filled", "_joined", "_known", "_shorter", "layout", "size", "steps")
+    __slots__ = (
+        "_beside",
+        "_filled",
+        "_joined",
+        "_known",
+        "_shorter",
+        "layout",
+        "size",
+        "steps",
+        "weight",
+    )
 
     def __init__(self, layout: Layout, first: int, plants: frozenset[str] = frozenset()) -> None:
         self.layout = layout
         self.size = layout.size
+        #: How many tries a step is at most, compared to one without joins.
+        self.weight = max(layout.weights)
         self.steps: list[Step] = []
         self._shorter = "window-open" in plants
         #: As bits: slots that are filled; that share a class with these; that are in order with.
