@@ -12,7 +12,9 @@ fill several slots are these compared. Rules:
    what was filled by a key or by a window inside.
 4. Absences are asked when all slots are filled. If one cannot be decided before a match was found,
    nothing is claimed (`Undecided`).
-5. Nothing is put together beforehand, and all that is looked at counts (`TriesExceeded`).
+5. The search keeps its own levels: a match may have a hundred events, and a stack of calls that
+   deep is slow. Nothing is put together beforehand, and all that is looked at counts
+   (`TriesExceeded`).
 
 State: the shelves, which belong to the detector.
 """
@@ -46,6 +48,30 @@ class _Range(NamedTuple):
     items: list[Entry]
     first: int
     end: int
+
+
+class _Level:
+    """A place in the order of events: what could come there, and what was made of it."""
+
+    __slots__ = ("_nexts", "bound", "entry", "found", "slot", "slots")
+
+    entry: Entry
+    #: The slot that the entry is in, and the classes that have a key thereby.
+    slot: int
+    bound: tuple[int, ...]
+
+    def __init__(self, nexts: Iterator[tuple[Entry, Iterable[int]]]) -> None:
+        self._nexts = nexts
+        #: Slots that the entry has still to be tried in.
+        self.slots: Iterator[int] = iter(())
+        self.found: Filled | None = None
+
+    def goes_on(self) -> bool:
+        """Take the next entry, if there is one."""
+        for entry, slots in self._nexts:
+            self.entry, self.slots = entry, iter(slots)
+            return True
+        return False
 
 
 class Choosing:
@@ -90,25 +116,36 @@ class Choosing:
         tries.spend(_FILL_TRIES * layout.weights[slot])
         filling = Filling(layout, slot, last, from_first=self._is_first)
         bound = filling.fill(slot, last)
-        return None if bound is None else self._best(filling, last, slot, ())
+        return None if bound is None else self._best(filling, last, slot)
 
-    def _best(
-        self, filling: Filling, previous: Entry, slot: int, bound: tuple[int, ...]
-    ) -> Filled | None:
-        """The best way to fill what is open, `slot` having been filled last, with `previous`."""
-        if filling.is_full:
+    def _best(self, filling: Filling, last: Entry, anchor: int) -> Filled | None:
+        """The best way to fill what is open, `anchor` being filled with `last`."""
+        if filling.layout.size == 1:
             return self._finished(filling)
-        for entry, slots in self._nexts(filling, previous, slot, bound):
-            found: Filled | None = None
-            for each in slots:
-                self._tries.spend(_FILL_TRIES * filling.layout.weights[each])
-                now_bound = filling.fill(each, entry)
-                if now_bound is not None:
-                    found = self._better(found, self._best(filling, entry, each, now_bound))
-                    filling.empty(each, now_bound)
-            if found is not None:
-                return found
-        return None
+        levels = [_Level(self._nexts(filling, last, anchor, ()))]
+        while True:
+            level = levels[-1]
+            for slot in level.slots:
+                self._tries.spend(_FILL_TRIES * filling.layout.weights[slot])
+                bound = filling.fill(slot, level.entry)
+                if bound is None:
+                    continue
+                if not filling.is_full:
+                    level.slot, level.bound = slot, bound
+                    levels.append(_Level(self._nexts(filling, level.entry, slot, bound)))
+                    break
+                level.found = self._better(level.found, self._finished(filling))
+                filling.empty(slot, bound)
+            else:
+                # The entry was tried in all its slots. Once there is a match, no other is better.
+                if level.found is None and level.goes_on():
+                    continue
+                levels.pop()
+                if not levels:
+                    return level.found
+                above = levels[-1]
+                filling.empty(above.slot, above.bound)
+                above.found = self._better(above.found, level.found)
 
     def _finished(self, filling: Filling) -> Filled | None:
         layout, entries = filling.layout, filling.entries

@@ -96,7 +96,8 @@ def test_witness_is_looked_up_by_the_join_that_says_most(joins: str) -> None:
 
 def test_joins_that_want_two_keys_of_one_attribute_have_no_witness() -> None:
     text = "a:{k=1} THEN NOT b:{k=2} THEN c:{k=3} WHERE a.x=b.x AND b.x=c.x WITHIN 1 h"
-    history: History = [{"k": 1, "x": 1}, *({"k": 2, "x": 1} for _ in range(500))]
+    history: History = [{"k": 1, "x": 1}]
+    history += [{"k": 2, "x": 1} for _ in range(500)]
     found = fed(text, [*history, {"k": 3, "x": 2}], 40)
     assert (count(found), reasons(found)) == (1, set())
 
