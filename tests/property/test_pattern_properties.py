@@ -204,6 +204,7 @@ PLANTS = {
     "absence-early": "an absence counts as over at its last moment",
     "absent-joins": "absent attributes are equal to each other",
     "demand-short": "what is exactly a window away is not counted before a search",
+    "ends-early": "an event of the same time as the last one of a shelf is taken to be behind it",
     "forgets-early": "events are forgotten a moment too early",
     "forgets-pending": "matches that are not final are lost when the state moves",
     "forgets-waiting": "events that wait for their turn are lost when the state moves",

@@ -107,7 +107,7 @@ def alternatives_of(pattern: PatternTree) -> tuple[Alternative, ...]:
 
 
 def slots_of(bits: int) -> Iterator[int]:
-    """The slots that these bits are, from the left."""
+    """The slots (or parts) that these bits are, from the left."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1

@@ -32,7 +32,7 @@ from anabranch.core.patterns.filling import Filling
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
-from anabranch.core.patterns.tries import Tries
+from anabranch.core.patterns.tries import Tries, TriesExceeded
 from anabranch.model.pattern.match import Identity
 
 #: What it counts to look up what could fill a slot, and to fill it and see what is open then; in
@@ -92,14 +92,14 @@ class Choosing:
     def choose(self, last: Entry) -> Filled | None:
         """The match that ends with `last`, if there is any."""
         best: Filled | None = None
-        for part, anchors in enumerate(self._scheme.anchors):
-            for layout, slot in anchors if last[4] >> part & 1 else ():
+        for part in slots_of(last[4]):
+            for layout, slot in self._scheme.anchors[part]:
                 best = self._better(best, self._best_from(layout, slot, last))
         return best
 
     def _best_from(self, layout: Layout, slot: int, last: Entry) -> Filled | None:
         tries = self._tries
-        tries.spend(_LOOK_UP_TRIES)
+        tries.left -= _LOOK_UP_TRIES
         self._ends = []
         if layout.size > 2:
             outlook = self._scheme.outlook_of(layout, slot)
@@ -122,11 +122,14 @@ class Choosing:
         """The best way to fill what is open, `anchor` being filled with `last`."""
         if filling.layout.size == 1:
             return self._finished(filling)
+        tries, weights = self._tries, filling.layout.weights
         levels = [_Level(self._nexts(filling, last, anchor, ()))]
         while True:
             level = levels[-1]
             for slot in level.slots:
-                self._tries.spend(_FILL_TRIES * filling.layout.weights[slot])
+                tries.left -= _FILL_TRIES * weights[slot]
+                if tries.left < 0:
+                    raise TriesExceeded
                 bound = filling.fill(slot, level.entry)
                 if bound is None:
                     continue
@@ -149,11 +152,12 @@ class Choosing:
 
     def _finished(self, filling: Filling) -> Filled | None:
         layout, entries = filling.layout, filling.entries
-        self._tries.spend(len(entries))
-        holds = self._absences.inner_hold(layout, entries)
-        if holds and self._absences.final_hold(layout, entries):
-            return layout.number, entries
-        return None
+        self._tries.left -= len(entries)
+        if layout.inner and not self._absences.inner_hold(layout, entries):
+            return None
+        if layout.final and not self._absences.final_hold(layout, entries):
+            return None
+        return layout.number, entries
 
     # -- what could come next
 
@@ -200,7 +204,8 @@ class Choosing:
         return range(first, end) if self._is_first else range(end - 1, first - 1, -1)
 
     def _range(self, filling: Filling, slot: int, previous: Entry) -> _Range:
-        self._tries.spend(_LOOK_UP_TRIES * filling.layout.weights[slot])
+        # Whether too much was spent is asked when the next slot is filled.
+        self._tries.left -= _LOOK_UP_TRIES * filling.layout.weights[slot]
         shelf = self._shelf(filling, slot)
         items = shelf.items
         floor_ns, ceiling_ns = filling.times(slot)

@@ -25,7 +25,7 @@ from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
 from anabranch.core.patterns.steps import Plan, Step
-from anabranch.core.patterns.tries import Tries, TriesExceeded
+from anabranch.core.patterns.tries import LOOK_UP_TRIES, Tries, TriesExceeded
 
 #: The number of a layout, and the entries of its slots.
 Filled = tuple[int, tuple[Entry, ...]]
@@ -33,12 +33,10 @@ Filled = tuple[int, tuple[Entry, ...]]
 _Spans = tuple[list[Entry], list[Entry]]
 
 #: Beyond all times that events have.
-_BEFORE_ALL_NS: Final = -(2**80)
-_AFTER_ALL_NS: Final = 2**80
-#: What it counts to work out a step, and to look one up; in the time that it takes to look at one
-#: entry.
+_BEFORE_ALL: Final[Bound] = (-(2**80),)
+_AFTER_ALL: Final[Bound] = (2**80,)
+#: What it counts to work out a step, in the time that it takes to look at one entry.
 _STEP_TRIES: Final = 8
-_LOOK_UP_TRIES: Final = 3
 
 
 class Combining:
@@ -46,6 +44,7 @@ class Combining:
 
     def __init__(self, scheme: Scheme, shelves: Shelves, absences: Absences, tries: Tries) -> None:
         self._scheme = scheme
+        self._plans = scheme.plans
         self._shelves = shelves
         self._absences = absences
         self._tries = tries
@@ -56,6 +55,7 @@ class Combining:
         self._used: set[int] = set()
         self._by_time = "time-order" in scheme.plants
         self._uses_twice = "one-event-twice" in scheme.plants
+        self._ends_early = "ends-early" in scheme.plants
         self._shortens = "span-short" in scheme.plants
 
     def search(self, entry: Entry) -> None:
@@ -72,7 +72,7 @@ class Combining:
 
     def _search_from(self, layout: Layout, slot: int, entry: Entry) -> None:
         tries = self._tries
-        tries.left -= _LOOK_UP_TRIES
+        tries.left -= LOOK_UP_TRIES
         if tries.left < 0:
             raise TriesExceeded
         spans: _Spans | None = None
@@ -80,9 +80,10 @@ class Combining:
             spans = self._spans(layout, slot, entry)
             if spans is None:
                 return
-        tries.left -= layout.weights[slot]
-        plan = self._scheme.plan_from(layout, slot)
-        if not has_keys(plan.steps[0], entry):
+            tries.left -= layout.weights[slot]
+        plan = self._plans.get((layout.number, slot)) or self._scheme.plan_from(layout, slot)
+        step = plan.steps[0]
+        if (step.fresh or step.equal) and not has_keys(step, entry):
             return
         filled = [entry] * plan.size
         if plan.size == 1:
@@ -102,20 +103,31 @@ class Combining:
         return None if earliest is None else (earliest, latest)
 
     def _fill(self, plan: Plan, depth: int, filled: list[Entry], spans: _Spans | None) -> None:
-        tries, used = self._tries, self._used
+        tries = self._tries
         if depth < len(plan.steps):
             step = plan.steps[depth]
         else:
             tries.left -= _STEP_TRIES * plan.weight
             step = self._scheme.next_step(plan)
         # Whether too much was spent is asked with the next entry.
-        tries.left -= _LOOK_UP_TRIES * step.look_up
+        tries.left -= step.look_up
         shelf = self._shelf(step, filled)
         items = shelf.items
         if not items:
             return
-        first, end = self._range(step, filled, shelf, spans)
-        links, weight, is_last = step.links, step.weight, depth + 1 == plan.size
+        for slot in step.after:
+            # Where events come in order, most searches end here.
+            if items[-1] < filled[slot] or (self._ends_early and items[-1][0] == filled[slot][0]):
+                return
+        low, high = self._bounds(step, filled)
+        if spans is None:
+            first = bisect_right(items, low, shelf.dead)
+            end = bisect_left(items, high, first)
+        else:
+            first, end = self._within(spans, step.slot, shelf, low, high)
+        if first >= end:
+            return
+        used, links, weight, is_last = self._used, step.links, step.weight, depth + 1 == plan.size
         for place in range(first, end):
             entry = items[place]
             tries.left -= weight
@@ -148,16 +160,12 @@ class Combining:
         except Undecided:
             self.undecided += 1
 
-    def _range(
-        self, step: Step, filled: list[Entry], shelf: Shelf, spans: _Spans | None
+    def _within(
+        self, spans: _Spans, slot: int, shelf: Shelf, low: Bound, high: Bound
     ) -> tuple[int, int]:
         """Between which places of a shelf to look."""
         items, dead = shelf.items, shelf.dead
-        low, high = self._bounds(step, filled)
-        if spans is None:
-            first = bisect_right(items, low, dead)
-            return first, bisect_left(items, high, first)
-        earliest, latest = spans[0][step.slot], spans[1][step.slot]
+        earliest, latest = spans[0][slot], spans[1][slot]
         if low < earliest:
             first = bisect_left(items, earliest, dead)
         else:
@@ -181,13 +189,12 @@ class Combining:
 
     def _bounds(self, step: Step, filled: list[Entry]) -> tuple[Bound, Bound]:
         """Between which places the entry must lie, both excluded."""
-        floor_ns, ceiling_ns = _BEFORE_ALL_NS, _AFTER_ALL_NS
+        low: Bound = _BEFORE_ALL
+        high: Bound = _AFTER_ALL
         for slot, length in step.floor:
-            floor_ns = max(floor_ns, filled[slot][0] - length)
+            low = max(low, (filled[slot][0] - length,))
         for slot, length in step.ceiling:
-            ceiling_ns = min(ceiling_ns, filled[slot][0] + length)
-        low: Bound = (floor_ns,)
-        high: Bound = (ceiling_ns + 1,)
+            high = min(high, (filled[slot][0] + length + 1,))
         for slot in step.after:
             low = max(low, (filled[slot][0] + 1,) if self._by_time else filled[slot])
         for slot in step.before:

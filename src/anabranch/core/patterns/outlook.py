@@ -21,11 +21,9 @@ from typing import Final, NamedTuple
 
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
-from anabranch.core.patterns.tries import Tries
+from anabranch.core.patterns.tries import LOOK_UP_TRIES, Tries
 
-#: What it counts to look up a demand, in the time that it takes to look at one entry; and joins
-#: that are looked up for one, at most: any of them will do, and there are many demands.
-_LOOK_UP_TRIES: Final = 3
+#: Joins that are looked up for one demand, at most: any of them will do, and demands are many.
 _LINKS_MAX: Final = 8
 
 
@@ -89,7 +87,7 @@ class Outlook:
         """Part → where its entries stand; None if a demand is not met."""
         found = {}
         for demand in self.demands:
-            tries.spend(_LOOK_UP_TRIES)
+            tries.spend(LOOK_UP_TRIES)
             shelf = _shelf(demand, entry, shelves)
             if not _is_met(demand, entry, shelf):
                 return None

@@ -59,7 +59,8 @@ class Scheme:
             for number, alternative in enumerate(alternatives_of(pattern))
         )
         self.needed = frozenset(need for layout in self.layouts for need in needs_of(layout))
-        self._plans: dict[tuple[int, int], Plan] = {}
+        #: Layout and slot → its plan, if there is one.
+        self.plans: dict[tuple[int, int], Plan] = {}
         self._step_count = 0
         self._outlooks: dict[tuple[int, int], Outlook] = {}
         self._set_modes(absent_names(pattern.root))
@@ -92,9 +93,9 @@ class Scheme:
 
     def plan_from(self, layout: Layout, slot: int) -> Plan:
         """How to fill all slots of a layout, beginning with `slot`."""
-        plan = self._plans.get((layout.number, slot))
+        plan = self.plans.get((layout.number, slot))
         if plan is None:
-            plan = self._plans[layout.number, slot] = Plan(layout, slot, self.plants)
+            plan = self.plans[layout.number, slot] = Plan(layout, slot, self.plants)
         return plan
 
     def next_step(self, plan: Plan) -> Step:
@@ -103,7 +104,7 @@ class Scheme:
         if self._step_count > _STEPS_MAX:
             # Whoever is using a plan goes on with it; others begin anew.
             self._step_count = 0
-            self._plans.clear()
+            self.plans.clear()
         return plan.next_step()
 
     def outlook_of(self, layout: Layout, slot: int) -> Outlook:

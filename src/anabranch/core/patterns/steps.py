@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from anabranch.core.patterns.alternatives import first_of, last_of
 from anabranch.core.patterns.layouts import Layout
-from anabranch.core.patterns.tries import weight_of
+from anabranch.core.patterns.tries import LOOK_UP_TRIES, weight_of
 
 
 class Step(NamedTuple):
@@ -98,7 +98,8 @@ class Plan:
             before,
             floor,
             ceiling,
-            weight_of(len(links) + len(floor) + len(ceiling) + len(after) + len(before)),
+            LOOK_UP_TRIES
+            * weight_of(len(links) + len(floor) + len(ceiling) + len(after) + len(before)),
             weight_of(compared),
         )
         self.steps.append(step)

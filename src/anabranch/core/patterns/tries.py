@@ -12,6 +12,11 @@ is and whatever came before. Rules:
 State: what is left for the event that is looked at.
 """
 
+from typing import Final
+
+#: What it counts to look up a place of a shelf, in the time that it takes to look at one entry.
+LOOK_UP_TRIES: Final = 3
+
 
 class TriesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound is reached
     """More would have to be tried for one event than is allowed."""
