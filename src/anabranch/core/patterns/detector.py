@@ -222,8 +222,12 @@ class Detector:
             combining.search(entry)
         except TriesExceeded:
             self._overflow("too-many-tries", entry[5])
+        if self._is_eager:
+            for filled in combining.found:
+                self._report(filled)
+            return
         for filled in combining.found:
-            end_ns = None if self._is_eager else self._end_of(filled)
+            end_ns = self._end_of(filled)
             if end_ns is None:
                 self._report(filled)
             else:

@@ -34,6 +34,8 @@ class Layout:
 
     number: int
     alternative: Alternative
+    #: How many slots there are.
+    size: int
     #: Slot → class and attribute of each of its terms; the same for all slots of a part.
     terms: tuple[tuple[tuple[int, int], ...], ...]
     #: Part → class → an attribute of the part that belongs to it.
@@ -64,11 +66,6 @@ class Layout:
     inner: tuple[tuple[Absence, Links], ...]
     final: tuple[tuple[Absence, Links], ...]
 
-    @property
-    def size(self) -> int:
-        """How many slots there are."""
-        return len(self.terms)
-
 
 def layout_of(number: int, alternative: Alternative, terms: JoinTerms) -> Layout:
     """The layout of an alternative, with joins as `terms`."""
@@ -86,6 +83,7 @@ def layout_of(number: int, alternative: Alternative, terms: JoinTerms) -> Layout
     return Layout(
         number,
         alternative,
+        len(parts),
         tuple(of_part[part] for part in parts),
         {part: dict(each) for part, each in of_part.items()},
         _class_bits(of_part, part_bits),
