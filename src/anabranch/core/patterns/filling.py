@@ -83,8 +83,9 @@ class Filling:
         self.open_bits &= ~(1 << slot)
         following = self._next[slot]
         # They come from one THEN, and so they are open together.
+        # The last one may be filled already, since the search begins with it.
         if following and not self._needed[following.bit_length() - 1] & ~self._bits:
-            self.open_bits |= following
+            self.open_bits |= following & ~self._bits
         return tuple(bound)
 
     def empty(self, slot: int, bound: tuple[int, ...]) -> None:
