@@ -126,13 +126,15 @@ def _node(each: Node | Absent) -> Node:
 
 
 @st.composite
-def patterns(draw: st.DrawFn, policies: tuple[Policy, ...] = ("ALL", "FIRST", "LAST")) -> Pattern:
+def patterns(
+    draw: st.DrawFn,
+    policies: tuple[Policy, ...] = ("ALL", "FIRST", "LAST"),
+    events_max: int = MATCH_EVENTS_MAX,
+) -> Pattern:
     window_ns = draw(st.integers(1, 8))
     root = draw(
         _nodes(window_ns, DEPTH, has_window=True).filter(
-            lambda node: (
-                events_of(node) <= MATCH_EVENTS_MAX and alternatives_of(node) <= ALTERNATIVES_MAX
-            )
+            lambda node: events_of(node) <= events_max and alternatives_of(node) <= ALTERNATIVES_MAX
         )
     )
     names = ["abcdefghijklmnopqrstuvwxyz"[place] for place in range(len(parts_of(root)))]
@@ -210,10 +212,10 @@ class Call(NamedTuple):
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> list[Call]:
+def calls(draw: st.DrawFn, size_max: int = 8) -> list[Call]:
     """A history with repetitions, and time that passes in between as it likes."""
     made: list[Call] = []
-    for placed in draw(histories()):
+    for placed in draw(histories(size_max)):
         made.append(Call(placed, is_moved=draw(st.booleans())))
         if draw(st.integers(0, 9)) == 0:
             made.append(draw(st.sampled_from(made)))

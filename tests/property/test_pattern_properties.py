@@ -114,6 +114,13 @@ def test_out_of_order_within_the_lateness_nothing_is_late_and_all_matches_are_fo
     assert is_right(case, outcome)
 
 
+@given(st.builds(Case, patterns(events_max=3), calls(14)))
+def test_in_longer_histories_all_matches_are_found(case: Case) -> None:
+    outcome = detected(case.pattern, case.calls)
+    assert is_right(case, outcome)
+    assert outcome.overflows == []
+
+
 @given(cases)
 def test_late_events_are_told_and_the_others_give_what_the_reference_gives(case: Case) -> None:
     outcome = detected(case.pattern, case.calls)
@@ -196,16 +203,22 @@ def test_beyond_a_bound_nothing_false_is_claimed_and_all_that_is_missing_is_told
 PLANTS = {
     "absence-early": "an absence counts as over at its last moment",
     "absent-joins": "absent attributes are equal to each other",
+    "demand-short": "what is exactly a window away is not counted before a search",
+    "ends-early": "an event of the same time as the last one of a shelf is taken to be behind it",
     "forgets-early": "events are forgotten a moment too early",
     "forgets-pending": "matches that are not final are lost when the state moves",
     "forgets-waiting": "events that wait for their turn are lost when the state moves",
     "kinds-join": "TRUE joins 1",
     "last-is-first": "LAST keeps what FIRST keeps",
     "one-event-twice": "one event stands for two parts",
+    "span-short": "the last entry that a slot can have is left out",
+    "stops-early": "a choice ends at the last entry of a slot, not behind it",
     "takes-again": "an event that comes again is taken again",
     "takes-late": "late events are taken, and nobody is told",
     "time-order": "THEN wants a later time, though streams and ticks order too",
+    "wants-more": "a slot ahead has to have two entries",
     "window-open": "events exactly a window apart are not within it",
+    "witness-side": "a witness is looked up with the wrong side of a join",
 }
 
 

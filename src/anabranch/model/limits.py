@@ -39,14 +39,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     predicates_max: int = 16_384
 
     # -- patterns
-    #: Bytes of the text of one pattern, and parts it names.
+    #: Bytes of the text of one pattern, parts it names, and joins.
     pattern_bytes_max: int = 262_144
     pattern_parts_max: int = 32
+    pattern_joins_max: int = 256
     #: Levels of the tree of one pattern, and of parentheses open at any place of its text.
     pattern_depth_max: int = 16
     #: Events of one match; ways to match, where OR leaves a choice.
     pattern_match_events_max: int = 128
     pattern_alternatives_max: int = 64
+    #: Events of all ways to match together, one match of each.
+    pattern_slots_max: int = 1_024
     #: Seconds of a window, and of the lateness.
     pattern_window_s_max: int = 86_400
     pattern_lateness_s_max: int = 3_600
@@ -57,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Events that one detector keeps, and matches that wait in it to become final.
     pattern_events_max: int = 100_000
     pattern_pending_max: int = 100_000
-    #: Events that are tried as a part, for one event that comes.
+    #: Events and places that are looked at, for one event that comes.
     pattern_tries_max: int = 100_000
 
     # -- links and sessions

@@ -4,9 +4,12 @@ Asked when everything up to the end of the interval is known. An event of the pa
 and is tied to the match by all its joins is a witness, and the match is none. Rules:
 
 1. What lies between slots is asked at once, what lasts to the end of a window when that has passed.
-2. If events that could be witnesses had to be refused, for want of room, the times between the
+2. The joins say which keys a witness has. If they want two different ones for one attribute there
+   is none; otherwise the shortest of the shelves that these keys have is looked at.
+3. If events that could be witnesses had to be refused, for want of room, the times between the
    first and the last of them are *unsure*. An absence that touches them and has no witness is
    `Undecided`: neither is it claimed, nor is it kept quiet.
+4. All that is looked at counts (`TriesExceeded`).
 
 State: the unsure times.
 """
@@ -14,9 +17,10 @@ State: the unsure times.
 from bisect import bisect_left, bisect_right
 
 from anabranch.core.patterns.alternatives import Absence
-from anabranch.core.patterns.joins import Links
+from anabranch.core.patterns.joins import KeyValue, Links
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
+from anabranch.core.patterns.tries import Tries, TriesExceeded
 
 
 class Undecided(Exception):  # noqa: N818  # nothing is wrong, but something is not known
@@ -26,8 +30,12 @@ class Undecided(Exception):  # noqa: N818  # nothing is wrong, but something is 
 class Absences:
     """Asks about absences. See the rules at the top of this module."""
 
-    def __init__(self, shelves: Shelves) -> None:
+    def __init__(
+        self, shelves: Shelves, tries: Tries, plants: frozenset[str] = frozenset()
+    ) -> None:
         self._shelves = shelves
+        self._tries = tries
+        self._takes_own_side = "witness-side" in plants
         #: From when to when witnesses may have been refused; None: never.
         self.unsure: tuple[int, int] | None = None
 
@@ -50,8 +58,8 @@ class Absences:
         return all(self._holds(each, links, entries) for each, links in layout.final)
 
     def _holds(self, absence: Absence, links: Links, entries: tuple[Entry, ...]) -> bool:
-        shelf = self._shelf(absence, links, entries)
-        if shelf is None:
+        wanted = self._wanted(links, entries)
+        if wanted is None:
             return True
         after = max(entries[slot] for slot in absence.after)
         high: Bound
@@ -61,32 +69,52 @@ class Absences:
         else:
             end_ns = end_of(absence, entries)
             high = (end_ns + 1,)
+        shelf = self._shelf(absence.part, wanted)
         first = bisect_right(shelf.items, after, shelf.dead)
-        for entry in shelf.items[first : bisect_left(shelf.items, high, first)]:
-            if is_tied(links, entry, entries):
-                return False
+        end = bisect_left(shelf.items, high, first)
+        if self._has_witness(shelf, first, end, wanted, links):
+            return False
         if self.unsure and after[0] <= self.unsure[1] and self.unsure[0] <= end_ns:
             raise Undecided
         return True
 
-    def _shelf(self, absence: Absence, links: Links, entries: tuple[Entry, ...]) -> Shelf | None:
-        """Where witnesses stand; None if there can be none."""
-        if not links.outer:
-            return self._shelves.whole(absence.part)
-        attribute, slot, other = links.outer[0]
-        key = entries[slot][3][other]
-        return None if key is None else self._shelves.keyed(absence.part, attribute, key)
+    def _wanted(self, links: Links, entries: tuple[Entry, ...]) -> dict[int, KeyValue] | None:
+        """Attribute → the key that a witness has; None if there can be none."""
+        self._tries.spend(links.weight)
+        wanted: dict[int, KeyValue] = {}
+        for attribute, slots, other in links.outer:
+            for slot in slots:
+                key = entries[slot][3][attribute if self._takes_own_side else other]
+                if key is None or wanted.setdefault(attribute, key) != key:
+                    return None
+        return wanted
+
+    def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> Shelf:
+        """The shortest shelf that has all witnesses."""
+        shelves = [self._shelves.keyed(part, *each) for each in wanted.items()]
+        if not shelves:
+            return self._shelves.whole(part)
+        return shelves[0] if len(shelves) == 1 else min(shelves, key=len)
+
+    def _has_witness(
+        self, shelf: Shelf, first: int, end: int, wanted: dict[int, KeyValue], links: Links
+    ) -> bool:
+        """Whether an entry between two places of a shelf is tied to the match."""
+        if not links.event_weight:
+            return first < end
+        tries, weight = self._tries, links.event_weight
+        for place in range(first, end):
+            tries.left -= weight
+            if tries.left < 0:
+                raise TriesExceeded
+            keys = shelf.items[place][3]
+            if all(keys[attribute] == key for attribute, key in wanted.items()) and all(
+                keys[one] is not None and keys[one] == keys[other] for one, other in links.inner
+            ):
+                return True
+        return False
 
 
 def end_of(absence: Absence, entries: tuple[Entry, ...]) -> int:
     """The end of the window that an absence lasts for."""
     return min(entries[slot][0] for slot in absence.group) + absence.window_ns
-
-
-def is_tied(links: Links, entry: Entry, entries: tuple[Entry, ...]) -> bool:
-    """Whether an event of an absent part has the keys to be a witness."""
-    keys = entry[3]
-    return all(
-        keys[attribute] is not None and keys[attribute] == entries[slot][3][other]
-        for attribute, slot, other in links.outer
-    ) and all(keys[one] is not None and keys[one] == keys[other] for one, other in links.inner)

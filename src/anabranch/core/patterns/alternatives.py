@@ -5,9 +5,14 @@ OR is a choice, and a repetition is its item several times over. So a tree stand
 *slots*, each to be filled with an event of one part, and what must hold between them:
 
 1. `earlier[slot]` are the slots whose events are before the slot's own, `later[slot]` those behind;
-   both are complete, not only the neighbours.
-2. `window_ns[slot][other]` bounds how far apart two are: the innermost window around both.
-3. Absences are about the slots around them.
+   both are complete, not only the neighbours. Slots are numbered so that those before one have
+   smaller numbers. All slots of one part are in order, one behind the other.
+2. The innermost of the `windows` around two slots bounds how far apart they are.
+3. Absences are about the slots around them. Of these the outermost are named: what is after the
+   last of them is after all.
+
+Sets of slots are the bits of a number, so that an order of a hundred slots is a hundred numbers,
+and what follows from it is a few operations for each (`first_of`, `last_of`).
 
 A match of the tree is a way to fill the slots of one alternative, with different events. No match
 comes from two alternatives, or in two ways from one: a part stands in the tree once, so the names
@@ -46,26 +51,36 @@ class Absence(NamedTuple):
     before: tuple[int, ...]
     #: which begins with the first event of these
     group: tuple[int, ...]
-    #: and is so long; `_OPEN` where the window is not known yet.
+    #: and is so long.
     window_ns: int
 
-    def moved(self, by: int) -> "Absence":
+
+class _Gap(NamedTuple):
+    """An absence in a fragment, its slots as bits; `_OPEN` where the window is not known yet."""
+
+    part: int
+    after: int
+    before: int
+    group: int = 0
+    window_ns: int = _OPEN
+
+    def moved(self, by: int) -> "_Gap":
         """The same, its slots renumbered."""
-        after, before, group = (
-            tuple(slot + by for slot in slots) for slots in (self.after, self.before, self.group)
+        return self._replace(
+            after=self.after << by, before=self.before << by, group=self.group << by
         )
-        return self._replace(after=after, before=before, group=group)
 
 
 class _Fragment(NamedTuple):
     """One way to match a node: the parts of its slots, and what holds between these."""
 
     parts: tuple[int, ...]
-    #: (earlier slot, later slot)
-    orders: tuple[tuple[int, int], ...] = ()
-    #: The slots within one window, and how long it is; inner ones first.
-    windows: tuple[tuple[frozenset[int], int], ...] = ()
-    absences: tuple[Absence, ...] = ()
+    #: Slot → the slots before it, and behind it, as bits.
+    earlier: tuple[int, ...] = (0,)
+    later: tuple[int, ...] = (0,)
+    #: The slots within one window, as bits, and how long it is; inner ones first.
+    windows: tuple[tuple[int, int], ...] = ()
+    gaps: tuple[_Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +89,11 @@ class Alternative:
 
     #: Slot → its part.
     parts: tuple[int, ...]
-    earlier: tuple[frozenset[int], ...]
-    later: tuple[frozenset[int], ...]
-    window_ns: tuple[tuple[int, ...], ...]
+    #: Slot → the slots before it, and behind it, as bits.
+    earlier: tuple[int, ...]
+    later: tuple[int, ...]
+    #: The slots within one window, as bits, and how long it is; inner ones first.
+    windows: tuple[tuple[int, int], ...]
     #: Those between slots, and those that last to the end of a window.
     inner_absences: tuple[Absence, ...]
     final_absences: tuple[Absence, ...]
@@ -86,8 +103,43 @@ def alternatives_of(pattern: PatternTree) -> tuple[Alternative, ...]:
     """All alternatives of `pattern`, each once."""
     numbers = {part.name: number for number, part in enumerate(pattern.parts)}
     whole = Within(pattern.root, pattern.window_ns)
-    found = dict.fromkeys(_fragments(whole, numbers))
-    return tuple(_alternative(fragment) for fragment in found)
+    return tuple(_alternative(fragment) for fragment in _fragments(whole, numbers))
+
+
+def slots_of(bits: int) -> Iterator[int]:
+    """The slots (or parts) that these bits are, from the left."""
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low
+
+
+def bits_of(slots: tuple[int, ...]) -> int:
+    """Some slots as bits."""
+    bits = 0
+    for slot in slots:
+        bits |= 1 << slot
+    return bits
+
+
+def first_of(bits: int, later: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of some slots that none of the others is before."""
+    found = []
+    while bits:
+        slot = (bits & -bits).bit_length() - 1
+        found.append(slot)
+        bits &= ~(later[slot] | 1 << slot)
+    return tuple(found)
+
+
+def last_of(bits: int, earlier: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of some slots that none of the others is behind."""
+    found = []
+    while bits:
+        slot = bits.bit_length() - 1
+        found.append(slot)
+        bits &= ~(earlier[slot] | 1 << slot)
+    return tuple(found)
 
 
 def _fragments(node: Node, numbers: dict[str, int]) -> Iterator[_Fragment]:
@@ -101,9 +153,14 @@ def _fragments(node: Node, numbers: dict[str, int]) -> Iterator[_Fragment]:
             for some in product(*(tuple(_fragments(item, numbers)) for item in items)):
                 yield _beside(some)
         case Then(items):
-            yield from _sequences(items, numbers)
+            present = [
+                tuple(_fragments(item, numbers)) for item in items if not isinstance(item, Absent)
+            ]
+            for some in product(*present):
+                yield _behind(some, tuple(_gaps(items, some, numbers)))
         case Times(count, item):
-            yield from _sequences((item,) * count, numbers)
+            for some in product(tuple(_fragments(item, numbers)), repeat=count):
+                yield _behind(some, ())
         case Within(item, window_ns):
             for fragment in _fragments(item, numbers):
                 yield _closed(fragment, window_ns)
@@ -111,84 +168,82 @@ def _fragments(node: Node, numbers: dict[str, int]) -> Iterator[_Fragment]:
 
 def _beside(some: tuple[_Fragment, ...]) -> _Fragment:
     """All slots of all fragments, renumbered."""
-    parts: tuple[int, ...] = ()
-    orders: tuple[tuple[int, int], ...] = ()
-    windows: tuple[tuple[frozenset[int], int], ...] = ()
-    absences: tuple[Absence, ...] = ()
+    parts: list[int] = []
+    earlier: list[int] = []
+    later: list[int] = []
+    windows: list[tuple[int, int]] = []
+    gaps: list[_Gap] = []
     for fragment in some:
         by = len(parts)
         parts += fragment.parts
-        orders += tuple((one + by, other + by) for one, other in fragment.orders)
-        windows += tuple(
-            (frozenset(slot + by for slot in group), length) for group, length in fragment.windows
-        )
-        absences += tuple(absence.moved(by) for absence in fragment.absences)
-    return _Fragment(parts, orders, windows, absences)
+        earlier += [bits << by for bits in fragment.earlier]
+        later += [bits << by for bits in fragment.later]
+        windows += [(bits << by, length) for bits, length in fragment.windows]
+        gaps += [gap.moved(by) for gap in fragment.gaps]
+    return _Fragment(tuple(parts), tuple(earlier), tuple(later), tuple(windows), tuple(gaps))
 
 
-def _sequences(items: tuple[Node | Absent, ...], numbers: dict[str, int]) -> Iterator[_Fragment]:
-    present = [tuple(_fragments(item, numbers)) for item in items if not isinstance(item, Absent)]
-    for some in product(*present):
-        groups = _slots_of(some)
-        orders = tuple(
-            pair
-            for place, group in enumerate(groups)
-            for other in groups[place + 1 :]
-            for pair in product(group, other)
-        )
-        whole = _beside(some)
-        absences = tuple(_absences(items, groups, numbers))
-        yield whole._replace(orders=whole.orders + orders, absences=whole.absences + absences)
-
-
-def _slots_of(some: tuple[_Fragment, ...]) -> list[tuple[int, ...]]:
-    """The slots that each fragment has among those of all."""
-    groups = []
-    first = 0
+def _behind(some: tuple[_Fragment, ...], gaps: tuple[_Gap, ...]) -> _Fragment:
+    """The same, and all slots of a fragment are before all of the next one."""
+    whole = _beside(some)
+    every = (1 << len(whole.parts)) - 1
+    earlier: list[int] = []
+    later: list[int] = []
+    end = 0
     for fragment in some:
-        groups.append(tuple(range(first, first + len(fragment.parts))))
-        first += len(fragment.parts)
-    return groups
+        before = (1 << end) - 1
+        end += len(fragment.parts)
+        behind = every & -(1 << end)
+        earlier += [bits | before for bits in whole.earlier[len(earlier) : end]]
+        later += [bits | behind for bits in whole.later[len(later) : end]]
+    return whole._replace(earlier=tuple(earlier), later=tuple(later), gaps=whole.gaps + gaps)
 
 
-def _absences(
-    items: tuple[Node | Absent, ...], groups: list[tuple[int, ...]], numbers: dict[str, int]
-) -> Iterator[Absence]:
-    place = 0
+def _gaps(
+    items: tuple[Node | Absent, ...], some: tuple[_Fragment, ...], numbers: dict[str, int]
+) -> Iterator[_Gap]:
+    """The absences of a sequence, of which `some` are the other items."""
+    place = end = before = 0
     for item in items:
         if isinstance(item, Absent):
-            before = groups[place] if place < len(groups) else ()
-            yield Absence(numbers[item.part.name], groups[place - 1], before, (), _OPEN)
+            size = len(some[place].parts) if place < len(some) else 0
+            yield _Gap(numbers[item.part.name], before, ((1 << size) - 1) << end)
         else:
+            size = len(some[place].parts)
+            before = ((1 << size) - 1) << end
+            end += size
             place += 1
 
 
 def _closed(fragment: _Fragment, window_ns: int) -> _Fragment:
     """The fragment within a window, with which its open absences end."""
-    slots = tuple(range(len(fragment.parts)))
-    absences = tuple(
-        absence._replace(group=slots, window_ns=window_ns)
-        if not absence.before and absence.window_ns == _OPEN
-        else absence
-        for absence in fragment.absences
+    every = (1 << len(fragment.parts)) - 1
+    gaps = tuple(
+        gap._replace(group=every, window_ns=window_ns)
+        if not gap.before and gap.window_ns == _OPEN
+        else gap
+        for gap in fragment.gaps
     )
-    windows = (*fragment.windows, (frozenset(slots), window_ns))
-    return fragment._replace(windows=windows, absences=absences)
+    return fragment._replace(windows=(*fragment.windows, (every, window_ns)), gaps=gaps)
 
 
 def _alternative(fragment: _Fragment) -> Alternative:
-    slots = range(len(fragment.parts))
-    orders = set(fragment.orders)
+    earlier, later = fragment.earlier, fragment.later
+    absences = [
+        Absence(
+            gap.part,
+            last_of(gap.after, earlier),
+            first_of(gap.before, later),
+            first_of(gap.group, later),
+            gap.window_ns,
+        )
+        for gap in fragment.gaps
+    ]
     return Alternative(
         fragment.parts,
-        tuple(frozenset(one for one in slots if (one, slot) in orders) for slot in slots),
-        tuple(frozenset(one for one in slots if (slot, one) in orders) for slot in slots),
-        tuple(tuple(_window(fragment, slot, other) for other in slots) for slot in slots),
-        tuple(absence for absence in fragment.absences if absence.before),
-        tuple(absence for absence in fragment.absences if not absence.before),
+        earlier,
+        later,
+        fragment.windows,
+        tuple(absence for absence in absences if absence.before),
+        tuple(absence for absence in absences if not absence.before),
     )
-
-
-def _window(fragment: _Fragment, slot: int, other: int) -> int:
-    """The innermost window around two slots; windows inside are never longer."""
-    return next(length for group, length in fragment.windows if slot in group and other in group)

@@ -7,9 +7,14 @@ fill several slots are these compared. Rules:
 
 1. The event that ends the match fills a slot that nothing must follow. All others are before it.
 2. `check.patterns`, rule 7, says which match is kept; this search gives the same.
-3. Absences are asked when all slots are filled. If one cannot be decided before a match was found,
+3. `outlook` is asked first whether there can be one, and how far each slot reaches. After that a
+   slot for which nothing is left ends the search at once: one that is open, one that is tied to
+   what was filled by a key or by a window inside.
+4. Absences are asked when all slots are filled. If one cannot be decided before a match was found,
    nothing is claimed (`Undecided`).
-4. At most `pattern_tries_max` entries are tried (`TriesExceeded`).
+5. The search keeps its own levels: a match may have a hundred events, and a stack of calls that
+   deep is slow. Nothing is put together beforehand, and all that is looked at counts
+   (`TriesExceeded`).
 
 State: the shelves, which belong to the detector.
 """
@@ -18,91 +23,191 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import groupby
+from typing import Final, NamedTuple
 
 from anabranch.core.patterns.absences import Absences
-from anabranch.core.patterns.combining import Filled, TriesExceeded
+from anabranch.core.patterns.alternatives import slots_of
+from anabranch.core.patterns.combining import Filled
 from anabranch.core.patterns.filling import Filling
+from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
+from anabranch.core.patterns.tries import Tries, TriesExceeded
 from anabranch.model.pattern.match import Identity
 
-#: An entry that might come next, and a slot that it might fill.
-_Next = tuple[Entry, int]
+#: What it counts to look up what could fill a slot, and to fill it and see what is open then; in
+#: the time that it takes to look at one entry.
+_LOOK_UP_TRIES: Final = 4
+_FILL_TRIES: Final = 3
+
+
+class _Range(NamedTuple):
+    """The entries that could fill a slot: those of a shelf between two places."""
+
+    slot: int
+    items: list[Entry]
+    first: int
+    end: int
+
+
+class _Level:
+    """A place in the order of events: what could come there, and what was made of it."""
+
+    __slots__ = ("_nexts", "bound", "entry", "found", "slot", "slots")
+
+    entry: Entry
+    #: The slot that the entry is in, and the classes that have a key thereby.
+    slot: int
+    bound: tuple[int, ...]
+
+    def __init__(self, nexts: Iterator[tuple[Entry, Iterable[int]]]) -> None:
+        self._nexts = nexts
+        #: Slots that the entry has still to be tried in.
+        self.slots: Iterator[int] = iter(())
+        self.found: Filled | None = None
+
+    def goes_on(self) -> bool:
+        """Take the next entry, if there is one."""
+        for entry, slots in self._nexts:
+            self.entry, self.slots = entry, iter(slots)
+            return True
+        return False
 
 
 class Choosing:
     """Finds the match that is kept. See the rules at the top of this module."""
 
-    def __init__(self, scheme: Scheme, shelves: Shelves, absences: Absences) -> None:
+    def __init__(self, scheme: Scheme, shelves: Shelves, absences: Absences, tries: Tries) -> None:
         self._scheme = scheme
         self._shelves = shelves
         self._absences = absences
+        self._tries = tries
         self._is_first = scheme.pattern.policy == "FIRST" or "last-is-first" in scheme.plants
-        self._tries = 0
+        self._stops_early = "stops-early" in scheme.plants
+        self._wants_more = "wants-more" in scheme.plants
+        #: Slot → the last entry it can have, for FIRST; the first one, for LAST. Empty where it
+        #: would say nothing that the search does not see at once.
+        self._ends: list[Entry] = []
 
     def choose(self, last: Entry) -> Filled | None:
         """The match that ends with `last`, if there is any."""
-        self._tries = 0
         best: Filled | None = None
-        for part, anchors in enumerate(self._scheme.anchors):
-            for layout, slot in anchors if last[4] >> part & 1 else ():
-                filling = Filling(layout, slot, self._is_first)
-                if filling.fill(slot, last) is not None:
-                    best = self._better(best, self._best(filling, last))
+        for part in slots_of(last[4]):
+            for layout, slot in self._scheme.anchors[part]:
+                best = self._better(best, self._best_from(layout, slot, last))
         return best
 
-    def _best(self, filling: Filling, previous: Entry) -> Filled | None:
-        """The best way to fill what is open, with `previous` filled last."""
-        if filling.is_full:
+    def _best_from(self, layout: Layout, slot: int, last: Entry) -> Filled | None:
+        tries = self._tries
+        tries.left -= _LOOK_UP_TRIES
+        self._ends = []
+        if layout.size > 2:
+            outlook = self._scheme.outlook_of(layout, slot)
+            shelves = outlook.shelves_for(last, self._shelves, tries)
+            if shelves is None:
+                return None
+            # Where all slots are of one part, that there are enough of it says it all.
+            if len(shelves) > 1 or not layout.is_flat:
+                reach = outlook.latest if self._is_first else outlook.earliest
+                ends = reach(last, shelves, tries)
+                if ends is None:
+                    return None
+                self._ends = ends
+        tries.spend(_FILL_TRIES * layout.weights[slot])
+        filling = Filling(layout, slot, last, from_first=self._is_first)
+        bound = filling.fill(slot, last)
+        return None if bound is None else self._best(filling, last, slot)
+
+    def _best(self, filling: Filling, last: Entry, anchor: int) -> Filled | None:
+        """The best way to fill what is open, `anchor` being filled with `last`."""
+        if filling.layout.size == 1:
             return self._finished(filling)
-        for entry, slots in self._nexts(filling, previous):
-            found: Filled | None = None
-            for slot in slots:
-                bound = filling.fill(slot, entry)
-                if bound is not None:
-                    found = self._better(found, self._best(filling, entry))
-                    filling.empty(slot, bound)
-            if found is not None:
-                return found
-        return None
+        tries, weights = self._tries, filling.layout.weights
+        levels = [_Level(self._nexts(filling, last, anchor, ()))]
+        while True:
+            level = levels[-1]
+            for slot in level.slots:
+                tries.left -= _FILL_TRIES * weights[slot]
+                if tries.left < 0:
+                    raise TriesExceeded
+                bound = filling.fill(slot, level.entry)
+                if bound is None:
+                    continue
+                if not filling.is_full:
+                    level.slot, level.bound = slot, bound
+                    levels.append(_Level(self._nexts(filling, level.entry, slot, bound)))
+                    break
+                level.found = self._better(level.found, self._finished(filling))
+                filling.empty(slot, bound)
+            else:
+                # The entry was tried in all its slots. Once there is a match, no other is better.
+                if level.found is None and level.goes_on():
+                    continue
+                levels.pop()
+                if not levels:
+                    return level.found
+                above = levels[-1]
+                filling.empty(above.slot, above.bound)
+                above.found = self._better(above.found, level.found)
 
     def _finished(self, filling: Filling) -> Filled | None:
         layout, entries = filling.layout, filling.entries
-        holds = self._absences.inner_hold(layout, entries)
-        if holds and self._absences.final_hold(layout, entries):
-            return layout.number, entries
-        return None
+        self._tries.left -= len(entries)
+        if layout.inner and not self._absences.inner_hold(layout, entries):
+            return None
+        if layout.final and not self._absences.final_hold(layout, entries):
+            return None
+        return layout.number, entries
 
     # -- what could come next
 
-    def _nexts(self, filling: Filling, previous: Entry) -> Iterator[tuple[Entry, Iterable[int]]]:
+    def _nexts(
+        self, filling: Filling, previous: Entry, slot: int, bound: tuple[int, ...]
+    ) -> Iterator[tuple[Entry, Iterable[int]]]:
         """Entries in the order in which they are wanted, with the slots that each might fill."""
-        open_slots = filling.open_slots()
-        if len(open_slots) == 1:
-            for entry in self._range(filling, open_slots[0], previous):
-                self._count()
-                yield entry, open_slots
+        ranges: list[_Range] = []
+        for each in slots_of(filling.open_bits):
+            found = self._range(filling, each, previous)
+            if found.first >= found.end:
+                return
+            ranges.append(found)
+        for each in filling.touched(slot, bound) if bound or not filling.layout.is_flat else ():
+            found = self._range(filling, each, previous)
+            if found.first + self._wants_more >= found.end:
+                return
+        if len(ranges) == 1:
+            only = (ranges[0].slot,)
+            for place in self._places(ranges[0]):
+                yield ranges[0].items[place], only
             return
-        merged: Iterator[_Next] = merge(
-            *(
-                [(entry, slot) for entry in self._range(filling, slot, previous)]
-                for slot in open_slots
-            ),
-            key=_entry_of,
-            reverse=not self._is_first,
-        )
+        # Behind the last entry of one of them there is nothing left for that one.
+        if self._is_first:
+            stop = min(each.items[each.end - 1] for each in ranges)
+        else:
+            stop = max(each.items[each.first] for each in ranges)
+        merged = merge(*map(self._entries, ranges), key=_entry_of, reverse=not self._is_first)
         for entry, group in groupby(merged, key=_entry_of):
-            self._count()
-            yield entry, [slot for _, slot in group]
+            if (entry > stop if self._is_first else entry < stop) or (
+                self._stops_early and entry == stop
+            ):
+                return
+            yield entry, [each for _, each in group]
 
-    def _count(self) -> None:
-        self._tries += 1
-        if self._tries > self._scheme.limits.pattern_tries_max:
-            raise TriesExceeded
-
-    def _range(self, filling: Filling, slot: int, previous: Entry) -> Iterable[Entry]:
+    def _entries(self, found: _Range) -> Iterator[tuple[Entry, int]]:
         """The entries that could fill a slot, in the order in which they are wanted."""
+        for place in self._places(found):
+            self._tries.spend(1)
+            yield found.items[place], found.slot
+
+    def _places(self, found: _Range) -> range:
+        first, end = found.first, found.end
+        return range(first, end) if self._is_first else range(end - 1, first - 1, -1)
+
+    def _range(self, filling: Filling, slot: int, previous: Entry) -> _Range:
+        # Whether too much was spent is asked when the next slot is filled.
+        self._tries.left -= _LOOK_UP_TRIES * filling.layout.weights[slot]
         shelf = self._shelf(filling, slot)
+        items = shelf.items
         floor_ns, ceiling_ns = filling.times(slot)
         low: Bound = (floor_ns,)
         high: Bound = (ceiling_ns + 1,)
@@ -112,17 +217,18 @@ class Choosing:
                 low = max(low, previous)
         else:
             high = min(high, previous)
-        items = shelf.items
         # Too few before or behind make an end of it at once, instead of after all combinations.
         first = bisect_right(items, low, shelf.dead)
         end = bisect_left(items, high, first) - filling.must_follow(slot)
         first += filling.must_precede(slot)
-        if self._is_first:
-            return (items[place] for place in range(first, end))
-        return (items[place] for place in range(end - 1, first - 1, -1))
+        if self._ends and self._is_first:
+            end = min(end, bisect_right(items, self._ends[slot], shelf.dead))
+        elif self._ends:
+            first = max(first, bisect_left(items, self._ends[slot], shelf.dead))
+        return _Range(slot, items, first, end)
 
     def _shelf(self, filling: Filling, slot: int) -> Shelf:
-        """The shortest shelf that has all that can be meant."""
+        """The shortest of the shelves that have all that can be meant."""
         part = filling.layout.alternative.parts[slot]
         best: Shelf | None = None
         for attribute, key in filling.known_keys(slot):
@@ -154,5 +260,5 @@ class Choosing:
         )
 
 
-def _entry_of(pair: _Next) -> Entry:
+def _entry_of(pair: tuple[Entry, int]) -> Entry:
     return pair[0]

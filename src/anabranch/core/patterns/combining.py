@@ -9,8 +9,10 @@ Rules:
 1. Every way to fill the slots that contains the event is found once, if all its other events stand
    on the shelves. The event itself does not need to.
 2. No event fills two slots.
-3. At most `pattern_tries_max` entries are tried for one event; `TriesExceeded` says that there
-   were more. What was found by then is in `found`.
+3. Where three slots or more are to be filled, `outlook` is asked first whether they can be.
+4. Absences between slots are asked when all slots are filled. What cannot be decided is counted.
+5. All that is looked at counts; `TriesExceeded` says that there was more. What was found by then is
+   in `found`.
 
 State: the shelves, which belong to the detector.
 """
@@ -18,38 +20,48 @@ State: the shelves, which belong to the detector.
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from anabranch.core.patterns.absences import Absences, Undecided
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
-from anabranch.core.patterns.steps import Step
+from anabranch.core.patterns.steps import Plan, Step
+from anabranch.core.patterns.tries import LOOK_UP_TRIES, Tries, TriesExceeded
 
 #: The number of a layout, and the entries of its slots.
 Filled = tuple[int, tuple[Entry, ...]]
+#: Slot → the first and the last entry it can have.
+_Spans = tuple[list[Entry], list[Entry]]
 
 #: Beyond all times that events have.
-_BEFORE_ALL_NS: Final = -(2**80)
-_AFTER_ALL_NS: Final = 2**80
-
-
-class TriesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound is reached
-    """More would have to be tried for one event than is allowed."""
+_BEFORE_ALL: Final[Bound] = (-(2**80),)
+_AFTER_ALL: Final[Bound] = (2**80,)
+#: What it counts to work out a step, in the time that it takes to look at one entry.
+_STEP_TRIES: Final = 8
 
 
 class Combining:
     """Finds what an event completes. See the rules at the top of this module."""
 
-    def __init__(self, scheme: Scheme, shelves: Shelves) -> None:
+    def __init__(self, scheme: Scheme, shelves: Shelves, absences: Absences, tries: Tries) -> None:
         self._scheme = scheme
+        self._plans = scheme.plans
         self._shelves = shelves
-        self._tries_max = scheme.limits.pattern_tries_max
-        self._tries = 0
+        self._absences = absences
+        self._tries = tries
         self.found: list[Filled] = []
+        #: How many ways could not be decided.
+        self.undecided = 0
+        #: Identities of the entries that are in a slot.
+        self._used: set[int] = set()
         self._by_time = "time-order" in scheme.plants
+        self._uses_twice = "one-event-twice" in scheme.plants
+        self._ends_early = "ends-early" in scheme.plants
+        self._shortens = "span-short" in scheme.plants
 
     def search(self, entry: Entry) -> None:
         """Find all that contains `entry`."""
         self.found = []
-        self._tries = 0
+        self.undecided = 0
         parts, part = entry[4], 0
         while parts:
             if parts & 1:
@@ -59,44 +71,111 @@ class Combining:
             part += 1
 
     def _search_from(self, layout: Layout, slot: int, entry: Entry) -> None:
-        steps = self._scheme.steps_from(layout, slot)
-        if not has_keys(steps[0], entry):
+        tries = self._tries
+        tries.left -= LOOK_UP_TRIES
+        if tries.left < 0:
+            raise TriesExceeded
+        spans: _Spans | None = None
+        if layout.size > 2:
+            spans = self._spans(layout, slot, entry)
+            if spans is None:
+                return
+            tries.left -= layout.weights[slot]
+        plan = self._plans.get((layout.number, slot)) or self._scheme.plan_from(layout, slot)
+        step = plan.steps[0]
+        if (step.fresh or step.equal) and not has_keys(step, entry):
             return
-        if len(steps) == 1:
-            self.found.append((layout.number, (entry,)))
+        filled = [entry] * plan.size
+        if plan.size == 1:
+            self._add(layout, filled)
             return
-        filled = [entry] * len(steps)
-        self._fill(layout.number, steps, 1, filled)
+        self._used = {id(entry)}
+        self._fill(plan, 1, filled, spans)
 
-    def _fill(self, layout: int, steps: tuple[Step, ...], depth: int, filled: list[Entry]) -> None:
-        step = steps[depth]
-        links = step.links
+    def _spans(self, layout: Layout, slot: int, entry: Entry) -> _Spans | None:
+        """Between which entries each slot is filled; None if one cannot be."""
+        outlook, tries = self._scheme.outlook_of(layout, slot), self._tries
+        shelves = outlook.shelves_for(entry, self._shelves, tries)
+        latest = None if shelves is None else outlook.latest(entry, shelves, tries)
+        if shelves is None or latest is None:
+            return None
+        earliest = outlook.earliest(entry, shelves, tries)
+        return None if earliest is None else (earliest, latest)
+
+    def _fill(self, plan: Plan, depth: int, filled: list[Entry], spans: _Spans | None) -> None:
+        tries = self._tries
+        if depth < len(plan.steps):
+            step = plan.steps[depth]
+        else:
+            tries.left -= _STEP_TRIES * plan.weight
+            step = self._scheme.next_step(plan)
+        # Whether too much was spent is asked with the next entry.
+        tries.left -= step.look_up
         shelf = self._shelf(step, filled)
         items = shelf.items
         if not items:
             return
+        for slot in step.after:
+            # Where events come in order, most searches end here.
+            if items[-1] < filled[slot] or (self._ends_early and items[-1][0] == filled[slot][0]):
+                return
         low, high = self._bounds(step, filled)
-        first = bisect_right(items, low, shelf.dead)
-        # Too few before or behind make an end of it at once, instead of after all combinations.
-        end = bisect_left(items, high, first) - step.following
-        for entry in items[first + step.preceding : end] if end > 0 else ():
-            self._tries += 1
-            if self._tries > self._tries_max:
+        if spans is None:
+            first = bisect_right(items, low, shelf.dead)
+            end = bisect_left(items, high, first)
+        else:
+            first, end = self._within(spans, step.slot, shelf, low, high)
+        if first >= end:
+            return
+        used, links, weight, is_last = self._used, step.links, step.weight, depth + 1 == plan.size
+        for place in range(first, end):
+            entry = items[place]
+            tries.left -= weight
+            if tries.left < 0:
                 raise TriesExceeded
             if (len(links) > 1 and not has_links(links, entry, filled)) or (
                 (step.fresh or step.equal) and not has_keys(step, entry)
             ):
                 continue
-            if step.apart and any(entry is filled[slot] for slot in step.apart):
+            if id(entry) in used and not self._uses_twice:
                 continue
             filled[step.slot] = entry
-            if depth + 1 == len(steps):
-                self.found.append((layout, tuple(filled)))
+            if is_last:
+                self._add(plan.layout, filled)
             else:
-                self._fill(layout, steps, depth + 1, filled)
+                used.add(id(entry))
+                self._fill(plan, depth + 1, filled, spans)
+                used.discard(id(entry))
+
+    def _add(self, layout: Layout, filled: list[Entry]) -> None:
+        """All slots are filled."""
+        self._tries.left -= len(filled)
+        entries = tuple(filled)
+        if not layout.inner:
+            self.found.append((layout.number, entries))
+            return
+        try:
+            if self._absences.inner_hold(layout, entries):
+                self.found.append((layout.number, entries))
+        except Undecided:
+            self.undecided += 1
+
+    def _within(
+        self, spans: _Spans, slot: int, shelf: Shelf, low: Bound, high: Bound
+    ) -> tuple[int, int]:
+        """Between which places of a shelf to look."""
+        items, dead = shelf.items, shelf.dead
+        earliest, latest = spans[0][slot], spans[1][slot]
+        if low < earliest:
+            first = bisect_left(items, earliest, dead)
+        else:
+            first = bisect_right(items, low, dead)
+        if latest < high and not self._shortens:
+            return first, bisect_right(items, latest, first)
+        return first, bisect_left(items, min(latest, high), first)
 
     def _shelf(self, step: Step, filled: list[Entry]) -> Shelf:
-        """The shortest shelf that has all that can be meant."""
+        """The shortest of the shelves that have all that can be meant."""
         shelves, part, links = self._shelves, step.part, step.links
         if not links:
             return shelves.whole(part)
@@ -110,13 +189,12 @@ class Combining:
 
     def _bounds(self, step: Step, filled: list[Entry]) -> tuple[Bound, Bound]:
         """Between which places the entry must lie, both excluded."""
-        floor_ns, ceiling_ns = _BEFORE_ALL_NS, _AFTER_ALL_NS
+        low: Bound = _BEFORE_ALL
+        high: Bound = _AFTER_ALL
         for slot, length in step.floor:
-            floor_ns = max(floor_ns, filled[slot][0] - length)
+            low = max(low, (filled[slot][0] - length,))
         for slot, length in step.ceiling:
-            ceiling_ns = min(ceiling_ns, filled[slot][0] + length)
-        low: Bound = (floor_ns,)
-        high: Bound = (ceiling_ns + 1,)
+            high = min(high, (filled[slot][0] + length + 1,))
         for slot in step.after:
             low = max(low, (filled[slot][0] + 1,) if self._by_time else filled[slot])
         for slot in step.before:

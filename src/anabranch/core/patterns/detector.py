@@ -35,10 +35,11 @@ import msgspec
 
 from anabranch.core.patterns.absences import Absences, Undecided, end_of
 from anabranch.core.patterns.choosing import Choosing
-from anabranch.core.patterns.combining import Combining, Filled, TriesExceeded
+from anabranch.core.patterns.combining import Combining, Filled
 from anabranch.core.patterns.joins import PLANTED_KEYS
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Entry, Shelves
+from anabranch.core.patterns.tries import Tries, TriesExceeded
 from anabranch.model.pattern.match import Contribution, Match, PlacedEvent
 from anabranch.model.values import INT_MAX, INT_MIN
 
@@ -94,15 +95,20 @@ class Detector:
         #: What is later than this gets half of the room only; the caller may set it.
         self.far_ns = INT_MAX
         self._shelves = Shelves(len(scheme.names), scheme.needed)
-        self._absences = Absences(self._shelves)
-        self._combining = Combining(scheme, self._shelves)
-        self._choosing = Choosing(scheme, self._shelves, self._absences)
+        self._tries = Tries()
+        self._tries_max = scheme.limits.pattern_tries_max
+        self._absences = Absences(self._shelves, self._tries, scheme.plants)
+        self._combining = Combining(scheme, self._shelves, self._absences, self._tries)
+        self._choosing = Choosing(scheme, self._shelves, self._absences, self._tries)
         #: Stream and tick of all entries.
         self._known: set[tuple[str, int]] = set()
         #: Heaps: entries before their turn; entries on the shelves; matches that are not final.
         self._waiting: list[Entry] = []
         self._kept: list[Entry] = []
         self._pending: list[Pending] = []
+        #: Stream and tick of entries that matches wait with → what is left to be tried for it, and
+        #: how many matches these are; where deciding one of them may take long.
+        self._left: dict[tuple[str, int], list[int]] = {}
         self._number = 0
         self._matches: list[Match] = []
         self._overflows: list[Overflow] = []
@@ -205,6 +211,7 @@ class Detector:
         self._keep(entry)
 
     def _choose(self, entry: Entry) -> None:
+        self._tries.left = self._tries_max
         try:
             filled = self._choosing.choose(entry)
         except TriesExceeded:
@@ -218,30 +225,26 @@ class Detector:
     # -- all that an entry completes
 
     def _combine(self, entry: Entry) -> None:
+        combining = self._combining
+        self._tries.left = self._tries_max
         try:
-            self._combining.search(entry)
+            combining.search(entry)
         except TriesExceeded:
             self._overflow("too-many-tries", entry[5])
-        for filled in self._combining.found:
-            if self._is_eager:
+        if self._is_eager:
+            for filled in combining.found:
+                self._report(filled)
+            return
+        for filled in combining.found:
+            end_ns = self._end_of(filled)
+            if end_ns is None:
                 self._report(filled)
             else:
-                self._conclude(filled, entry)
-
-    def _conclude(self, filled: Filled, entry: Entry) -> None:
-        """Report a match, or wait for its last absence to end, or give it up."""
-        try:
-            holds = self._absences.inner_hold(self.scheme.layouts[filled[0]], filled[1])
-        except Undecided:
+                self._wait(end_ns, entry, filled)
+        for _ in range(combining.undecided):
             self._overflow("undecided", entry[5])
-            return
-        if not holds:
-            return
-        end_ns = self._end_of(filled)
-        if end_ns is None:
-            self._report(filled)
-        else:
-            self._wait(end_ns, entry, filled)
+        if self.scheme.final_is_long:
+            self._note_left(entry, self._tries.left)
 
     def _end_of(self, filled: Filled) -> int | None:
         """When the last absence of a match ends; None if it has none that lasts."""
@@ -256,6 +259,14 @@ class Detector:
             return
         self._number += 1
         heappush(self._pending, (end_ns, self._number, entry, filled))
+        if filled is not None and self.scheme.final_is_long:
+            self._left.setdefault((entry[1], entry[2]), [self._tries_max, 0])[1] += 1
+
+    def _note_left(self, entry: Entry, left: int) -> None:
+        """What was tried for an entry counts when its matches are decided, too."""
+        waiting = self._left.get((entry[1], entry[2]))
+        if waiting:
+            waiting[0] = left
 
     def _decide_pending(self) -> None:
         pending = self._pending
@@ -269,11 +280,20 @@ class Detector:
 
     def _decide(self, filled: Filled, entry: Entry) -> None:
         """The absences that a match ends with have passed."""
+        place = (entry[1], entry[2])
+        left, count = self._left.pop(place, (self._tries_max, 1))
+        self._tries.left = left
         try:
             if self._absences.final_hold(self.scheme.layouts[filled[0]], filled[1]):
                 self._report(filled)
         except Undecided:
             self._overflow("undecided", entry[5])
+        except TriesExceeded:
+            # It is told once that not all that ends with the event is reported.
+            if left >= 0:
+                self._overflow("too-many-tries", entry[5])
+        if count > 1:
+            self._left[place] = [self._tries.left, count - 1]
 
     # -- forgetting
 
@@ -347,6 +367,9 @@ class Detector:
         heapify(waiting)
         heapify(pending)
         self._waiting, self._pending = waiting, pending
+        for _, _, last, filled in pending:
+            if filled is not None and self.scheme.final_is_long:
+                self._left.setdefault((last[1], last[2]), [self._tries_max, 0])[1] += 1
         self._number = len(pending)
         self._known = {(entry[1], entry[2]) for entry in (*kept, *waiting)}
         self._absences.unsure = unsure

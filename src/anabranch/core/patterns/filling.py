@@ -13,6 +13,7 @@ State: of one search; nothing survives it.
 
 from collections.abc import Iterator
 
+from anabranch.core.patterns.alternatives import first_of, last_of
 from anabranch.core.patterns.joins import KeyValue
 from anabranch.core.patterns.layouts import Layout
 from anabranch.core.patterns.shelves import Entry
@@ -21,19 +22,38 @@ from anabranch.core.patterns.shelves import Entry
 class Filling:
     """A layout, partly filled."""
 
-    __slots__ = ("_bits", "_entries", "_from_first", "_keys", "_last_slot", "last", "layout")
+    __slots__ = (
+        "_bits",
+        "_entries",
+        "_from_first",
+        "_keys",
+        "_last_slot",
+        "_needed",
+        "_next",
+        "last",
+        "layout",
+        "open_bits",
+    )
 
-    last: Entry
-
-    def __init__(self, layout: Layout, last_slot: int, from_first: bool) -> None:
+    def __init__(self, layout: Layout, last_slot: int, last: Entry, *, from_first: bool) -> None:
+        """The last slot is still to be filled, with `last`."""
         self.layout = layout
+        self.last = last
         self._last_slot = last_slot
         self._from_first = from_first
-        self._entries: list[Entry | None] = [None] * len(layout.alternative.parts)
+        self._entries: list[Entry | None] = [None] * layout.size
         #: The filled slots, as bits.
         self._bits = 0
         #: Class → its key, where it is known.
-        self._keys: list[KeyValue | None] = [None] * layout.class_count
+        self._keys: list[KeyValue | None] = [None] * len(layout.class_bits)
+        alternative = layout.alternative
+        #: Slot → what must be filled before it is open, and what may be then, as bits.
+        self._needed = alternative.earlier if from_first else alternative.later
+        self._next = layout.following_bits if from_first else layout.previous_bits
+        #: The slots that the next event may fill, as bits.
+        self.open_bits = 0
+        for slot in layout.firsts if from_first else layout.lasts:
+            self.open_bits |= 1 << slot
 
     @property
     def is_full(self) -> bool:
@@ -58,10 +78,14 @@ class Filling:
             if known[number] is None:
                 known[number] = key
                 bound.append(number)
-        if not self._bits:
-            self.last = entry
         self._entries[slot] = entry
         self._bits |= 1 << slot
+        self.open_bits &= ~(1 << slot)
+        following = self._next[slot]
+        # They come from one THEN, and so they are open together.
+        # The last one may be filled already, since the search begins with it.
+        if following and not self._needed[following.bit_length() - 1] & ~self._bits:
+            self.open_bits |= following & ~self._bits
         return tuple(bound)
 
     def empty(self, slot: int, bound: tuple[int, ...]) -> None:
@@ -70,27 +94,36 @@ class Filling:
             self._keys[number] = None
         self._entries[slot] = None
         self._bits &= ~(1 << slot)
+        self.open_bits &= ~self._next[slot]
+        self.open_bits |= 1 << slot
 
-    def open_slots(self) -> tuple[int, ...]:
-        """The slots that the next event may fill."""
-        table = self.layout.earlier_bits if self._from_first else self.layout.later_bits
-        empty = ~self._bits
-        return tuple(
-            slot for slot, needed in enumerate(table) if empty >> slot & 1 and not needed & empty
-        )
+    def touched(self, slot: int, bound: tuple[int, ...]) -> Iterator[int]:
+        """Slots that are not open, and less free since one was filled: the next of each part."""
+        layout = self.layout
+        near = 0
+        for number in bound:
+            near |= layout.class_bits[number]
+        for bits, _ in layout.near[slot]:
+            near |= bits
+        near &= ~self._bits & ~self.open_bits
+        while near:
+            first = (near & -near if self._from_first else near).bit_length() - 1
+            yield first
+            near &= ~layout.part_bits[layout.alternative.parts[first]]
 
     def must_precede(self, slot: int) -> int:
         """How many entries of the slot's own shelf are still needed before it, at least."""
-        return self._needed(slot, self.layout.earlier_bits[slot])
+        return self._count(slot, self.layout.alternative.earlier[slot])
 
     def must_follow(self, slot: int) -> int:
         """How many entries of the slot's own shelf are still needed behind it, at least."""
-        return self._needed(slot, self.layout.later_bits[slot])
+        return self._count(slot, self.layout.alternative.later[slot])
 
-    def _needed(self, slot: int, bits: int) -> int:
+    def _count(self, slot: int, bits: int) -> int:
         layout = self.layout
         # Windows inside may let others lie where this one must not.
-        return (bits & layout.same_bits[slot] & ~self._bits).bit_count() if layout.is_flat else 0
+        same = layout.part_bits[layout.alternative.parts[slot]] if layout.is_flat else 0
+        return (bits & same & ~self._bits).bit_count()
 
     def known_keys(self, slot: int) -> Iterator[tuple[int, KeyValue]]:
         """The attributes of a slot whose keys are known, and these."""
@@ -101,12 +134,18 @@ class Filling:
 
     def times(self, slot: int) -> tuple[int, int]:
         """The earliest and the latest time that a slot can have."""
-        last_ns = self.last[0]
-        windows = self.layout.alternative.window_ns[slot]
-        floor_ns, ceiling_ns = last_ns - windows[self._last_slot], last_ns
-        for other in self.layout.near[slot]:
-            entry = self._entries[other]
-            if entry is not None:
-                floor_ns = max(floor_ns, entry[0] - windows[other])
-                ceiling_ns = min(ceiling_ns, entry[0] + windows[other])
+        layout, entries, last_ns = self.layout, self._entries, self.last[0]
+        floor_ns, ceiling_ns = last_ns - layout.window_ns, last_ns
+        if layout.is_flat:
+            return floor_ns, ceiling_ns
+        for bits, length in layout.near[slot]:
+            filled = bits & self._bits
+            for other in last_of(filled, layout.alternative.earlier):
+                entry = entries[other]
+                if entry is not None:
+                    floor_ns = max(floor_ns, entry[0] - length)
+            for other in first_of(filled, layout.alternative.later):
+                entry = entries[other]
+                if entry is not None:
+                    ceiling_ns = min(ceiling_ns, entry[0] + length)
         return floor_ns, ceiling_ns

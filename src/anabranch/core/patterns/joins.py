@@ -14,7 +14,8 @@ belongs to it is looked up instead of searched. Rules:
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from anabranch.core.patterns.alternatives import Absence, Alternative
+from anabranch.core.patterns.alternatives import Alternative
+from anabranch.core.patterns.tries import weight_of
 from anabranch.model.pattern.tree import Join, PatternTree
 from anabranch.model.values import Value
 
@@ -71,48 +72,58 @@ class JoinTerms(NamedTuple):
 
 def classes_of(
     terms: JoinTerms, alternative: Alternative
-) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Slot → (class, attribute) of each of its terms."""
-    present = set(alternative.parts)
+) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Part → (class, attribute) of each of its terms; parts without a slot are left out."""
+    present = dict.fromkeys(alternative.parts)
     leader: dict[TermNumber, TermNumber] = {}
 
     def find(term: TermNumber) -> TermNumber:
-        while leader.setdefault(term, term) != term:
-            term = leader[term]
-        return term
+        top = leader.setdefault(term, term)
+        while leader[top] != top:
+            top = leader[top]
+        # Whoever was passed on the way knows the top from now on: chains stay short.
+        while term != top:
+            leader[term], term = top, leader[term]
+        return top
 
     for left, right in terms.pairs:
         if left[0] in present and right[0] in present:
             leader[find(left)] = find(right)
     numbers = {top: number for number, top in enumerate(dict.fromkeys(map(find, leader)))}
-    return tuple(
-        tuple((numbers[find(term)], term[1]) for term in leader if term[0] == part)
-        for part in alternative.parts
-    )
+    found: dict[int, list[tuple[int, int]]] = {part: [] for part in present}
+    for term in leader:
+        found[term[0]].append((numbers[find(term)], term[1]))
+    return {part: tuple(each) for part, each in found.items()}
 
 
 class Links(NamedTuple):
     """How an event of an absent part is tied to a match."""
 
-    #: Its attribute, and the slot and attribute whose key it has to have.
-    outer: tuple[tuple[int, int, int], ...]
+    #: Its attribute, and the slots and their attribute whose key it has to have.
+    outer: tuple[tuple[int, tuple[int, ...], int], ...]
     #: Attributes of its own that have to be equal.
     inner: tuple[tuple[int, int], ...]
+    #: How many tries it is to find out the keys; and to look at an event, 0 if one key says all.
+    weight: int
+    event_weight: int
 
 
-def links_of(terms: JoinTerms, alternative: Alternative, absence: Absence) -> Links:
-    """The joins of an absent part with an alternative, and with itself."""
-    outer: list[tuple[int, int, int]] = []
-    inner: list[tuple[int, int]] = []
+def links_of(terms: JoinTerms, slots: dict[int, tuple[int, ...]], part: int) -> Links:
+    """The joins of an absent part with itself, and with parts that have slots."""
+    outer: dict[tuple[int, tuple[int, ...], int], None] = {}
+    inner: dict[tuple[int, int], None] = {}
     for left, right in terms.pairs:
-        if left[0] == right[0] == absence.part:
-            inner.append((left[1], right[1]))
+        if left[0] == right[0] == part:
+            inner[left[1], right[1]] = None
             continue
-        for (part, attribute), (other, other_attribute) in ((left, right), (right, left)):
-            if part == absence.part:
-                outer.extend(
-                    (attribute, slot, other_attribute)
-                    for slot, of_part in enumerate(alternative.parts)
-                    if of_part == other
-                )
-    return Links(tuple(outer), tuple(inner))
+        for (own, attribute), (other, other_attribute) in ((left, right), (right, left)):
+            if own == part and other in slots:
+                outer[attribute, slots[other], other_attribute] = None
+    attributes = {attribute for attribute, _, _ in outer}
+    is_plain = len(attributes) < 2 and not inner
+    return Links(
+        tuple(outer),
+        tuple(inner),
+        weight_of(sum(len(each) for _, each, _ in outer)),
+        0 if is_plain else weight_of(len(attributes) + len(inner)),
+    )

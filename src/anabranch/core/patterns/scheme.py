@@ -3,28 +3,34 @@
 The scheme knows what does not depend on events: the alternatives with their joins (a *layout*
 each), the compiled filters, which shelves are needed, which slots an event can fill first, and how
 long events are kept. One scheme serves many detectors (Spark has one per bucket), and never
-changes, but for what it works out when it is first asked for (`steps_from`). Rules:
+changes, but for what it works out when it is first asked for (`plan_from`, `outlook_of`). Rules:
 
 1. A filter that several parts have is evaluated once.
 2. A pattern is *eager* if a match is final as soon as all its events are there: policy ALL and no
    absence. Any other needs to know what lies between, and waits for the order of events.
 3. Events are kept for the window. Where a choice waits for absences to end (FIRST and LAST with an
    absence at the end), what it will choose from is kept for as long again.
-4. `plants` are mistakes that tests switch on by name; see docs/PATTERNS.md.
+4. Plans are kept, but for no more than `_STEPS_MAX` steps; beyond that all are begun anew.
+5. `plants` are mistakes that tests switch on by name; see docs/PATTERNS.md.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from anabranch.core.patterns.alternatives import alternatives_of
 from anabranch.core.patterns.joins import JoinTerms, join_attributes
 from anabranch.core.patterns.layouts import Layout, layout_of, needs_of
-from anabranch.core.patterns.steps import Step, steps_of
+from anabranch.core.patterns.outlook import Outlook
+from anabranch.core.patterns.steps import Plan, Step
 from anabranch.model.filter import Filter
 from anabranch.model.language.compiled import Condition, compile_condition
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.tree import absent_names
 from anabranch.model.pattern.validity import check_pattern
+
+#: Steps that are kept, of all plans; some hundred bytes each.
+_STEPS_MAX: Final = 20_000
 
 
 class Scheme:
@@ -53,7 +59,10 @@ class Scheme:
             for number, alternative in enumerate(alternatives_of(pattern))
         )
         self.needed = frozenset(need for layout in self.layouts for need in needs_of(layout))
-        self._steps: dict[tuple[int, int], tuple[Step, ...]] = {}
+        #: Layout and slot → its plan, if there is one.
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self._step_count = 0
+        self._outlooks: dict[tuple[int, int], Outlook] = {}
         self._set_modes(absent_names(pattern.root))
 
     def _set_modes(self, absent: frozenset[str]) -> None:
@@ -68,24 +77,50 @@ class Scheme:
         self.delay_ns = max(lengths, default=0) if self.is_choosing else 0
         #: How long after its last event a match is final, at the latest.
         self.final_ns = max(lengths, default=0)
+        #: Whether it may take more than a look-up to decide the absences that a match ends with.
+        self.final_is_long = any(
+            links.event_weight or links.weight > 1 for each in layouts for _, links in each.final
+        )
         self.retention_ns = pattern.window_ns + self.delay_ns
-        #: Part → the slots that an event of it can fill; the last ones only, where one is chosen.
-        self.anchors = tuple(tuple(self._anchors_of(part)) for part in range(len(self.names)))
+        #: Part → the slots that an event of it can fill; where events have their turn in order,
+        #: only those that end a match.
+        anchors: list[list[tuple[Layout, int]]] = [[] for _ in self.names]
+        for part, layout, slot in self._anchors_of():
+            anchors[part].append((layout, slot))
+        self.anchors = tuple(map(tuple, anchors))
         #: The parts that have any, as bits.
         self.anchor_bits = sum(1 << part for part, slots in enumerate(self.anchors) if slots)
 
-    def steps_from(self, layout: Layout, slot: int) -> tuple[Step, ...]:
+    def plan_from(self, layout: Layout, slot: int) -> Plan:
         """How to fill all slots of a layout, beginning with `slot`."""
-        steps = self._steps.get((layout.number, slot))
-        if steps is None:
-            steps = self._steps[layout.number, slot] = steps_of(layout, slot, self.plants)
-        return steps
+        plan = self.plans.get((layout.number, slot))
+        if plan is None:
+            plan = self.plans[layout.number, slot] = Plan(layout, slot, self.plants)
+        return plan
 
-    def _anchors_of(self, part: int) -> Iterator[tuple[Layout, int]]:
+    def next_step(self, plan: Plan) -> Step:
+        """Work out one step more of a plan."""
+        self._step_count += 1
+        if self._step_count > _STEPS_MAX:
+            # Whoever is using a plan goes on with it; others begin anew.
+            self._step_count = 0
+            self.plans.clear()
+        return plan.next_step()
+
+    def outlook_of(self, layout: Layout, slot: int) -> Outlook:
+        """What has to be there for a match with an event in `slot`."""
+        outlook = self._outlooks.get((layout.number, slot))
+        if outlook is None:
+            outlook = Outlook(layout, slot, is_last=not self.is_eager, plants=self.plants)
+            self._outlooks[layout.number, slot] = outlook
+        return outlook
+
+    def _anchors_of(self) -> Iterator[tuple[int, Layout, int]]:
         for layout in self.layouts:
-            for slot, of_part in enumerate(layout.alternative.parts):
-                if of_part == part and not (self.is_choosing and layout.alternative.later[slot]):
-                    yield layout, slot
+            for slot, part in enumerate(layout.alternative.parts):
+                # Where events have their turn in order, what must be behind one is never there.
+                if self.is_eager or not layout.alternative.later[slot]:
+                    yield part, layout, slot
 
 
 def _conditions(pattern: Pattern) -> tuple[tuple[Condition, int], ...]:

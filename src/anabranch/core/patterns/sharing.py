@@ -66,7 +66,7 @@ def _ties(layout: Layout, everything: frozenset[int]) -> Iterator[list[frozenset
         for attribute in everything if layout.final else ():
             yield [frozenset((attribute,))]
         return
-    for number in range(layout.class_count):
+    for number in range(len(layout.class_bits)):
         yield [
             frozenset(attribute for of_class, attribute in terms if of_class == number)
             for terms in layout.terms
@@ -74,7 +74,9 @@ def _ties(layout: Layout, everything: frozenset[int]) -> Iterator[list[frozenset
 
 
 def _of_witness(links: Links, tied: list[frozenset[int]]) -> frozenset[int]:
-    return frozenset(attribute for attribute, slot, other in links.outer if other in tied[slot])
+    return frozenset(
+        attribute for attribute, slots, other in links.outer if other in tied[slots[0]]
+    )
 
 
 def _chosen(scheme: Scheme, choices: _Choices) -> tuple[int, ...] | None:

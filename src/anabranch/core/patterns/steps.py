@@ -1,15 +1,24 @@
-"""In which order the slots of a layout are filled, and what bounds each of them.
+"""In which order the slots of a layout are filled, and what bounds each of them: a plan.
 
 Begun with the slot that an event fills, slots that share a key with filled ones come first, since
 they can be looked up; then those that are before or behind a filled one. A *step* says all that is
 known of its slot when those of the steps before are filled, so that the search has nothing to work
-out. Of windows and orders only those are kept that the others do not say already; so in a sequence
-every step has few of them, however long it is. Nothing changes here after it was made.
+out. Rules:
+
+1. A step is worked out when a search comes to it for the first time, and kept. Most events end at
+   the first or the second, and so do most plans.
+2. Of windows and orders only those are kept that the others do not say already. All slots of a part
+   are in order, so no step has more of them than the pattern has parts; and what is worked out for
+   one step is a few operations for each of these and for each of its joins.
+
+State: the steps so far, and what is filled after them. Lost without harm.
 """
 
 from typing import NamedTuple
 
+from anabranch.core.patterns.alternatives import first_of, last_of
 from anabranch.core.patterns.layouts import Layout
+from anabranch.core.patterns.tries import LOOK_UP_TRIES, weight_of
 
 
 class Step(NamedTuple):
@@ -28,106 +37,104 @@ class Step(NamedTuple):
     #: Filled slots, and how much earlier or later this one may be.
     floor: tuple[tuple[int, int], ...]
     ceiling: tuple[tuple[int, int], ...]
-    #: Filled slots that might have the same event.
-    apart: tuple[int, ...]
-    #: How many entries of the same shelf are still needed before this one, and behind it.
-    preceding: int
-    following: int
+    #: How many tries it is to look the slot up, and to look at one entry for it.
+    look_up: int
+    weight: int
 
 
-def steps_of(layout: Layout, first: int, plants: frozenset[str] = frozenset()) -> tuple[Step, ...]:
-    """The steps that fill all slots, beginning with `first`."""
-    remaining = [slot for slot in range(len(layout.alternative.parts)) if slot != first]
-    steps = [_step(layout, first, [], plants)]
-    filled = [first]
-    while remaining:
-        slot = max(remaining, key=lambda each: _rank(layout, each, filled))
-        remaining.remove(slot)
-        steps.append(_step(layout, slot, filled, plants))
-        filled.append(slot)
-    return tuple(steps)
+class Plan:
+    """The steps that fill all slots of a layout, beginning with one of them."""
 
-
-def _rank(layout: Layout, slot: int, filled: list[int]) -> tuple[bool, bool, int]:
-    """Which slot to fill next: with a key that is known, next to a filled one, from the left."""
-    known = {each[0] for other in filled for each in layout.terms[other]}
-    is_joined = any(each[0] in known for each in layout.terms[slot])
-    alternative = layout.alternative
-    is_beside = any(
-        other in alternative.earlier[slot] or other in alternative.later[slot] for other in filled
-    )
-    return is_joined, is_beside, -slot
-
-
-def _step(layout: Layout, slot: int, filled: list[int], plants: frozenset[str]) -> Step:
-    alternative = layout.alternative
-    earlier, later = alternative.earlier[slot], alternative.later[slot]
-    windows = alternative.window_ns[slot]
-    links, fresh, equal = _keys(layout, slot, filled)
-    shorter = "window-open" in plants
-    floor = _nearest(layout, slot, [each for each in filled if each not in earlier], down=True)
-    ceiling = _nearest(layout, slot, [each for each in filled if each not in later], down=False)
-    apart = [each for each in filled if each not in earlier and each not in later]
-    return Step(
-        slot,
-        alternative.parts[slot],
-        links,
-        fresh,
-        equal,
-        tuple(each for each in filled if each in earlier),
-        tuple(each for each in filled if each in later),
-        tuple((each, windows[each] - shorter) for each in floor),
-        tuple((each, windows[each] - shorter) for each in ceiling),
-        () if "one-event-twice" in plants else tuple(apart),
-        _between(layout, slot, filled, alternative.earlier),
-        _between(layout, slot, filled, alternative.later),
+    __slots__ = (
+        "_beside",
+        "_filled",
+        "_joined",
+        "_known",
+        "_shorter",
+        "layout",
+        "size",
+        "steps",
+        "weight",
     )
 
+    def __init__(self, layout: Layout, first: int, plants: frozenset[str] = frozenset()) -> None:
+        self.layout = layout
+        self.size = layout.size
+        #: How many tries a step is at most, compared to one without joins.
+        self.weight = max(layout.weights)
+        self.steps: list[Step] = []
+        self._shorter = "window-open" in plants
+        #: As bits: slots that are filled; that share a class with these; that are in order with.
+        self._filled = 0
+        self._joined = 0
+        self._beside = 0
+        #: Class → the first filled slot that has it, and its attribute.
+        self._known: dict[int, tuple[int, int]] = {}
+        self._add(first)
 
-def _between(
-    layout: Layout, slot: int, filled: list[int], beyond: tuple[frozenset[int], ...]
-) -> int:
-    """How many slots of the same shelf lie between this one and the next filled ones."""
-    if not layout.is_flat:
-        # Windows inside may let others lie where this one must not.
-        return 0
-    parts = layout.alternative.parts
-    bounds = {each for each in filled if each in beyond[slot]}
-    return sum(
-        each not in filled and parts[each] == parts[slot] and bounds <= beyond[each]
-        for each in beyond[slot]
-    )
+    def next_step(self) -> Step:
+        """Work out one step more; there are less than slots."""
+        remaining = ~self._filled & ((1 << self.size) - 1)
+        best = remaining & self._joined
+        best = best & self._beside or best or remaining & self._beside or remaining
+        return self._add((best & -best).bit_length() - 1)
 
+    def _add(self, slot: int) -> Step:
+        layout, filled = self.layout, self._filled
+        earlier, later = layout.alternative.earlier, layout.alternative.later
+        links, fresh, equal = self._keys(slot)
+        floor = self._nearest(slot, filled & ~earlier[slot], earlier, is_down=True)
+        ceiling = self._nearest(slot, filled & ~later[slot], later, is_down=False)
+        after = last_of(filled & earlier[slot], earlier)
+        before = first_of(filled & later[slot], later)
+        compared = len(links) + len(fresh) + len(equal)
+        step = Step(
+            slot,
+            layout.alternative.parts[slot],
+            links,
+            fresh,
+            equal,
+            after,
+            before,
+            floor,
+            ceiling,
+            LOOK_UP_TRIES
+            * weight_of(len(links) + len(floor) + len(ceiling) + len(after) + len(before)),
+            weight_of(compared),
+        )
+        self.steps.append(step)
+        self._filled |= 1 << slot
+        self._beside |= earlier[slot] | later[slot]
+        for number, attribute in layout.terms[slot]:
+            self._known.setdefault(number, (slot, attribute))
+            self._joined |= layout.class_bits[number]
+        return step
 
-def _nearest(layout: Layout, slot: int, filled: list[int], *, down: bool) -> list[int]:
-    """Those of `filled` whose windows bound the slot; others say no more than these."""
-    alternative = layout.alternative
-    windows = alternative.window_ns[slot]
-    beyond = alternative.later if down else alternative.earlier
-    return [
-        one
-        for one in filled
-        if not any(other in beyond[one] and windows[other] <= windows[one] for other in filled)
-    ]
+    def _nearest(
+        self, slot: int, filled: int, implied: tuple[int, ...], *, is_down: bool
+    ) -> tuple[tuple[int, int], ...]:
+        """Those of `filled` whose windows bound the slot; others say no more than these."""
+        found: list[tuple[int, int]] = []
+        for bits, length in self.layout.scales[slot]:
+            wanted = bits & filled
+            for one in last_of(wanted, implied) if is_down else first_of(wanted, implied):
+                found.append((one, length - self._shorter))
+                # A longer window around what is beyond it says less.
+                filled &= ~implied[one]
+        return tuple(found)
 
-
-def _keys(
-    layout: Layout, slot: int, filled: list[int]
-) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """What joins say of a slot: links to filled ones, keys it needs, and keys that are the same."""
-    known = {
-        number: (other, attribute)
-        for other in reversed(filled)
-        for number, attribute in layout.terms[other]
-    }
-    links = []
-    fresh: dict[int, int] = {}
-    equal = []
-    for number, attribute in layout.terms[slot]:
-        if number in known:
-            links.append((attribute, *known[number]))
-        elif number in fresh:
-            equal.append((fresh[number], attribute))
-        else:
-            fresh[number] = attribute
-    return tuple(links), tuple(fresh.values()), tuple(equal)
+    def _keys(
+        self, slot: int
+    ) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """What joins say of a slot: links to filled ones, keys it needs, and keys alike."""
+        links = []
+        fresh: dict[int, int] = {}
+        equal = []
+        for number, attribute in self.layout.terms[slot]:
+            if number in self._known:
+                links.append((attribute, *self._known[number]))
+            elif number in fresh:
+                equal.append((fresh[number], attribute))
+            else:
+                fresh[number] = attribute
+        return tuple(links), tuple(fresh.values()), tuple(equal)

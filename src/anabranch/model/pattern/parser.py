@@ -118,8 +118,13 @@ class PatternParser:
         if self._token.kind != "number":
             return self._atom()
         number = self._advance()
-        if len(number.spelling) > _COUNT_DIGITS_MAX or not number.spelling.isdigit():
+        if not number.spelling.isdigit():
             self._fail("a repetition is a whole number", number, "such as 3 TIMES {…}")
+        if len(number.spelling.lstrip("0")) > _COUNT_DIGITS_MAX:
+            most = self._limits.pattern_match_events_max
+            self._exceed(
+                "a repetition too often", number, f"at most {most} (pattern_match_events_max)"
+            )
         if not self._took("TIMES"):
             self._unexpected(self._token, "TIMES")
         return self._placed(Times(int(number.spelling), self._atom()), number.start)
@@ -136,7 +141,9 @@ class PatternParser:
         opening = self._advance()
         self._open += 1
         if self._open > self._limits.pattern_depth_max:
-            self._too_deep(opening)
+            most = self._limits.pattern_depth_max
+            wanted = f"at most {most} levels (pattern_depth_max)"
+            self._exceed("a pattern nested too deeply", opening, wanted)
         node = self._any()
         if self._took("WITHIN"):
             node = self._placed(Within(node, self._duration()), opening.start)
@@ -146,17 +153,12 @@ class PatternParser:
         self._open -= 1
         return node
 
-    def _too_deep(self, opening: Token) -> NoReturn:
-        raise PatternLimitError(
-            "a pattern nested too deeply",
-            text=self._text,
-            position=opening.start,
-            expected=f"at most {self._limits.pattern_depth_max} levels (pattern_depth_max)",
-        )
-
     def _part(self) -> Part:
         start = self._token.start
         self._part_count += 1
+        if self._part_count > self._limits.pattern_parts_max:
+            most = self._limits.pattern_parts_max
+            self._exceed("a part too many", self._token, f"at most {most} (pattern_parts_max)")
         name = str(self._part_count)
         if self._token.kind == "name":
             name = self._advance().spelling
@@ -230,6 +232,9 @@ class PatternParser:
     def _joins(self) -> tuple[Join, ...]:
         joins = [self._join()]
         while self._took("AND"):
+            if len(joins) == self._limits.pattern_joins_max:
+                wanted = f"at most {len(joins)} (pattern_joins_max)"
+                self._exceed("a join too many", self._token, wanted)
             joins.append(self._join())
         return tuple(joins)
 
@@ -279,6 +284,9 @@ class PatternParser:
     def _unexpected(self, token: Token, expected: str) -> NoReturn:
         found = "end" if token.kind == "end" else excerpt_of(token.spelling)
         self._fail(f"unexpected {found}", token, expected)
+
+    def _exceed(self, message: str, token: Token, expected: str) -> NoReturn:
+        raise PatternLimitError(message, text=self._text, position=token.start, expected=expected)
 
     def _fail(self, message: str, token: Token, expected: str) -> NoReturn:
         raise PatternError(message, text=self._text, position=token.start, expected=expected)

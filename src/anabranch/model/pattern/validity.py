@@ -10,8 +10,9 @@ program put together has none. Rules:
 3. A window is longer than nothing, and a window inside is no longer than the one around it.
 4. A repetition is of two at least.
 5. A join names parts that are there, one of which must not be absent.
-6. The levels, the events of one match, and the alternatives that OR leaves are bounded. The latter
-   multiply: `6 TIMES ({…} OR {…})` has 64. An OR inside of the filter costs nothing.
+6. The levels, the joins, the events of one match, the alternatives that OR leaves, and the slots
+   that all of these have together are bounded. Alternatives multiply: `6 TIMES ({…} OR {…})` has 64
+   of 6 slots each. An OR inside of the filter costs nothing.
 """
 
 from collections.abc import Hashable, Iterator
@@ -190,6 +191,10 @@ class _Check:
 
     def _check_sizes(self, limits: Limits) -> None:
         pattern = self._pattern
+        if len(pattern.joins) > limits.pattern_joins_max:
+            first = pattern.joins[limits.pattern_joins_max]
+            wanted = f"at most {limits.pattern_joins_max} (pattern_joins_max)"
+            self._exceed("a join too many", first, wanted)
         for count, most, what in _sizes(pattern, limits):
             if count > most:
                 shown = str(count) if count < _COUNT_CEILING else "very many"
@@ -224,6 +229,7 @@ def _sizes(pattern: PatternTree, limits: Limits) -> Iterator[tuple[int, int, str
     yield len(pattern.parts), limits.pattern_parts_max, "parts"
     yield events_of(pattern.root), limits.pattern_match_events_max, "match events"
     yield alternatives_of(pattern.root), limits.pattern_alternatives_max, "alternatives"
+    yield slots_of(pattern.root), limits.pattern_slots_max, "slots"
 
 
 def events_of(node: Node | Absent) -> int:
@@ -257,3 +263,26 @@ def alternatives_of(node: Node | Absent) -> int:
             return min(prod([alternatives_of(item)] * min(count, 64)), _COUNT_CEILING)
         case Within(item, _):
             return alternatives_of(item)
+
+
+def slots_of(node: Node | Absent) -> int:
+    """How many slots all alternatives have together, if these are not very many."""
+    match node:
+        case Part():
+            return 1
+        case Absent():
+            return 0
+        case Or(items):
+            return min(sum(map(slots_of, items)), _COUNT_CEILING)
+        case And() | Then():
+            ways = alternatives_of(node)
+            # Each item is there once with every way of the others.
+            found = sum(
+                slots_of(item) * ways // alternatives_of(item) for item in children_of(node)
+            )
+            return min(found, _COUNT_CEILING)
+        case Times(count, item):
+            ways = alternatives_of(node)
+            return min(count * slots_of(item) * ways // alternatives_of(item), _COUNT_CEILING)
+        case Within(item, _):
+            return slots_of(item)

@@ -158,6 +158,17 @@ def test_mistake_is_told_with_its_place(text: str, place: str, words: str) -> No
         ("129 TIMES {x = 1} WITHIN 5 s", Limits(), "pattern_match_events_max"),
         ("7 TIMES ({x = 1} OR {x = 2}) WITHIN 5 s", Limits(), "pattern_alternatives_max"),
         ("999999999 TIMES (2 TIMES {x = 1}) WITHIN 5 s", Limits(), "very many match events"),
+        ("9999999999 TIMES {x = 1} WITHIN 5 s", Limits(), "at most 128 .pattern_match_events_max"),
+        (
+            "a:{x = 1} AND b:{x = 1} WHERE a.s = b.s AND a.t = b.t WITHIN 5 s",
+            Limits(pattern_joins_max=1),
+            "at most 1 .pattern_joins_max",
+        ),
+        (
+            "100 TIMES {x = 1} AND 4 TIMES ({y = 1} OR {y = 2}) WITHIN 5 s",
+            Limits(),
+            "1664 slots",
+        ),
         ("{x = 1} WITHIN 5 s", Limits(pattern_bytes_max=10), "pattern_bytes_max"),
         ("{x = 1 AND y = 2} WITHIN 5 s", Limits(filter_nodes_max=2), "filter_nodes_max"),
     ],
