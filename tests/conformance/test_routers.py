@@ -21,6 +21,7 @@ def test_rule_1_knowledge_is_never_wrong(router: str) -> None:
     assert [found.ledger.of(1) for found in suite.all_trials(router) if found.ledger.of(1)] == []
 
 
+@pytest.mark.slow
 def test_rule_2_versions_do_not_decrease_while_nothing_goes_wrong(router: str) -> None:
     if router == "unruly":
         # It breaks this rule on purpose; the contract says that edges cope.
@@ -29,6 +30,7 @@ def test_rule_2_versions_do_not_decrease_while_nothing_goes_wrong(router: str) -
         assert [found.disorders() for found in suite.calm_trials(router)] == [[], [], []]
 
 
+@pytest.mark.slow
 def test_rule_3_every_subscription_gets_a_version(router: str) -> None:
     assert [found.ledger.of(3) for found in suite.all_trials(router) if found.ledger.of(3)] == []
 

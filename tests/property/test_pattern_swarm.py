@@ -103,7 +103,9 @@ def test_the_one_that_was_detected_wrongly() -> None:
     assert sum(assert_right(pattern, Random(seed)) for seed in range(100)) > 30
 
 
-@pytest.mark.parametrize("test", range(TESTS))
+@pytest.mark.parametrize(
+    "test", [*range(5), *(pytest.param(each, marks=pytest.mark.slow) for each in range(5, TESTS))]
+)
 def test_what_is_detected_is_what_the_reference_finds(
     test: int, request: pytest.FixtureRequest
 ) -> None:

@@ -52,6 +52,7 @@ def output_of(program: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_without_numba() -> None:
     without = output_of(BLOCKED + AGREEING)
     assert without == output_of(AGREEING)

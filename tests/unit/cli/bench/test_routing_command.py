@@ -46,22 +46,26 @@ def test_every_workload_and_the_model_are_in_the_report(report: RoutingReport) -
     }
 
 
+@pytest.mark.slow
 def test_shapes_of_traffic_agree_at_any_size(report: RoutingReport) -> None:
     traffic = [shape for shape in report.shapes if shape.name.startswith("events into the edge")]
     assert [shape.agrees for shape in traffic] == [True, True]
     assert [round(shape.measured) for shape in traffic] == [1, 3]
 
 
+@pytest.mark.slow
 def test_a_shape_outside_of_its_range_differs() -> None:
     assert Shape("w", "flat", 1.05, 0.9, 1.1).agrees
     assert not Shape("w", "flat", 1.2, 0.9, 1.1).agrees
 
 
+@pytest.mark.slow
 def test_all_rows_of_a_grid_have_all_columns(report: RoutingReport) -> None:
     for grid in grids(report):
         assert {len(row) for row in grid.rows} == {len(grid.heads)} == {len(grid.numbers())}
 
 
+@pytest.mark.slow
 def test_page_has_all_grids_and_a_picture(report: RoutingReport, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "EVALUATION.md"
@@ -74,6 +78,7 @@ def test_page_has_all_grids_and_a_picture(report: RoutingReport, tmp_path: Path)
     assert picture.read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_page_is_the_same_every_time(report: RoutingReport, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pages = [tmp_path / name / "EVALUATION.md" for name in ("one", "other")]
@@ -84,6 +89,7 @@ def test_page_is_the_same_every_time(report: RoutingReport, tmp_path: Path) -> N
     assert pictures[0].read_bytes() == pictures[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_page_without_matplotlib_has_tables_only_and_says_so(
     report: RoutingReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +102,7 @@ def test_page_without_matplotlib_has_tables_only_and_says_so(
     assert not (tmp_path / "evaluation").exists()
 
 
+@pytest.mark.slow
 def test_command_prints_one_json_object() -> None:
     words = ["routing", "--workload", "nested", "--scale", "0.005", "--seconds", "1", "--json"]
     result = CliRunner().invoke(app, words)
@@ -106,6 +113,7 @@ def test_command_prints_one_json_object() -> None:
     assert found.selective == []
 
 
+@pytest.mark.slow
 def test_command_prints_tables(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     words = ["routing", "--workload", "nested", "--scale", "0.005", "--write", str(page)]

@@ -41,6 +41,7 @@ def test_every_way_to_choose_paths_is_in_the_report(report: MeshReport) -> None:
     assert [claim.test.split(":")[0] for claim in report.claims] == ["burst", "burst"]
 
 
+@pytest.mark.slow
 def test_all_rows_of_a_grid_have_all_columns(report: MeshReport) -> None:
     titles = []
     for grid in mesh_grids(report):
@@ -49,6 +50,7 @@ def test_all_rows_of_a_grid_have_all_columns(report: MeshReport) -> None:
     assert titles == ["Ours and the source's", "The printed algorithm in a model", "A burst"]
 
 
+@pytest.mark.slow
 def test_section_is_added_to_a_page_and_replaced_the_next_time(
     report: MeshReport, tmp_path: Path
 ) -> None:
@@ -82,6 +84,7 @@ def test_section_outlives_a_new_page_about_trees(report: MeshReport, tmp_path: P
     assert text.endswith(section)
 
 
+@pytest.mark.slow
 def test_section_without_matplotlib_has_tables_only_and_says_so(
     report: MeshReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +97,7 @@ def test_section_without_matplotlib_has_tables_only_and_says_so(
     assert "![" not in path.read_text()
 
 
+@pytest.mark.slow
 def test_text_without_marks_has_no_section() -> None:
     assert mesh_section("# Does routing pay?\n") == ""
     assert mesh_section(f"{MESH_END}\n{MESH_BEGIN}\n") == ""
@@ -129,6 +133,7 @@ def test_relays_and_changes_have_grids_of_their_own() -> None:
             assert {len(row) for row in grid.rows} == {len(grid.heads)}
 
 
+@pytest.mark.slow
 def test_grid_of_relays_says_where_matching_once_is_cheaper() -> None:
     ways: dict[Way, float] = {"mesh": 5.0, "flood": 1.0, "tree": 0.0, "look-up": 2.0}
     found = [
@@ -155,6 +160,7 @@ def test_grid_of_relays_says_where_matching_once_is_cheaper() -> None:
         assert {row[-1] for row in relay_grid([*others, *mesh]).rows} == {said}
 
 
+@pytest.mark.slow
 def test_command_prints_tables() -> None:
     words = ["routing", "--routing", "mesh", "--part", "model", "--scale", "0.01"]
     result = CliRunner().invoke(app, words)

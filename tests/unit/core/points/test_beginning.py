@@ -187,6 +187,7 @@ def test_what_no_client_would_send_is_refused_and_stops_nobody() -> None:
     assert [bool(reason) for _, reason in answers(user)] == [True, True, True, False]
 
 
+@pytest.mark.slow
 def test_clocks_minutes_apart_move_matches_and_lose_none() -> None:
     """Time is that of origins: e2 is three minutes ahead, and so are its events."""
     stage = Stage(ahead_s={"e2": 180.0, "e3": -60.0})

@@ -258,6 +258,7 @@ def unsure(*plants: str) -> tuple[int, int, int]:
     return moves[0], moves[1] - moves[0], len(reader.notifications())
 
 
+@pytest.mark.slow
 def test_a_neighbour_that_says_another_extreme_every_time_moves_nothing_for_ever() -> None:
     first, later, matches = unsure()
     assert first + later <= 4

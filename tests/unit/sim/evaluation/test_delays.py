@@ -54,6 +54,7 @@ def play(scene: Scene) -> Played:
     return Played(sorted(notified), market.published, moved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_changing_trees_on_the_way_never_changes_who_is_notified(seed: int) -> None:
     crowded = replace(SMALL, degree=4, brokers=8, publishers=2, rate=14.0, seed=seed)
@@ -66,6 +67,7 @@ def test_changing_trees_on_the_way_never_changes_who_is_notified(seed: int) -> N
     assert played["dynamic"].moved > 50
 
 
+@pytest.mark.slow
 def test_delays_and_copies_are_of_this_world(by_way: dict[str, Delays]) -> None:
     for delays in by_way.values():
         assert 10.0 < delays.arrival_ms < 1_000.0
@@ -73,11 +75,13 @@ def test_delays_and_copies_are_of_this_world(by_way: dict[str, Delays]) -> None:
         assert len(delays.per_s) == 3
 
 
+@pytest.mark.slow
 def test_burst_is_seen_in_its_quarter() -> None:
     delays = run(replace(SMALL, part="burst", seconds=8.0, rate=20.0))
     assert max(delays.per_s[2:4]) == max(delays.per_s) > 1.5 * delays.per_s[0]
 
 
+@pytest.mark.slow
 def test_two_brokers_die_and_the_others_go_on() -> None:
     scene = replace(SMALL, part="failures", degree=0, seconds=8.0)
     delays, whole = run(scene), run(replace(scene, part="degree"))
@@ -85,17 +89,20 @@ def test_two_brokers_die_and_the_others_go_on() -> None:
     assert delays.per_s[-1] > 0
 
 
+@pytest.mark.slow
 def test_too_much_is_called_overloaded_and_a_little_is_not() -> None:
     assert run(replace(SMALL, part="rate", rate=60.0)).is_overloaded
     assert not run(replace(SMALL, part="rate", rate=4.0)).is_overloaded
 
 
+@pytest.mark.slow
 def test_ladder_has_two_rows_and_rungs() -> None:
     network = ladder([f"b{number}" for number in range(1, 9)])
     assert sorted(network.links_of("b1")) == ["b2", "b3"]
     assert sorted(network.links_of("b4")) == ["b2", "b3", "b6"]
 
 
+@pytest.mark.slow
 def test_far_subscribers_are_as_far_as_they_are_said_to_be() -> None:
     scene = Scene(part="hops", case="ladder", way="fixed", degree=-1, brokers=14, seconds=3.0)
     market = market_of(scene)
@@ -107,6 +114,7 @@ def test_far_subscribers_are_as_far_as_they_are_said_to_be() -> None:
     assert delays.by_hops["6"] >= 7 * 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", DELAY_PARTS)
 def test_every_part_has_all_ways_for_every_case(part: DelayPart) -> None:
     every = scenes(part, 1.0, seed=5)
@@ -116,6 +124,7 @@ def test_every_part_has_all_ways_for_every_case(part: DelayPart) -> None:
     assert all(scene.part == part and scene.seed >= 5 for scene in every)
 
 
+@pytest.mark.slow
 def test_brokers_in_between_are_those_on_most_ways_that_can_be_missed() -> None:
     # Two squares that share a broker, which holds them together, and one with a diagonal.
     links = "ab bc cd da ac ce ef fg gc"
@@ -128,6 +137,7 @@ def test_brokers_in_between_are_those_on_most_ways_that_can_be_missed() -> None:
     assert in_between(network, 1) == ["b"]
 
 
+@pytest.mark.slow
 def test_deaths_at_degree_4_are_felt_by_those_who_are_left() -> None:
     scene = replace(SMALL, part="failures", degree=4, brokers=10, seconds=8.0)
     delays = run(scene)
@@ -137,6 +147,7 @@ def test_deaths_at_degree_4_are_felt_by_those_who_are_left() -> None:
     assert delays.notified > 0
 
 
+@pytest.mark.slow
 def test_smaller_scales_have_less_of_everything() -> None:
     full, tiny = scenes("degree", 1.0, 1), scenes("degree", 0.05, 1)
     assert len(full) > len(tiny)
@@ -144,6 +155,7 @@ def test_smaller_scales_have_less_of_everything() -> None:
     assert full[0].seconds > tiny[0].seconds
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_scenes_and_nothing_is_run_twice() -> None:
     short = [replace(SMALL, way=way, brokers=4, seconds=1.0) for way in ("dynamic", "fixed")]
     again = [replace(scene, part="rate", case="the same by another name") for scene in short]

@@ -61,6 +61,7 @@ def test_covering_leaves_the_widest_subscription() -> None:
     assert tree.edge_events == bare.edge_events
 
 
+@pytest.mark.slow
 def test_nobody_misses_anything_while_two_of_three_relays_crash() -> None:
     run = crashing.measure(TREE, 0.02)
     assert run.crashes == 2
