@@ -43,6 +43,8 @@ MESHES_FAILED_ONCE = {
     111: "interest that came round while trees changed was taken for a breach of the protocol",
     4177: "what a broker that leaves refused of a join point counted as reported",
     7001108: "answers were sent over a link that was full, and cost it again and again",
+    1218: "interest that was told again had become less, and was taken for what was there",
+    146: "the first of several matches was looked for in a slot that was filled already",
     752: "a join point came back where its subscription was just being forgotten, and began anew",
 }
 

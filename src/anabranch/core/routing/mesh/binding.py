@@ -7,7 +7,8 @@ but only of the conjunctions that could match something advertised there. Rules:
    change, the edge considers its conjunctions again and tells the origin so, even if nothing
    changed: until then the origin sends everything. What there was no time to compare is bound. Once
    all is compared, what was bound without need is taken back, with a version of its own: an origin
-   knows the interest of a version and an edition, and there is one such interest only.
+   knows the interest of a version and an edition, and there is one such interest only, however
+   often it is told.
 2. One frame goes to each next hop, for all origins in that direction; it is split where their trees
    part. Brokers on the way follow the trees and match nothing.
 3. A change is told against what was told last. The origin answers; if no answer comes in time, or
@@ -216,6 +217,9 @@ class Bindings:
     ) -> tuple[list[Conjunct], list[Conjunct]]:
         """What an origin is to know more, and what less."""
         told, wants = self._told[origin], self.meetings.wants
+        if is_whole and (told.version, told.edition) == (self._clock.propagated, table.edition):
+            # The same once more. An origin that has it would not take anything else for it.
+            return list(told.bound.values()), []
         is_next = step is not None and told.version == step.before
         if step is not None and is_next and told.edition == table.edition and not is_whole:
             added = [c for c in step.plus if wants(origin, (c.text, c.place))]
