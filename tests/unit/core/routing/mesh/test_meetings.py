@@ -57,6 +57,24 @@ def test_what_there_was_no_time_to_compare_is_wanted_first_and_taken_back_later(
     assert bindings.is_settled()
 
 
+def test_what_is_told_again_is_the_same_and_what_is_too_much_of_it_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The repetition is due just when all is compared, and not yet taken back."""
+    options = replace(QUICK, comparisons_max=100, lag_after_s=REVIEW_AFTER_S)
+    mesh = Mesh(PAIR, replace(options, interest_after_s=0.01))
+    mesh.advertise("a", "price < 100")
+    mesh.run()
+    bindings = mesh.routers["b"].bindings
+    assert bindings is not None
+    with monkeypatch.context() as lost:
+        lost.setattr(bindings, "answered", lambda *_: None)
+        mesh.subscribe("b", **ranges(1_000))
+        mesh.run(3 * REVIEW_AFTER_S)
+    mesh.run()
+    assert len(mesh.bound("a", "b")) == 10
+
+
 def test_an_edition_that_leaves_too_much_to_compare_is_answered_at_once_and_exact_later() -> None:
     mesh = Mesh(PAIR, replace(QUICK, comparisons_max=100))
     mesh.subscribe("b", **ranges(1_000))
