@@ -79,6 +79,8 @@ class Tally(msgspec.Struct, array_like=True):
 
 
 NOTHING: Final = Findings()
+#: In place of the tries that are left: there are none, and that was told.
+_TOLD: Final = -1
 
 
 class Detector:
@@ -142,9 +144,7 @@ class Detector:
         if event.time_ns < self.horizon_ns and not self._takes_late:
             self.tally.late += 1
             return Findings(late=(event,))
-        if len(self._known) >= self._events_max or (
-            event.time_ns > self.far_ns and len(self._known) >= self._events_max // 2
-        ):
+        if not self.has_room_for(event.time_ns):
             return self._refuse(event, parts)
         self._known.add(place)
         self.tally.taken += 1
@@ -175,10 +175,10 @@ class Detector:
         firsts = [each[0] for each in self._waiting[:1]] + [each[0] for each in self._pending[:1]]
         return min(firsts, default=None)
 
-    @property
-    def room(self) -> int:
-        """How many events more could be kept."""
-        return self._events_max - len(self._known)
+    def has_room_for(self, time_ns: int) -> bool:
+        """Whether an event of this time would be taken."""
+        kept = len(self._known)
+        return kept < self._events_max and (time_ns <= self.far_ns or kept < self._events_max // 2)
 
     # -- one entry
 
@@ -227,10 +227,12 @@ class Detector:
     def _combine(self, entry: Entry) -> None:
         combining = self._combining
         self._tries.left = self._tries_max
+        is_told = False
         try:
             combining.search(entry)
         except TriesExceeded:
             self._overflow("too-many-tries", entry[5])
+            is_told = True
         if self._is_eager:
             for filled in combining.found:
                 self._report(filled)
@@ -244,7 +246,7 @@ class Detector:
         for _ in range(combining.undecided):
             self._overflow("undecided", entry[5])
         if self.scheme.final_is_long:
-            self._note_left(entry, self._tries.left)
+            self._note_left(entry, _TOLD if is_told else max(self._tries.left, 0))
 
     def _end_of(self, filled: Filled) -> int | None:
         """When the last absence of a match ends; None if it has none that lasts."""
@@ -283,6 +285,7 @@ class Detector:
         place = (entry[1], entry[2])
         left, count = self._left.pop(place, (self._tries_max, 1))
         self._tries.left = left
+        is_told = left == _TOLD
         try:
             if self._absences.final_hold(self.scheme.layouts[filled[0]], filled[1]):
                 self._report(filled)
@@ -290,10 +293,12 @@ class Detector:
             self._overflow("undecided", entry[5])
         except TriesExceeded:
             # It is told once that not all that ends with the event is reported.
-            if left >= 0:
+            if not is_told:
                 self._overflow("too-many-tries", entry[5])
+            is_told = True
         if count > 1:
-            self._left[place] = [self._tries.left, count - 1]
+            left = _TOLD if is_told else max(self._tries.left, 0)
+            self._left[place] = [left, count - 1]
 
     # -- forgetting
 

@@ -193,6 +193,7 @@ class JoinPoint:
     def stop(self, now: float) -> list[Ask]:
         """Be active no more; its subscription stays, without a client."""
         self._perform(self._client.disconnected(now))
+        self._tell_notes()
         self._out.append(PointLeft(self.session))
         return self.take_out()
 
@@ -224,13 +225,16 @@ class JoinPoint:
         self._perform(self._client.time_passed(now))
         if self._look_at <= now:
             self._hold(self._timing.look(now))
-            for text in self._watch.take_notes():
-                self._out.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
+            self._tell_notes()
             self._publish(now)
             options = self._options
             is_waiting = self._watch.is_waiting
             self._look_at = now + (options.pattern_look_s if is_waiting else options.pattern_save_s)
         return self.take_out()
+
+    def _tell_notes(self) -> None:
+        for text in self._watch.take_notes():
+            self._out.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
 
     def next_deadline(self) -> float:
         """When `time_passed` is wanted."""
@@ -249,8 +253,8 @@ class JoinPoint:
                 case SendFrame():
                     self._out.append(FromPoint(self.session, effect.frame))
                 case DeliverToApplication():
-                    if self._watch.is_full:
-                        self._hold(self._timing.make_room(self._now))
+                    if self._watch.is_full_for(effect.time_ns):
+                        self._hold(self._timing.make_room(self._now, effect.time_ns))
                     self._hold(self._watch.take(effect))
                 case Confirm():
                     while self._sent and self._sent[0][0] <= effect.sequence:

@@ -46,7 +46,8 @@ class Timing:
         }
         times = self._times()
         self._room.seen(now, times, watch.counters.by_stream)
-        watch.far_is(self._room.far_ns(now, times, watch.retention_ns))
+        live = {each: at for each, at in self._looked.items() if at != INT_MIN}
+        watch.far_is(self._room.far_ns(now, live, watch.retention_ns))
         return self._advance(times)
 
     def _times(self) -> dict[str, int]:
@@ -60,21 +61,21 @@ class Timing:
             watermark_ns = max(times.values())
         return self._watch.advance(watermark_ns) if watermark_ns != INT_MIN else []
 
-    def make_room(self, now: float) -> list[Match]:
-        """Let time pass; where that is not enough, go on without those that everybody waits for.
-        What is final then."""
+    def make_room(self, now: float, time_ns: int) -> list[Match]:
+        """For an event of this time, let time pass; where that is not enough, go on without those
+        that everybody waits for. What is final then."""
         watch = self._watch
         if now < self._crowded_until:
             return []
         times = self._times()
         found = self._advance(times)
-        if watch.is_full:
+        if watch.is_full_for(time_ns):
             self._room.seen(now, times, watch.counters.by_stream)
             replayed = [each for each, at in self._looked.items() if at == INT_MIN]
-            for stream in self._room.give_up(now, times, replayed):
+            for stream in self._room.give_up(now, times, replayed, watch.retention_ns):
                 text = "there is no more room, and it goes on; what comes of it from before is late"
                 watch.say(f"{stream!r} is not waited for any longer: {text}")
             found += self._advance(times)
-        if watch.is_full:
+        if watch.is_full_for(time_ns):
             self._crowded_until = now + self._options.pattern_look_s
         return found

@@ -71,7 +71,7 @@ class Watch:
         self.last_ns: dict[str, int] = {}
         #: What is worth a line in the log → how often it was, and where first.
         self._notes: dict[str, tuple[int, str]] = {}
-        self._lines: list[str] = []
+        self._lines: dict[str, int] = {}
         self._id = record.id
         self._scheme = scheme
         self._limits = limits
@@ -89,11 +89,11 @@ class Watch:
         """How long an event is needed."""
         return self._scheme.retention_ns
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another event, or too much is known to be reported."""
+    def is_full_for(self, time_ns: int) -> bool:
+        """Whether there is no room for an event of this time, or too much is known to be
+        reported."""
         is_crowded = len(self.reports) >= self._limits.pattern_pending_max
-        return is_crowded or self._detector.room <= 0
+        return is_crowded or not self._detector.has_room_for(time_ns)
 
     def far_is(self, time_ns: int) -> None:
         """What is later than this is far ahead of most, and gets half of the room only."""
@@ -175,11 +175,13 @@ class Watch:
 
     def say(self, line: str) -> None:
         """Something else is worth a line."""
-        self._lines.append(line)
+        self._lines[line] = self._lines.get(line, 0) + 1
 
     def take_notes(self) -> list[str]:
         """What is worth a line in the log; nothing is left."""
-        lines, self._lines = self._lines, []
+        said = self._lines.items()
+        lines = [line if count == 1 else f"{line} ({count:,} times)" for line, count in said]
+        self._lines.clear()
         for what, (count, first) in self._notes.items():
             more = f" and {count - 1:,} more" if count > 1 else ""
             lines.append(f"{first}{more}: {what}")

@@ -168,7 +168,7 @@ class Routing:
         time_ns = self._time_ns(self._time)
         if self._time == _LOGGED or _LOGGED not in self._events.columns:
             return time_ns
-        return sf.least(time_ns, self._time_ns(_LOGGED))
+        return sf.when(time_ns.isNotNull(), sf.least(time_ns, self._time_ns(_LOGGED)))
 
     def _time_ns(self, column: str) -> Column:
         micros = sf.unix_micros(sf.col(quoted(column)).cast("timestamp"))

@@ -219,3 +219,12 @@ def test_slots_are_counted_as_there_are(text: str, size: int) -> None:
     pattern = Pattern.parse(text)
     assert slots_of(pattern.root) == size
     assert sum(layout.size for layout in Scheme(pattern).layouts) == size
+
+
+@pytest.mark.parametrize("tries_max", range(2, 30))
+def test_a_match_is_reported_or_it_is_told_that_it_may_be_missing(tries_max: int) -> None:
+    text = (
+        "(p:{a = 0} THEN q:{a = 0} THEN NOT r:{a = 1} WITHIN 3 ms) WHERE r.b = r.c WITHIN 8 ms ALL"
+    )
+    found = fed(text, [{"a": 0}, {"a": 0}], tries_max)
+    assert (count(found) == 1) != (reasons(found) == {"too-many-tries"})

@@ -18,7 +18,8 @@ but only of the conjunctions that could match something advertised there. Rules:
 5. What is too much for one frame goes to each origin in one of its own; what is too much for that
    as well is told as wanting everything. It is noted when that begins and when it ends. While it
    lasts changes need not be told, versions only; all is told again when it has become less by a
-   `_TRY_PART`.
+   `_TRY_PART`. It begins and ends with a version of its own, as rule 1 wants: what is repeated is
+   not told otherwise than before, and if it cannot be told so, there is another version.
 
 State: volatile, as the interest itself.
 
@@ -42,7 +43,7 @@ from anabranch.model.carried import Known
 from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.limits import Limits
 from anabranch.model.mesh_frames import Bind, Binding, Bound
-from anabranch.model.version import NOTHING, Version
+from anabranch.model.version import NOTHING
 
 #: The pause between two repetitions grows to two to this power of the first one.
 DOUBLINGS_MAX = 3
@@ -58,7 +59,16 @@ _Parts = dict[Key, tuple[Conjunct, list[int]]]
 class _Told:
     """What one origin was told."""
 
-    __slots__ = ("attempts", "bound", "coarse_at", "due", "edition", "size", "version")
+    __slots__ = (
+        "attempts",
+        "bound",
+        "coarse_at",
+        "due",
+        "edition",
+        "size",
+        "version",
+        "wants_whole",
+    )
 
     def __init__(self) -> None:
         self.version = NOTHING
@@ -71,6 +81,8 @@ class _Told:
         self.attempts = 0
         #: The size with which it was too much, when that was tried last (rule 5); None: it is not.
         self.coarse_at: int | None = None
+        #: The next version is to be told as a whole: the last one could not be repeated.
+        self.wants_whole = False
 
     def add(self, conjuncts: Iterable[Conjunct]) -> None:
         for conjunct in conjuncts:
@@ -186,6 +198,7 @@ class Bindings:
         bindings: list[Binding] = []
         plus: _Parts = {}
         minus: _Parts = {}
+        repeated: set[str] = set()
         for origin, table in self._advertisements.tables.items():
             if origin == self._around.name:
                 continue
@@ -196,7 +209,10 @@ class Bindings:
             if is_due and self._trees.way_to(origin) is None:
                 told.due = now + self._around.options.lag_after_s
                 continue
-            is_whole = is_due or told.edition.life != table.edition.life
+            if (told.version, told.edition) == (version, table.edition):
+                repeated.add(origin)
+            is_whole = is_due or told.wants_whole or told.edition.life != table.edition.life
+            told.wants_whole = False
             added, removed = self._changes(origin, table, step, is_whole)
             if told.coarse_at is not None and not is_whole:
                 is_whole = told.size < told.coarse_at * (1 - _TRY_PART)
@@ -210,7 +226,8 @@ class Bindings:
             told.due = now + self._around.options.lag_after_s * 2**doublings
         self._due = self._first_due()
         if bindings:
-            self._send(version, bindings, plus, minus)
+            parts = bindings, _packed(plus), _packed(minus), len(self._around.brokers)
+            self._send(now, Bind(self._around.name, version, *parts), repeated)
 
     def _changes(
         self, origin: str, table: Table, step: Propagation | None, is_whole: bool
@@ -242,30 +259,44 @@ class Bindings:
         told.add(added)
         return added, removed
 
-    def _send(self, version: Version, bindings: list[Binding], plus: _Parts, minus: _Parts) -> None:
-        hops = len(self._around.brokers)
-        frame = Bind(self._around.name, version, bindings, _packed(plus), _packed(minus), hops)
+    def _send(self, now: float, frame: Bind, repeated: set[str]) -> None:
+        """Send a frame, or one for each binding where that is too much. Some are repeated."""
         frames = [frame]
-        if not _fits(frame, self._around.limits):
-            frames = [self._alone(_some_of(frame, [place])) for place in range(len(bindings))]
+        is_coarse = any(self._told[origin].coarse_at is not None for origin in repeated)
+        if is_coarse or not _fits(frame, self._around.limits):
+            frames = []
+            for place, binding in enumerate(frame.bindings):
+                is_repeated = binding.origin in repeated
+                alone = self._alone(_some_of(frame, [place]), is_repeated=is_repeated)
+                if alone is not None:
+                    frames.append(alone)
+                else:
+                    # Nothing but another version will do.
+                    self._told[binding.origin].wants_whole = self._is_too_wide = True
+                    self.plan(now)
         for each in frames:
             for binding in each.bindings:
                 if binding.is_whole and each.plus is not _ALL:
                     self._ends_coarse(binding.origin)
             spread(self._around, self._trees, each)
 
-    def _alone(self, frame: Bind) -> Bind:
-        """A binding in a frame of its own: as it is, or whole, or wanting everything (rule 5)."""
-        if _fits(frame, self._around.limits):
-            return frame
+    def _alone(self, frame: Bind, *, is_repeated: bool) -> Bind | None:
+        """A binding in a frame of its own: as it is, or whole, or wanting everything (rule 5);
+        None if it cannot be repeated as it was."""
         origin = frame.bindings[0].origin
         told = self._told[origin]
+        if is_repeated and told.coarse_at is not None:
+            return replace(frame, plus=_ALL, minus=[])
+        if _fits(frame, self._around.limits):
+            return frame
         every: _Parts = {}
         _note(every, told.bound.values(), 0)
         bindings = [replace(frame.bindings[0], is_whole=True)]
         whole = replace(frame, bindings=bindings, plus=_packed(every), minus=[])
         if _fits(whole, self._around.limits):
             return whole
+        if is_repeated:
+            return None
         if told.coarse_at is None:
             self._around.counters.bindings_coarse += 1
             text = (

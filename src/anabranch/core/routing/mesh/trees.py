@@ -298,6 +298,8 @@ class Trees:
     def _outdo(self, route: Route) -> None:
         """Somebody tells of a later wave than there was: send one out that is later still."""
         own = self._trees.get(route.tree)
+        if route.tree.life != self._life:
+            return
         if own is None:
             self._ended[route.tree] = max(route.wave, self._ended.get(route.tree, 0))
         elif route.wave > own.wave:

@@ -131,3 +131,49 @@ def test_interest_that_was_too_much_to_know_is_asked_for_when_there_is_room() ->
     assert len(mesh.notes("a", "info")) == 1
     assert router.counters.wishes_coarse == 1
     assert all(settled(mesh, name) for name in "bc")
+
+
+def is_late(mesh: Mesh, name: str) -> None:
+    """Answers to a broker take longer than it waits for them: it says all once more."""
+    mesh.now += 0.3
+    mesh.do(name, mesh.routers[name].time_passed(mesh.now))
+
+
+def test_what_came_in_parts_and_is_too_much_to_be_repeated_keeps_nothing_from_anybody() -> None:
+    mesh = Mesh(PAIR, limits=SMALL)
+    mesh.advertise("a", "TRUE")
+    mesh.run()
+    for first in range(0, 100, 20):
+        mesh.subscribe("b", **ranges(first, first + 20))
+        if first < 80:
+            mesh.run()
+    is_late(mesh, "b")
+    mesh.run()
+    assert mesh.bound("a", "b") == {str(EVERY_EVENT)}
+    mesh.subscribe("b", more="price > 5000 AND price < 5005")
+    mesh.run()
+    tick = mesh.publish("a", price=5_001)
+    mesh.run()
+    assert tick in mesh.got("b", "a")
+    assert settled(mesh, "b")
+
+
+def test_too_much_that_is_repeated_stays_too_much_until_another_version() -> None:
+    for count in range(40, 60):
+        mesh = Mesh(PAIR, limits=SMALL)
+        mesh.advertise("a", "TRUE")
+        mesh.run()
+        mesh.subscribe("b", **ranges(0, count))
+        mesh.run()
+        if mesh.routers["b"].counters.bindings_coarse:
+            break
+    mesh.unsubscribe("b", "s0")
+    is_late(mesh, "b")
+    mesh.run()
+    assert mesh.bound("a", "b") == {str(EVERY_EVENT)}
+    assert mesh.notes("b", "info") == []
+    mesh.unsubscribe("b", *ranges(2, count))
+    mesh.run()
+    assert len(mesh.bound("a", "b")) == 1
+    assert str(EVERY_EVENT) not in mesh.bound("a", "b")
+    assert settled(mesh, "b")
