@@ -167,6 +167,7 @@ def test_too_much_that_is_repeated_stays_too_much_until_another_version() -> Non
         mesh.run()
         if mesh.routers["b"].counters.bindings_coarse:
             break
+    assert mesh.routers["b"].counters.bindings_coarse == 1
     mesh.unsubscribe("b", "s0")
     is_late(mesh, "b")
     mesh.run()
