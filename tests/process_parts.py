@@ -5,6 +5,7 @@ those of a test process that dies end with it.
 """
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -64,7 +65,13 @@ e3 = { brokers = ["e3"] }
 
 
 def run(work: Coroutine[None, None, None], bound_s: float = TEST_BOUND_S) -> None:
-    """Run a test to its end, or say that it took too long."""
+    """Run a test to its end, or say that it took too long.
+
+    What other tests left in this process is cleared away first. Hypothesis leaves millions of
+    objects, and to collect them takes seconds: brokers would believe that the clients of this test
+    are dead.
+    """
+    gc.collect()
 
     async def bounded() -> None:
         try:

@@ -79,9 +79,12 @@ def test_every_match_once_although_the_broker_of_the_join_point_is_killed(
             await connect(network.address("B4"), name="reader", options=BRISK) as reader,
         ):
             found: list[Matched] = []
-            reading = asyncio.create_task(read(await reader.matches("swing"), found))
+            matches = await reader.matches("swing")
+            reading = asyncio.create_task(read(matches, found))
             await here.define_pattern("swing", TEXT)
             await until_asked(lambda: counts_everywhere(network), "the pattern counts everywhere")
+            # Matches are reported at B1, and count for the reader from its start there.
+            await matches.wait_started("B1")
             await swing(here, there, range(20))
             await swing(there, here, range(20, 40))
             await network.kill("B1")
