@@ -11,7 +11,9 @@ the other ways that events can take. Rules:
    parent is not told back to it.
 3. When its parent changes, a broker tells the new one everything at once, and the former one, a
    while later, that nothing is behind it any more. In between both ways lead to the edge; the
-   distance that every copy carries keeps it from going in circles (see `copying`).
+   distance that every copy carries keeps it from going in circles (see `copying`). An edge that is
+   farther away by then than the former one was told is taken back from it at once: of all ways the
+   nearest seems the best, and copies would be sent on it only to be dropped.
 4. Nobody is farther away than there are brokers; who seems to be is not told of.
 5. With a tree that is forgotten, all that was said of it is. A neighbour may have forgotten one
    that this broker has not, or begun it again before; so on all trees but the first ones, whoever
@@ -49,8 +51,10 @@ class BranchTable:
         #: Tree → its parent and the wave, and what that parent was told.
         self._told: dict[TreeId, tuple[str, int, dict[str, int]]] = {}
         self._touched: dict[TreeId, None] = {}
-        #: (tree, former parent) → when to tell it.
-        self._former: dict[tuple[TreeId, str], float] = {}
+        #: Tree → former parent → what that one was told.
+        self._former: dict[TreeId, dict[str, dict[str, int]]] = {}
+        #: (tree, former parent) → when to tell it that nothing is behind it.
+        self._due: dict[tuple[TreeId, str], float] = {}
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -83,7 +87,7 @@ class BranchTable:
 
     def moving(self) -> set[TreeId]:
         """Trees of which a former parent has not been told yet."""
-        return {tree for tree, _ in self._former}
+        return set(self._former)
 
     def joined(self) -> set[TreeId]:
         """The trees that the own edge has joined."""
@@ -122,8 +126,8 @@ class BranchTable:
             if parent == peer:
                 del self._told[tree]
                 self._touched[tree] = None
-        for key in [key for key in self._former if key[1] == peer]:
-            del self._former[key]
+        for tree in [tree for tree, former in self._due if former == peer]:
+            self._is_told(tree, peer)
 
     def _set(self, tree: TreeId, edge: str, hop: str, distance: int) -> None:
         """An edge is this far from a hop, or (−1) not behind it."""
@@ -151,6 +155,7 @@ class BranchTable:
             if self._trees.is_over(tree):
                 self._forget(now, tree)
             else:
+                self._take_back(tree)
                 # The own edge may join before the first wave has come; there is no parent then.
                 self._tell(now, tree)
         self._touched.clear()
@@ -172,8 +177,8 @@ class BranchTable:
                 self._around.send(parent, Branches(tree, edges, is_whole=True))
         else:
             if before is not None and before[2]:
-                self._leave_parent(now, tree, before[0])
-            was_former = self._former.pop((tree, parent), None) is not None
+                self._leave_parent(now, tree, before[0], before[2])
+            was_former = self._is_told(tree, parent)
             if edges or was_former:
                 self._around.send(parent, Branches(tree, edges, is_whole=True))
         self._told[tree] = (parent, wave, edges)
@@ -188,11 +193,31 @@ class BranchTable:
                 found[edge] = min(distances)
         return found
 
-    def _leave_parent(self, now: float, tree: TreeId, parent: str) -> None:
+    def _leave_parent(self, now: float, tree: TreeId, parent: str, told: dict[str, int]) -> None:
         """Tell a former parent, a while later."""
-        self._former.pop((tree, parent), None)
+        self._is_told(tree, parent)
         after_s = _FORMER_AFTER * self._around.options.lag_after_s
-        self._former[tree, parent] = now + after_s
+        self._former.setdefault(tree, {})[parent] = dict(told)
+        self._due[tree, parent] = now + after_s
+
+    def _is_told(self, tree: TreeId, former: str) -> bool:
+        """A former parent is one no more; whether it was."""
+        if self._due.pop((tree, former), None) is None:
+            return False
+        del self._former[tree][former]
+        if not self._former[tree]:
+            del self._former[tree]
+        return True
+
+    def _take_back(self, tree: TreeId) -> None:
+        """Edges that are farther away now than former parents were told (rule 3)."""
+        for former, told in self._former.get(tree, {}).items():
+            near = self._seen_from(tree, former)
+            farther = [edge for edge, far in told.items() if near.get(edge, far + 1) > far]
+            for edge in farther:
+                del told[edge]
+            if farther:
+                self._around.send(former, Branches(tree, dict.fromkeys(farther, -1)))
 
     def _forget(self, now: float, tree: TreeId) -> None:
         """A tree is over."""
@@ -202,22 +227,22 @@ class BranchTable:
         if tree.life >= self._trees.lives.get(tree.origin, 0):
             # The parent may have begun it again before it heard what it was told last.
             if told is not None and told[2]:
-                self._leave_parent(now, tree, told[0])
+                self._leave_parent(now, tree, told[0], told[2])
             return
-        for key in [key for key in self._former if key[0] == tree]:
-            del self._former[key]
+        for former in list(self._former.get(tree, ())):
+            self._is_told(tree, former)
 
     # -- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> None:
         """Tell former parents, when it is due."""
-        while self._former:
-            (tree, peer), due = next(iter(self._former.items()))
+        while self._due:
+            (tree, peer), due = next(iter(self._due.items()))
             if due > now:
                 return
-            del self._former[tree, peer]
+            self._is_told(tree, peer)
             self._around.send(peer, Branches(tree, {}, is_whole=True))
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
-        return next(iter(self._former.values())) if self._former else None
+        return next(iter(self._due.values())) if self._due else None

@@ -56,6 +56,26 @@ def test_a_new_parent_is_told_at_once_and_the_former_one_later() -> None:
     assert mesh.routers[before].branches.on_tree(tree, "d") == {}
 
 
+def test_what_is_farther_away_by_then_is_taken_back_from_a_former_parent_at_once() -> None:
+    mesh = Mesh(pairs("ab ac bd cd de df fe"))
+    mesh.run()
+    tree = mesh.root("a")
+    former = str(mesh.routers["d"].trees.parent(tree))
+    mesh.down("a", former)
+    mesh.run(QUICK.lag_after_s / 4)
+    assert mesh.routers["d"].trees.parent(tree) != former
+    assert mesh.routers[former].branches.on_tree(tree, "e") == {"d": 1}
+    mesh.down("d", "e")
+    mesh.run(QUICK.lag_after_s / 4)
+    assert mesh.routers["d"].branches.on_tree(tree, "e") == {"f": 1}
+    assert mesh.routers[former].branches.on_tree(tree, "e") == {}
+    # What is as near as before stays for those who are on their way.
+    assert mesh.routers[former].branches.on_tree(tree, "d") == {"d": 0}
+    assert mesh.routers[former].branches.on_tree(tree, "f") == {"d": 1}
+    mesh.run(QUICK.lag_after_s)
+    assert mesh.routers[former].branches.edges(tree) == [former]
+
+
 def test_a_parent_is_not_told_what_it_told_itself() -> None:
     mesh = Mesh(LINE)
     mesh.run()
