@@ -20,10 +20,11 @@ from anabranch.model.encoding import decode_event
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
 from anabranch.model.rows import rows_in
-from anabranch.spark import whole
+from anabranch.spark import gathered, whole
+from anabranch.spark.gathered import Bytes
 from anabranch.spark.kernels import gathering
 from anabranch.spark.kernels import unpacking as at
-from anabranch.spark.wanted import ARROW, ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
+from anabranch.spark.wanted import ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
 
 __all__ = ["ATTRIBUTE_PREFIX", "ENVELOPE", "Columns", "Kind", "Wanted", "as_kind"]
 
@@ -36,7 +37,6 @@ _SPOTS = {
 _NUMBERS = {"tick": at.TICK, "incarnation": at.INCARNATION, "seq": at.SEQUENCE}
 _TIMES = {"timestamp": at.STAMP, "loggedAt": at.TIME}
 
-Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 
 
@@ -100,45 +100,20 @@ class Columns:
         if wanted.kind == "variant":
             return whole.as_variant(data, self._fields, count)
         if wanted.single is not None:
-            return self._attribute(wanted.single, self._places[wanted.attribute], data, count)
+            place = self._places[wanted.attribute]
+            table = (self._kinds, self._bits, len(self._places), place)
+            return gathered.values(wanted.single, data, count, table, gathering.floats)
         if name == "stream":
             return pa.repeat(pa.scalar(stream, pa.string()), count)
         if name in _SPOTS:
-            return self._texts(wanted.arrow_type, data, count, _SPOTS[name])
+            spots = (self._fields, at.FIELDS, _SPOTS[name])
+            return gathered.texts(wanted.arrow_type, data, count, spots)
         out = np.empty(count, np.int64)
         if name in _TIMES:
             gathering.microseconds(self._fields, at.FIELDS, _TIMES[name], at.TIME, out)
         else:
             gathering.pick(self._fields, at.FIELDS, _NUMBERS[name], out)
-        return _array(wanted.arrow_type, count, None, out)
-
-    def _texts(self, kind: pa.DataType, data: Bytes, count: int, field: int) -> pa.Array:
-        offsets = np.empty(count + 1, np.int32)
-        size = gathering.place_texts(self._fields, at.FIELDS, field, offsets)
-        out = np.empty(size + gathering.SLACK_BYTES, np.uint8)
-        gathering.gather(data, self._fields, at.FIELDS, field, offsets, out)
-        return _array(kind, count, None, offsets, out)
-
-    def _attribute(self, kind: Kind, place: int, data: Bytes, count: int) -> pa.Array:
-        table = (self._kinds, self._bits, len(self._places), place)
-        valid = np.zeros(-(-count // 8), np.uint8)
-        if kind == "text":
-            offsets = np.empty(count + 1, np.int32)
-            found, size = gathering.place_values(*table, offsets, valid)
-            out = np.empty(size + gathering.SLACK_BYTES, np.uint8)
-            gathering.gather(data, *table[1:], offsets, out)
-            return _array(pa.string(), count, None if found == count else valid, offsets, out)
-        values: NDArray[np.generic]
-        if kind == "truth":
-            values = np.zeros(-(-count // 8), np.uint8)
-            found = gathering.truths(*table, count, values, valid)
-        elif kind == "integer":
-            values = np.empty(count, np.int64)
-            found = gathering.integers(*table, values, valid)
-        else:
-            values = np.empty(count, np.float64)
-            found = gathering.floats(*table, values, valid)
-        return _array(ARROW[kind], count, None if found == count else valid, values)
+        return gathered.array_of(wanted.arrow_type, count, None, out)
 
     # -- one by one -----------------------------------------------------------------------------
 
@@ -155,13 +130,6 @@ class Columns:
             ]
         except (OverflowError, pa.ArrowException) as error:
             raise RemoteError(f"rows of {stream!r} have a number beyond all bounds") from error
-
-
-def _array(
-    kind: pa.DataType, count: int, valid: Bytes | None, *buffers: NDArray[np.generic]
-) -> pa.Array:
-    wrapped = [None if valid is None else pa.py_buffer(valid), *map(pa.py_buffer, buffers)]
-    return pa.Array.from_buffers(kind, count, wrapped)
 
 
 # -- the plain way ---------------------------------------------------------------------------------

@@ -32,8 +32,10 @@ from anabranch.model.errors import LocalError
 from anabranch.model.event import Event
 from anabranch.model.rows import rows_in
 from anabranch.model.values import Value
+from anabranch.spark import gathered
 from anabranch.spark.archive.naming import ARROW, KINDS, OWN, Pair
-from anabranch.spark.kernels import discovering, gathering
+from anabranch.spark.gathered import Bytes, Words
+from anabranch.spark.kernels import discovering
 from anabranch.spark.kernels import unpacking as at
 from anabranch.spark.wanted import Kind
 
@@ -42,8 +44,6 @@ COLUMNS_MAX: Final = 2_000
 _ROUNDS_MAX: Final = 8
 _NS: Final = 1_000
 
-Words = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 _Row = tuple[int, int, Event]
 #: Kernels number kinds from 1 on.
 _NUMBERED: Final[tuple[tuple[int, Kind], ...]] = tuple(
@@ -174,30 +174,10 @@ class Tabling:
             for number, kind in _NUMBERED:
                 if mask >> number & 1:
                     table = (found.kinds, found.bits, len(self._names), place)
-                    arrays[draft_name((name, kind))] = _attribute(kind, found, table)
+                    arrays[draft_name((name, kind))] = gathered.values(
+                        kind, found.data, found.count, table, discovering.only_floats
+                    )
         return arrays
-
-
-def _attribute(kind: Kind, found: _Unpacked, table: tuple[Bytes, Words, int, int]) -> pa.Array:
-    count = found.count
-    valid = np.zeros(-(-count // 8), np.uint8)
-    if kind == "text":
-        offsets = np.empty(count + 1, np.int32)
-        some, size = gathering.place_values(*table, offsets, valid)
-        out = np.empty(size + gathering.SLACK_BYTES, np.uint8)
-        gathering.gather(found.data, *table[1:], offsets, out)
-        return _array(pa.string(), count, None if some == count else valid, offsets, out)
-    values: NDArray[np.generic]
-    if kind == "truth":
-        values = np.zeros(-(-count // 8), np.uint8)
-        some = gathering.truths(*table, count, values, valid)
-    elif kind == "integer":
-        values = np.empty(count, np.int64)
-        some = gathering.integers(*table, values, valid)
-    else:
-        values = np.empty(count, np.float64)
-        some = discovering.only_floats(*table, values, valid)
-    return _array(ARROW[kind], count, None if some == count else valid, values)
 
 
 def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
@@ -216,7 +196,10 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         "payload": (found.fields, at.FIELDS, at.PAYLOAD),
         "eventStream": (found.controls, discovering.CONTROLS, discovering.EVENT_STREAM),
     }
-    arrays = {name: _texts(OWN[name], found, *place) for name, place in spots.items()}
+    arrays = {
+        name: gathered.texts(OWN[name], found.data, found.count, place)
+        for name, place in spots.items()
+    }
     arrays |= {
         "tick": _plain("tick", field(at.TICK)),
         "loggedAt": _plain("loggedAt", logged // _NS),
@@ -235,19 +218,11 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
 
 
 def _plain(name: str, values: NDArray[np.generic]) -> pa.Array:
-    return _array(OWN[name], len(values), None, np.ascontiguousarray(values))
+    return gathered.array_of(OWN[name], len(values), None, np.ascontiguousarray(values))
 
 
 def _limits(values: Words) -> pa.Array:
     return pa.array(np.ascontiguousarray(values), mask=values < 0)
-
-
-def _texts(form: pa.DataType, found: _Unpacked, table: Words, stride: int, column: int) -> pa.Array:
-    offsets = np.empty(found.count + 1, np.int32)
-    size = gathering.place_texts(table, stride, column, offsets)
-    out = np.empty(size + gathering.SLACK_BYTES, np.uint8)
-    gathering.gather(found.data, table, stride, column, offsets, out)
-    return _array(form, found.count, None, offsets, out)
 
 
 def _destinations(found: _Unpacked, spots: Words) -> pa.Array:
@@ -260,13 +235,6 @@ def _destinations(found: _Unpacked, spots: Words) -> pa.Array:
         for spot in spots.tolist()
     ]
     return pa.array(named, OWN["destinations"])
-
-
-def _array(
-    form: pa.DataType, count: int, valid: Bytes | None, *buffers: NDArray[np.generic]
-) -> pa.Array:
-    wrapped = [None if valid is None else pa.py_buffer(valid), *map(pa.py_buffer, buffers)]
-    return pa.Array.from_buffers(form, count, wrapped)
 
 
 # -- the plain way ---------------------------------------------------------------------------------
