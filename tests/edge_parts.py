@@ -13,7 +13,7 @@ from anabranch.core.contract import CutClient, Note, Put, Recovered, SendClient
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival
-from anabranch.model.carried import AnyCarried, Done
+from anabranch.model.carried import AnyCarried, Done, Held, Hold
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -240,3 +240,28 @@ class Rig:
             self.now = max(self.now, at)
             self.do(self.edge.time_passed(self.now))
         self.now = end
+
+
+# -- subscriptions that roam
+
+RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}
+
+
+def owner(rig: Rig, number: int = 3) -> int:
+    """A session with a durable subscription that stands here, at tick 5 of stream b."""
+    session = rig.connect()
+    rig.subscribe(session, "s", quality="durable", number=number)
+    rig.arrive(*range(1, 6))
+    rig.ack(session, {"b": 5})
+    rig.wait(1.0)
+    rig.frames[session] = []
+    rig.carried.clear()
+    return session
+
+
+def grant(rig: Rig, *streams: str) -> None:
+    """Origins hold what they were asked to, however often."""
+    for stream in streams:
+        for hold in dict.fromkeys((each.request, each.tick) for each in rig.asked(Hold, stream)):
+            request, tick = hold
+            rig.say(stream, Held(request, max(tick, 100)))

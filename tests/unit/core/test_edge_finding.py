@@ -1,35 +1,11 @@
 """Clients that forgot where they stand: all edges are asked, the best owner is believed."""
 
-from typing import Any
-
 import pytest
 
-from anabranch.model.carried import Find, Found, Held, Hold, Replay
+from anabranch.model.carried import Find, Found, Hold, Replay
 from anabranch.model.client_frames import Refused, StartsAt, Subscribed
 from anabranch.model.errors import RemoteError
-from tests.edge_parts import ALONE, Rig
-
-RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}
-
-
-def owner(rig: Rig, number: int = 3) -> int:
-    """A session with a durable subscription that stands here, at tick 5 of stream b."""
-    session = rig.connect()
-    rig.subscribe(session, "s", quality="durable", number=number)
-    rig.arrive(*range(1, 6))
-    rig.ack(session, {"b": 5})
-    rig.wait(1.0)
-    rig.frames[session] = []
-    rig.carried.clear()
-    return session
-
-
-def grant(rig: Rig, *streams: str) -> None:
-    """All origins hold what they were asked to."""
-    for stream in streams:
-        for hold in rig.asked(Hold, stream):
-            rig.say(stream, Held(hold.request, max(hold.tick, 100)))
-
+from tests.edge_parts import ALONE, RESUME, Rig, grant, owner
 
 # -- finding
 

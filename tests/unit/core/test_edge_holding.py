@@ -1,7 +1,5 @@
 """Subscriptions that stand while origins have not answered: each stream by itself, no claim yet."""
 
-from typing import Any
-
 import pytest
 
 from anabranch.model.carried import (
@@ -25,9 +23,7 @@ from anabranch.model.client_frames import (
     Unsubscribed,
 )
 from anabranch.model.errors import RemoteError
-from tests.edge_parts import Rig, datum
-
-RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}
+from tests.edge_parts import RESUME, Rig, datum, grant
 
 
 def comes(rig: Rig, number: int = 4, **ticks: int) -> int:
@@ -35,12 +31,6 @@ def comes(rig: Rig, number: int = 4, **ticks: int) -> int:
     session = rig.connect()
     rig.subscribe(session, "s", number=number, ticks=ticks, **RESUME)
     return session
-
-
-def grant(rig: Rig, stream: str) -> None:
-    """An origin holds what it was asked to, however often."""
-    for request, tick in {(hold.request, hold.tick) for hold in rig.asked(Hold, stream)}:
-        rig.say(stream, Held(request, max(tick, 100)))
 
 
 def replayed(rig: Rig, stream: str, *ticks: int, through: int) -> None:

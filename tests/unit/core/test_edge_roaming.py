@@ -1,7 +1,5 @@
 """Durable subscriptions between edges: holding, claiming, yielding, finding."""
 
-from typing import Any
-
 import pytest
 
 from anabranch.model.carried import Claim, Done, Held, Hold, NotKept, Replay, Yield
@@ -16,28 +14,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Hole
-from tests.edge_parts import Rig
-
-RESUME: dict[str, Any] = {"quality": "durable", "start": "resume"}
-
-
-def owner(rig: Rig, number: int = 3) -> int:
-    """A session with a durable subscription that stands here, at tick 5 of stream b."""
-    session = rig.connect()
-    rig.subscribe(session, "s", quality="durable", number=number)
-    rig.arrive(*range(1, 6))
-    rig.ack(session, {"b": 5})
-    rig.wait(1.0)
-    rig.frames[session] = []
-    rig.carried.clear()
-    return session
-
-
-def grant(rig: Rig, *streams: str) -> None:
-    """All origins hold what they were asked to."""
-    for stream in streams:
-        for hold in rig.asked(Hold, stream):
-            rig.say(stream, Held(hold.request, max(hold.tick, 100)))
+from tests.edge_parts import RESUME, Rig, grant, owner
 
 
 def arrives(rig: Rig, number: int, ticks: dict[str, int]) -> int:
