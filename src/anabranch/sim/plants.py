@@ -108,6 +108,7 @@ PLANTS: dict[str, Plant] = {
         "copies are passed on to all edges of their tree", 1, "stray-target", "mesh"
     ),
     "hops-halved": Plant("half of the hops that are left are lost", 3, "hop-bound", "mesh"),
+    "former-untold": Plant("former parents are not told that they are", 1, "two-parents", "mesh"),
     "parent-any": Plant("a lost parent is replaced by any neighbour", 1, "stuck", "mesh"),
     "edition-ignored": Plant(
         "origins filter for edges that have not read the advertisements", 0, "gap", "mesh"
