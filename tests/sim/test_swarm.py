@@ -50,7 +50,7 @@ MESHES_FAILED_ONCE = {
 
 
 #: Meshes in which copies go over several brokers.
-FIXED: list[tuple[Shape, int]] = [("ring", 2), ("random", 1), ("random", 3), ("random", 5)]
+FIXED: list[tuple[Shape, int]] = [("ring", 2), ("random", 1), ("random", 3), ("random", 6)]
 
 
 def first_fresh_seed() -> int:

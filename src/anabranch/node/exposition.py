@@ -44,7 +44,8 @@ _MESH_COUNTERS = {
     "matches": "Events looked up in the index of the own origin",
     "routes_sent": "Frames of waves",
     "seeks_sent": "Frames of searches for a lost way",
-    "targets_dropped": "Targets of copies for which no neighbour was nearer",
+    "targets_unsent": "Targets of the own stream to which no way was open",
+    "targets_dropped": "Targets of copies on their way for which no neighbour was nearer",
     "targets_moved": "Targets of copies that left their tree",
     "wishes_coarse": "Times that the interest of an edge became too much to know",
 }

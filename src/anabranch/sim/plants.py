@@ -92,7 +92,7 @@ PLANTS: dict[str, Plant] = {
         "a join point acknowledges events that it still needs", 21, "missed-pattern", mesh_seed=12
     ),
     "watermark-greatest": Plant(
-        "a join point goes by the stream that is farthest", 25, "missed-pattern", mesh_seed=12
+        "a join point goes by the stream that is farthest", 25, "missed-pattern", mesh_seed=25
     ),
     "takes-fleeting": Plant(
         "a join point counts events that nobody has to keep", 12, "false-pattern", mesh_seed=12
@@ -109,12 +109,12 @@ PLANTS: dict[str, Plant] = {
     ),
     "hops-halved": Plant("half of the hops that are left are lost", 3, "hop-bound", "mesh"),
     "former-untold": Plant("former parents are not told that they are", 1, "two-parents", "mesh"),
-    "parent-any": Plant("a lost parent is replaced by any neighbour", 1, "stuck", "mesh"),
+    "parent-any": Plant("a lost parent is replaced by any neighbour", 3, "stuck", "mesh"),
     "edition-ignored": Plant(
         "origins filter for edges that have not read the advertisements", 0, "gap", "mesh"
     ),
     "withdrawal-ignored": Plant(
-        "events are filtered as if nothing had been withdrawn since", 31, "gap", "mesh"
+        "events are filtered as if nothing had been withdrawn since", 4, "gap", "mesh"
     ),
     "silence-promoted": Plant(
         "silence that waits is told with the version of later ticks", 6, "gap", "mesh"
@@ -125,7 +125,7 @@ PLANTS: dict[str, Plant] = {
         "a tree stays when its advertisements are withdrawn", 4, "leftover", "mesh"
     ),
     "version-of-now": Plant(
-        "silence has the version known now, not that of its mark", 11, "gap", "mesh"
+        "silence has the version known now, not that of its mark", 4, "gap", "mesh"
     ),
 }
 

@@ -13,7 +13,9 @@ but only of the conjunctions that could match something advertised there. Rules:
    part. Brokers on the way follow the trees and match nothing.
 3. A change is told against what was told last. The origin answers; if no answer comes in time, or
    one that says that something is lacking, it is told everything. It is asked for an answer more
-   and more seldom, and not while there is no way to it.
+   and more seldom, and not while there is no way to it; most edges do not know that there is none,
+   since only the neighbours of a broker see that it is gone. When a later wave of the origin comes,
+   or there is another way to it, it is there, and is asked at once.
 4. An origin with a new life knows nothing, and is told everything.
 5. What is too much for one frame goes to each origin in one of its own; what is too much for that
    as well is told as wanting everything. It is noted when that begins and when it ends. While it
@@ -46,7 +48,7 @@ from anabranch.model.mesh_frames import Bind, Binding, Bound
 from anabranch.model.version import NOTHING
 
 #: The pause between two repetitions grows to two to this power of the first one.
-DOUBLINGS_MAX = 3
+DOUBLINGS_MAX = 10
 #: Interest that was too much is tried again when it has become less by this part of it.
 _TRY_PART = 1 / 32
 
@@ -147,6 +149,14 @@ class Bindings:
             self._due = self._first_due()
         elif known.is_lacking and told.attempts == 0:
             told.due = self._due = now
+
+    def reached(self, now: float, origins: Iterable[str]) -> None:
+        """There is a way to these origins, or another one than before (rule 3)."""
+        for origin in origins:
+            told = self._told.get(origin)
+            if told is not None and told.due is not None and told.attempts:
+                told.attempts, told.due = 0, now
+                self._due = earliest(self._due, now)
 
     @property
     def is_new(self) -> bool:

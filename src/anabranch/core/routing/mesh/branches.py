@@ -155,17 +155,21 @@ class BranchTable:
             if self._trees.is_over(tree):
                 self._forget(now, tree)
             else:
-                self._take_back(tree)
                 # The own edge may join before the first wave has come; there is no parent then.
                 self._tell(now, tree)
+                self._take_back(tree)
         self._touched.clear()
 
     def _tell(self, now: float, tree: TreeId) -> None:
         parent = self._trees.parent(tree)
+        before = self._told.get(tree)
         if parent is None:
+            # The way may be lost although the link is not.
+            self._told.pop(tree, None)
+            if before is not None and before[2]:
+                self._leave_parent(now, tree, before[0], before[2])
             return
         edges = self._seen_from(tree, parent)
-        before = self._told.get(tree)
         wave = self._trees.wave(tree) if tree.number else 0
         if before is not None and before[:2] == (parent, wave):
             changed = {e: d for e, d in edges.items() if before[2].get(e) != d}
@@ -197,7 +201,7 @@ class BranchTable:
         """Tell a former parent, a while later."""
         self._is_told(tree, parent)
         after_s = _FORMER_AFTER * self._around.options.lag_after_s
-        self._former.setdefault(tree, {})[parent] = dict(told)
+        self._former.setdefault(tree, {})[parent] = told
         self._due[tree, parent] = now + after_s
 
     def _is_told(self, tree: TreeId, former: str) -> bool:

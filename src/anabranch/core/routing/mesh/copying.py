@@ -10,14 +10,18 @@ with those that go its way. Rules:
    and there is one way for each target, whatever the tables say in between. Nor does it go back
    to where it came from.
 2. With `fixed` paths a copy stays on the first tree of its origin: no broker gets a tick twice.
-   With `dynamic` ones a target may take any tree that its edge joined, over the link that costs
-   least; of those that cost the same, the nearest; of these, the one that stays on the tree.
+   With `dynamic` ones a target may take any tree that its edge joined, and the edge's own tree
+   upwards: every neighbour that is no farther from its root than this broker, since none of these
+   has its way over this broker. Of all of them it takes the link that costs least; of those that
+   cost the same, the nearest; of these, the one that stays on the tree.
 3. A target for which nobody is nearer is dropped, and counted. Its edge lacks the ticks, and asks.
    A broker that has not even heard of the tree is new, and goes by the chart.
 4. A tick that an edge does not want is silence for it. Silence is not sent for itself at once: the
    next copy to that edge tells of all ticks since the last one, and after `silence_after_s` a copy
    without data does. The first ticks of a new version do not wait.
-5. Ticks for one edge (an answer to a nack) go to it at once, and are matched like all.
+5. Ticks for one edge (an answer to a nack) go to it at once, and are matched like all. With
+   `dynamic` paths they take its ways in turn: the one on which they were lost may lead to a link
+   that lets nothing through, of which the origin does not know.
 
 State: per edge, the last tick it was told of. Safe to lose: edges ask for what they lack.
 
@@ -25,7 +29,7 @@ Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as pri
 targets nor distances; it delivers twice and runs in circles (the plant `printed-algorithm`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -69,6 +73,8 @@ class Copying:
         self._mark = 0
         self._head = (0, 0)
         self._silence_at: float | None = None
+        #: Edge → how often it was answered.
+        self._answers: dict[str, int] = {}
 
     # -- the own stream ---------------------------------------------------------------------------
 
@@ -154,19 +160,11 @@ class Copying:
         places = self._places(emission, first, (edge,), edition)
         version = self._wishes.version_at(edge, emission.mark)
         target = _target(edge, version, first, places)
-        heads = emission.head, emission.time_ns
-        self._pass_on(
-            Copies(
-                self._around.name,
-                self._tree,
-                len(self._around.brokers),
-                [target],
-                last,
-                emission.data,
-                emission.withheld,
-                *heads,
-            )
-        )
+        parts = [target], last, emission.data, emission.withheld, emission.head, emission.time_ns
+        copy = Copies(self._around.name, self._tree, len(self._around.brokers), *parts)
+        turn = self._answers.get(edge, 0)
+        self._answers[edge] = turn + 1
+        self._pass_on(copy, turn=turn if self._is_dynamic else 0)
 
     def _send_heads(self, emission: Emission) -> None:
         """An idle stream tells how far it goes."""
@@ -213,15 +211,20 @@ class Copying:
         elif onward:
             self._pass_on(replace(frame, targets=onward), peer)
 
-    def _pass_on(self, frame: Copies, came_from: str = "") -> None:
+    def _pass_on(self, frame: Copies, came_from: str = "", turn: int = 0) -> None:
         """Send every target to its next hop, one copy each."""
         if came_from and self._around.plants:
             frame = self._mistaken(frame)
         by_hop: dict[str, list[Target]] = {}
         for target in frame.targets:
-            hop, distance = self._next(frame.tree, target, came_from)
-            if not hop:
+            if turn:
+                hop, distance = self._in_turn(frame.tree, target.edge, turn)
+            else:
+                hop, distance = self._next(frame.tree, target, came_from)
+            if not hop and came_from:
                 self._around.counters.targets_dropped += 1
+            elif not hop:
+                self._around.counters.targets_unsent += 1
             else:
                 by_hop.setdefault(hop, []).append(replace(target, distance=distance))
         hops = frame.hops // 2 if "hops-halved" in self._around.plants else frame.hops - 1
@@ -242,7 +245,7 @@ class Copying:
         """The neighbour that a target goes to, and its distance from there; "" if there is none."""
         links, edge, limit = self._around.links, target.edge, target.distance
         on_tree = self._branches.on_tree(tree, edge)
-        ways = self._branches.ways(edge) if self._is_dynamic else on_tree
+        ways = self._ways(edge) if self._is_dynamic else on_tree
         if "printed-algorithm" in self._around.plants:
             limit = DISTANCE_MAX
         best, best_hop, best_distance = (float("inf"), DISTANCE_MAX, True), "", 0
@@ -258,6 +261,27 @@ class Copying:
         if best_hop and best[2]:
             self._around.counters.targets_moved += 1
         return best_hop, best_distance
+
+    def _in_turn(self, tree: TreeId, edge: str, turn: int) -> tuple[str, int]:
+        """The neighbour that an answer goes to (rule 5), and the distance from there; the nearest
+        ones first."""
+        links, on_tree = self._around.links, self._branches.on_tree(tree, edge)
+        ways = [
+            (distance, hop not in on_tree, hop)
+            for hop, distance in self._ways(edge).items()
+            if not links.get(hop, True)
+        ]
+        if not ways:
+            return "", 0
+        distance, _, hop = sorted(ways)[turn % len(ways)]
+        return hop, distance
+
+    def _ways(self, edge: str) -> Mapping[str, int]:
+        """All neighbours that lead to an edge, and how far it is from them (rule 2)."""
+        ways, near = self._branches.ways(edge), self._trees.near(edge)
+        if not near:
+            return ways
+        return {**ways, **{h: min(d, ways.get(h, d)) for h, d in near.items()}}
 
     def _mistaken(self, frame: Copies) -> Copies:
         """As printed, a copy has no targets: it is for all edges that are known on its tree."""

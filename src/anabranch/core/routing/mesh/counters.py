@@ -19,7 +19,9 @@ class Counters(msgspec.Struct):
     binds_sent: int = 0
     copies_sent: int = 0
     data_sent: int = 0
-    #: Targets of copies for which no neighbour was nearer.
+    #: Targets of the own stream to which no way was open.
+    targets_unsent: int = 0
+    #: Targets of copies on their way for which no neighbour was nearer.
     targets_dropped: int = 0
     #: Targets that left the tree of their copy.
     targets_moved: int = 0

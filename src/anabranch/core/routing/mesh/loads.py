@@ -5,7 +5,8 @@ many wait. Of these a *cost* is made, and events take the cheapest of the ways t
 (see `copying`). Costs:
 
 - `utilisation`: bytes given over bytes gone, smoothed. It is 1 while the link keeps up, and grows
-  up to 16 while it does not. A link that was given nothing costs 1.
+  up to 16 while it does not. A link that was given nothing costs 1; one on which nothing has gone
+  yet does, too, unless something waited before.
 - `waiting`: the bytes that wait.
 
 A link that says that it is full costs more than every other. All of this is measured at the own
@@ -31,9 +32,10 @@ Cost = Callable[[int, int, int], float]
 
 
 def utilisation(given: int, gone: int, waiting: int) -> float:
-    """Bytes given over bytes gone; what waits while nothing goes counts as not keeping up."""
+    """Bytes given over bytes gone. If nothing goes, what was given just now is not late yet; what
+    waited before is."""
     if not gone:
-        return UTILISATION_MAX if given or waiting else 1.0
+        return UTILISATION_MAX if waiting > given else 1.0
     return min(max(given / gone, 1.0), UTILISATION_MAX)
 
 
@@ -45,7 +47,7 @@ def waiting_bytes(given: int, gone: int, waiting: int) -> float:
 
 #: By name; each with the step in which it is compared, so that noise does not move anything.
 COSTS: dict[str, tuple[Cost, float]] = {
-    "utilisation": (utilisation, 0.125),
+    "utilisation": (utilisation, 1.0),
     "waiting": (waiting_bytes, 4_096.0),
 }
 

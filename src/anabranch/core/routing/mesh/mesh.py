@@ -311,10 +311,12 @@ class MeshRouter:
                 self.bindings.advertised(now, changed)
             changed.clear()
         if self.bindings is not None:
+            self.bindings.reached(now, self.trees.reached)
             meetings = self.bindings.meetings
             for origin in meetings.changed:
                 self._join(origin, {0} | meetings.trees(origin))
             meetings.changed.clear()
+        self.trees.reached.clear()
         self.branches.tell(now)
         return self._around.take_out()
 

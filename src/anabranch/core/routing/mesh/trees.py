@@ -32,7 +32,8 @@ one. Rules:
 Why it is enough to seek seldom, and to pay next to nothing for a root that is gone for good: a
 search goes over all links that are up, and links lose nothing but when they break. So one that was
 not answered met broken links wherever the way goes on. When such a link comes up, whoever passed
-the search on passes it on over that link (rule 4); a broker between them that has restarted since
+the search on, or began it, asks over that link (rule 4), even if the neighbour there has a way for
+itself: others behind it seek a later wave. A broker between them that has restarted since
 learns the routes then and tells them, and who has no way, and hears of one that is too far to be
 taken, seeks again soon. Repetitions are for what nobody thought of.
 
@@ -41,6 +42,8 @@ State: volatile; learned again from the neighbours.
 Prior art: advertisement trees of PADRES (spec PADRES section 2). Feasible successors and sequence
 numbers as in DUAL (Garcia-Luna-Aceves 1993) and Babel (RFC 8966).
 """
+
+from collections.abc import Mapping
 
 from anabranch.core.routing.mesh.surroundings import DISTANCE_MAX, Surroundings
 from anabranch.model.errors import RemoteError
@@ -86,6 +89,14 @@ class _Tree:
         ]
         return min(nearer)[2] if nearer else None
 
+    def near(self) -> dict[str, int]:
+        """Neighbours that are no farther from the root, by the same wave, and how far they are."""
+        return {
+            peer: distance
+            for peer, (wave, distance) in self.heard.items()
+            if wave == self.wave and distance <= self.distance
+        }
+
 
 class Trees:
     """All trees that one broker knows. See the rules at the top of this module."""
@@ -98,6 +109,8 @@ class Trees:
         self.lives: dict[str, int] = {}
         #: Trees whose parent may have changed since somebody looked.
         self.changed: dict[TreeId, None] = {}
+        #: Edges to which there is another way since somebody looked, or a later wave of theirs.
+        self.reached: dict[str, None] = {}
         #: Root → its life and the trees that its advertisements name, as far as they are known.
         self._named: dict[str, tuple[int, frozenset[int]]] = {}
         #: Forgotten trees → the last wave that counts no more (rule 7).
@@ -106,6 +119,8 @@ class Trees:
         self._lost: dict[TreeId, float] = {}
         #: The first of these, or earlier.
         self._seek_at: float | None = None
+        #: Edge → neighbours that are no farther from it, as far as somebody asked.
+        self._near: dict[str, dict[str, int]] = {}
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -130,6 +145,15 @@ class Trees:
         life = self.lives.get(edge)
         found = None if life is None else self._trees.get(TreeId(edge, life, 0))
         return found.distance if found is not None and found.is_reached else None
+
+    def near(self, edge: str) -> Mapping[str, int]:
+        """The neighbours that were no farther from an edge than this broker, by its first tree and
+        the last wave, and how far they are. None of them has its way over this broker."""
+        found = self._near.get(edge)
+        if found is None:
+            tree = self._trees.get(TreeId(edge, self.lives.get(edge, 0), 0))
+            self._near[edge] = found = {} if tree is None else tree.near()
+        return found
 
     def lost(self) -> list[TreeId]:
         """Trees without a way to their root."""
@@ -190,6 +214,7 @@ class Trees:
 
     def _forget(self, name: TreeId) -> None:
         del self._trees[name]
+        self._near.pop(name.origin, None)
         self._lost.pop(name, None)
         self.changed[name] = None
 
@@ -210,13 +235,14 @@ class Trees:
         asked = [
             (name, tree.passed_on[0])
             for name, tree in self._trees.items()
-            if tree.passed_on[0] > tree.wave and name not in self._lost
+            if tree.passed_on[0] > tree.wave
         ]
         if asked and "never-seeks" not in self._around.plants:
             self._around.send(peer, Seek(self._around.name, asked))
 
     def link_down(self, now: float, peer: str) -> None:
         """A neighbour is gone (rule 3)."""
+        self._near.clear()
         for name, tree in self._trees.items():
             tree.heard.pop(peer, None)
             if tree.parent == peer:
@@ -275,6 +301,8 @@ class Trees:
         if tree is None:
             self._trees[name] = tree = _Tree(0, DISTANCE_MAX, None)
         tree.heard[peer] = (route.wave, route.distance)
+        if not name.number:
+            self._near.pop(name.origin, None)
         is_shorter = route.wave == tree.wave and route.distance + 1 < tree.distance
         if route.wave > tree.wave:
             tree.wave, tree.distance = route.wave, DISTANCE_MAX
@@ -293,6 +321,8 @@ class Trees:
             tree.parent = peer
             self.changed[name] = None
         self._lost.pop(name, None)
+        if not name.number:
+            self.reached[name.origin] = None
         return True
 
     def _outdo(self, route: Route) -> None:

@@ -117,6 +117,27 @@ def test_interest_that_was_lost_on_the_way_is_told_again() -> None:
     assert bindings.is_settled()
 
 
+def test_an_origin_that_is_gone_is_told_more_and_more_seldom_and_at_once_when_it_is_back() -> None:
+    mesh = Mesh(pairs("ab bc cd"))
+    mesh.advertise("a", "price > 10")
+    mesh.subscribe("d", wanted="price > 20")
+    mesh.run(2.0)
+    mesh.down("a", "b")
+    mesh.run(1.0)
+    assert mesh.routers["d"].trees.way_to("a") == "c"
+    mesh.subscribe("d", more="price > 15")
+    before = mesh.routers["d"].counters.binds_sent
+    mesh.run(3_600.0)
+    # After 0.2 s, 0.4 s and so on up to 205 s.
+    assert 10 < mesh.routers["d"].counters.binds_sent - before < 40
+    known = mesh.bound("a", "d")
+    before = mesh.routers["d"].counters.binds_sent
+    mesh.up("a", "b")
+    mesh.run(0.5)
+    assert mesh.bound("a", "d") != known
+    assert mesh.routers["d"].counters.binds_sent - before <= 2
+
+
 def test_a_restarted_origin_is_told_everything_and_sends_everything_until_then() -> None:
     mesh = Mesh(RING)
     mesh.advertise("a", "TRUE")

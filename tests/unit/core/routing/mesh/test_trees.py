@@ -260,3 +260,56 @@ def test_ways_are_found_soon_however_long_links_were_broken(seed: int) -> None:
     mesh.run(2.0)
     for name, router in mesh.routers.items():
         assert None not in [router.trees.way_to(other) for other in names if other != name]
+
+
+def test_neighbours_are_near_if_they_are_no_farther_and_have_a_way_of_their_own() -> None:
+    mesh = Mesh(pairs("ab ac bd cd de ec"))
+    mesh.run()
+    near = {name: dict(router.trees.near("a")) for name, router in mesh.routers.items()}
+    # `d` and `e` are beside each other, and both are behind `b` and `c`.
+    assert near == {
+        "a": {},
+        "b": {"a": 0},
+        "c": {"a": 0},
+        "d": {"b": 1, "c": 1, "e": 2},
+        "e": {"c": 1, "d": 2},
+    }
+    mesh.down("a", "c")
+    mesh.run()
+    # `c` has its way over `d` now, as `e` has.
+    assert mesh.routers["e"].trees.near("a") == {"c": 3, "d": 2}
+    assert mesh.routers["d"].trees.near("a") == {"b": 1}
+
+
+def reach(mesh: Mesh, root: str) -> set[str]:
+    """The brokers whose parents lead to a root."""
+    parents = mesh.parents(mesh.root(root))
+    found = {root}
+    while more := {name for name, to in parents.items() if to in found} - found:
+        found |= more
+    return found
+
+
+@pytest.mark.parametrize("is_timer_first", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_all_have_a_way_soon_after_one_link_is_back(seed: int, is_timer_first: bool) -> None:
+    """Whoever gets a route over that link before it has asked there asks all the same: those behind
+    it may stand where that route is too far."""
+    rng = random.Random(seed)
+    names = "abcdefg"
+    links = {(min(one, other), max(one, other)) for one, other in pairs("ab bc cd de ef fg ga")}
+    links |= {(min(pair), max(pair)) for pair in (rng.sample(names, 2) for _ in range(3))}
+    mesh = Mesh(sorted(links), seed=seed)
+    mesh.run()
+    root = rng.choice(names)
+    cut = sorted(pair for pair in links if root in pair)
+    for pair in cut:
+        mesh.down(*pair)
+    mesh.run(200.0)
+    back = rng.choice(cut)
+    mesh.up(*back)
+    if is_timer_first:
+        for name in back:
+            mesh.do(name, mesh.routers[name].time_passed(mesh.now))
+    mesh.run(1.0)
+    assert reach(mesh, root) == set(names)
