@@ -15,7 +15,7 @@ import typer
 from anabranch.cli import reaching
 from anabranch.cli.errors import CommandError, CommandGroup
 from anabranch.cli.fitting import Column, fitted, room, show
-from anabranch.cli.output import console, counted, print_json
+from anabranch.cli.output import console, print_json
 from anabranch.cli.status import ask_all, brokers_of
 from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.points.report import PointReport
@@ -90,9 +90,13 @@ def define(
             "--lasts",
             min=0,
             help="Drop it when nobody kept it for so many seconds, at least"
-            f" {_LASTS_S_MIN:g}; 0: it stays.",
+            f" {_LASTS_S_MIN:g}; 0: it stays. The same command keeps it once more.",
         ),
     ] = 0,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="Nobody ever used the id: do not wait for brokers to say so."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     network: reaching.NetworkOption = None,
     ca: reaching.CaOption = None,
@@ -117,8 +121,9 @@ def define(
 
     async def work() -> str:
         async with await way.connect() as client:
+            where = placement_of(placement)
             await client.define_pattern(
-                pattern_id, pattern, placement=placement_of(placement), lasts_s=lasts_s
+                pattern_id, pattern, placement=where, lasts_s=lasts_s, new=new
             )
             return client.broker
 
@@ -199,10 +204,10 @@ def list_patterns(
         show(screen, fitted(_COLUMNS, rows, room(screen)))
     else:
         typer.echo("no broker that answers has a pattern")
-    silent = [each.name for each in asked if each.status is None]
+    silent = [each for each in asked if each.status is None]
+    for each in silent:
+        typer.echo(f"note: {each.name}: {each.silence}", err=True)
     if silent:
-        what = counted(len(silent), "broker does", "brokers do")
-        typer.echo(f"note: {what} not answer: {', '.join(silent)}", err=True)
         raise typer.Exit(1)
 
 

@@ -37,6 +37,14 @@ NameOption = Annotated[
     str | None,
     typer.Option("--name", help="The client's name, unique in the network; without, a new one."),
 ]
+SubscriberNameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        help="The client's name, unique in the network; without, a new one, and with"
+        " --durable NAME sub-NAME.",
+    ),
+]
 StateOption = Annotated[
     Path | None, typer.Option("--state", help="Directory in which the client remembers things.")
 ]

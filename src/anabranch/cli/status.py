@@ -17,7 +17,7 @@ from anabranch.cli.fitting import room, show
 from anabranch.cli.output import console, print_json
 from anabranch.cli.status_view import Asked, picture
 from anabranch.local.home import running_file
-from anabranch.local.observing import ask
+from anabranch.local.observing import NO_HTTP, ask
 from anabranch.node.status import Status
 
 _decoder = msgspec.json.Decoder(Status)
@@ -58,7 +58,8 @@ async def ask_all(brokers: list[Asked]) -> list[Asked]:
 async def _ask(asked: Asked) -> Asked:
     answer = await ask(asked.host, asked.port, "/status")
     if answer is None or answer[0] != 200:
-        return msgspec.structs.replace(asked, status=None)
+        is_other = answer is not None and answer[0] == NO_HTTP
+        return msgspec.structs.replace(asked, status=None, is_other_port=is_other)
     try:
         status = _decoder.decode(answer[1])
     except msgspec.DecodeError as error:

@@ -68,6 +68,19 @@ class Asked(msgspec.Struct, frozen=True):
     host: str
     port: int
     status: Status | None = None
+    #: Somebody is there, and it is no observe port.
+    is_other_port: bool = False
+
+    @property
+    def silence(self) -> str:
+        """Why there is no status."""
+        where = f"{self.host}:{self.port}"
+        if self.is_other_port:
+            return (
+                f"{where} is there and speaks no HTTP: it may be a port for clients; give the"
+                " observe port, which a broker prints when it starts, or --network FILE"
+            )
+        return f"does not answer at {where}"
 
 
 def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
@@ -245,7 +258,7 @@ def _cursor(cursor: CursorReport, broker: str) -> list[str]:
 def _troubles(asked: Asked) -> list[str]:
     status = asked.status
     if status is None:
-        return [f"{asked.name}: does not answer at {asked.host}:{asked.port}"]
+        return [f"{asked.name}: {asked.silence}"]
     name = status.broker
     lines = [
         f"{name}: no link to {link.peer}: {link.reason}" for link in status.links if not link.is_up

@@ -111,7 +111,7 @@ def sub(
     network: reaching.NetworkOption = None,
     ca: reaching.CaOption = None,
     plaintext: reaching.PlaintextOption = False,
-    name: reaching.NameOption = None,
+    name: reaching.SubscriberNameOption = None,
     state: reaching.StateOption = None,
     trace: reaching.TraceOption = None,
     within: reaching.WithinOption = 10.0,
@@ -162,6 +162,11 @@ def sub(
 def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[str], str]:
     """What was given beside options; where a pattern was, there is no filter."""
     if is_pattern:
+        for each in what:
+            if not reaching.is_address(each):
+                raise CommandError(
+                    f"{each!r} is no address; --pattern and --matches stand in place of a filter"
+                )
         return what, ""
     *addresses, text = what or [""]
     if not text.strip() or (reaching.is_address(text) and not addresses):

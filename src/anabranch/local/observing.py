@@ -1,7 +1,8 @@
 """Asking a broker of this machine how it is, over its observe port.
 
 One question, one connection, one answer: enough of HTTP for `/status`. Whoever does not answer
-within the bound, or answers something else, counts as silent. This module keeps no state.
+within the bound counts as silent; who answers something else, or hangs up, does not speak HTTP.
+This module keeps no state.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import contextlib
 
 import msgspec
 
+#: In place of a status: somebody is there, and does not speak HTTP.
+NO_HTTP = 0
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -25,7 +28,7 @@ _decoder = msgspec.json.Decoder(Serving)
 
 
 async def ask(host: str, port: int, path: str, within_s: float = 2.0) -> tuple[int, bytes] | None:
-    """Status and body of the answer; None if there is none."""
+    """Status (or `NO_HTTP`) and body of the answer; None if there is none."""
     try:
         async with asyncio.timeout(within_s):
             return await _ask(host, port, path)
@@ -39,7 +42,7 @@ async def _ask(host: str, port: int, path: str) -> tuple[int, bytes]:
         question = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         writer.write(question.encode())
         head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")
-        return int(head.split(None, 2)[1]), body
+        return (int(head.split(None, 2)[1]), body) if head.startswith(b"HTTP/") else (NO_HTTP, b"")
     except IndexError:
         raise ValueError("this is no answer") from None
     finally:

@@ -107,6 +107,22 @@ def test_a_durable_pattern_goes_on_between_runs_and_is_ended_by_name(
     assert (unknown.exit_code, "no broker has a pattern 'swings'" in unknown.stderr) == (2, True)
 
 
+def test_an_id_that_is_said_to_be_new_is_taken_at_once(network: anabranch.Embedded) -> None:
+    where = network.addresses[0]
+    assert invoke("pattern", "define", where, "fresh", RISE, "--new").exit_code == 0
+    assert invoke("pattern", "drop", where, "fresh").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [("pattern", "list"), ("status",)])
+def test_a_port_for_clients_is_told_from_a_broker_that_is_down(
+    network: anabranch.Embedded, command: tuple[str, ...]
+) -> None:
+    result = invoke(*command, network.addresses[0])
+    assert result.exit_code == 1
+    assert "speaks no HTTP" in " ".join(result.output.split())
+    assert "does not answer" not in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -116,7 +132,8 @@ def test_a_durable_pattern_goes_on_between_runs_and_is_ended_by_name(
         (("sub", "ADDRESS", "--pattern", RISE, "--matches", "x"), "give one of them"),
         (("sub", "ADDRESS", "--pattern", RISE, "--since", "1h"), "from now on"),
         (("sub", "ADDRESS", "--matches", "x", "--best-effort"), "are for events"),
-        (("sub", "ADDRESS", "TRUE", "--pattern", RISE), "'TRUE' has no port"),
+        (("sub", "ADDRESS", "TRUE", "--pattern", RISE), "'TRUE' is no address; --pattern"),
+        (("sub", "ADDRESS", RISE), "what has filters in braces is a pattern"),
         (("sub", "ADDRESS", "TRUE", "--placement", "cost"), "is for --pattern"),
         (("pattern", "define", "ADDRESS", "x"), "give an id and a pattern"),
         (("pattern", "define", "x"), "give an id and a pattern"),

@@ -220,7 +220,8 @@ class Attaching:
                 now,
                 attach,
                 f"{source!r} does not keep what was asked for any more;"
-                f" its oldest tick is {answer.oldest}",
+                f" its oldest tick is {answer.oldest}; `keep_s` in the network file keeps more,"
+                " and `beginning` begins with what there is",
             )
             return
         self._state.requests.close(attach.asks.pop(source))
@@ -294,4 +295,5 @@ class Attaching:
 
 def other_filter(name: str) -> str:
     """Why a known name cannot be had with another filter."""
-    return f"the durable subscription {name!r} has another filter; unsubscribe it first"
+    known = f"the durable subscription {name!r} has another filter"
+    return f"{known}; take another name, or unsubscribe it first"

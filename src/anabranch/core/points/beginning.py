@@ -35,6 +35,8 @@ from anabranch.model.errors import EventError
 from anabranch.model.pattern.record import PointRecord
 from anabranch.model.version import Version
 
+_ANOTHER = "take another id, or ask again after `pattern_gone_s`"
+
 
 class Beginning:
     """Lets patterns begin. See the rules at the top of this module."""
@@ -119,7 +121,7 @@ class Beginning:
             # Perhaps it was moving, and is seen where it is now.
             self._find(now, session, frame, record, is_again=True)
         elif was_there:
-            reason = f"there was a pattern {record.id!r}; take another id"
+            reason = f"there was a pattern {record.id!r}; {_ANOTHER}"
             self._refuse(session, frame, reason, UNKNOWN if frame.must_exist else "")
         elif frame.must_exist:
             self._refuse(session, frame, f"no broker has a pattern {record.id!r}", UNKNOWN)
@@ -149,10 +151,10 @@ class Beginning:
         known = self._state.record(frame.pattern)
         assert known is not None
         if known.is_over and frame.must_exist:
-            reason = f"there was a pattern {frame.pattern!r}; take another id"
+            reason = f"there was a pattern {frame.pattern!r}; {_ANOTHER}"
             self._refuse(session, frame, reason, UNKNOWN)
         elif known.is_over or known.text != frame.text:
-            reason = f"there is another pattern {frame.pattern!r}, or was; take another id"
+            reason = f"there is another pattern {frame.pattern!r}, or was; {_ANOTHER}"
             self._refuse(session, frame, reason)
         else:
             self._dropping.keep(now, KeepPoints([frame.pattern]))

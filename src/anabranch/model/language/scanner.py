@@ -128,6 +128,8 @@ def _unreadable(text: str, start: int) -> FilterError:
         return FilterError(message, text=text, position=start, expected=expected)
     run = _OPERATOR_RUN.match(text, start)
     spelling = run[0] if run else character
+    if "{" in spelling:
+        expected = "a filter; what has filters in braces is a pattern"
     return FilterError(
         f"{message} {excerpt_of(spelling)}", text=text, position=start, expected=expected
     )

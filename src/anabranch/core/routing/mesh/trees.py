@@ -45,6 +45,7 @@ numbers as in DUAL (Garcia-Luna-Aceves 1993) and Babel (RFC 8966).
 
 from collections.abc import Mapping
 
+from anabranch.core.routing.mesh.standing import Standing
 from anabranch.core.routing.mesh.surroundings import DISTANCE_MAX, Surroundings
 from anabranch.model.errors import RemoteError
 from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
@@ -57,54 +58,13 @@ _MOMENT = 0.2
 _WAVE_MAX = 1 << 60
 
 
-class _Tree:
-    """Where this broker stands in one tree."""
-
-    __slots__ = ("distance", "heard", "is_root", "parent", "passed_on", "searches", "wave")
-
-    def __init__(self, wave: int, distance: int, parent: str | None) -> None:
-        self.wave = wave
-        self.distance = distance
-        #: None: there is no way, or this is the root.
-        self.parent = parent
-        self.is_root = False
-        #: Neighbour → the wave and distance that it told last.
-        self.heard: dict[str, tuple[int, int]] = {}
-        #: The search that was passed on last: for which wave, and when.
-        self.passed_on: tuple[int, float] = (0, 0.0)
-        #: How often a way was sought since there is none.
-        self.searches = 0
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether there is a way to the root."""
-        return self.parent is not None or self.is_root
-
-    def nearest(self) -> str | None:
-        """The best neighbour that is nearer (rule 2)."""
-        nearer = [
-            (-wave, distance, peer)
-            for peer, (wave, distance) in self.heard.items()
-            if wave > self.wave or (wave == self.wave and distance < self.distance)
-        ]
-        return min(nearer)[2] if nearer else None
-
-    def near(self) -> dict[str, int]:
-        """Neighbours that are no farther from the root, by the same wave, and how far they are."""
-        return {
-            peer: distance
-            for peer, (wave, distance) in self.heard.items()
-            if wave == self.wave and distance <= self.distance
-        }
-
-
 class Trees:
     """All trees that one broker knows. See the rules at the top of this module."""
 
     def __init__(self, around: Surroundings, life: int) -> None:
         self._around = around
         self._life = life
-        self._trees: dict[TreeId, _Tree] = {}
+        self._trees: dict[TreeId, Standing] = {}
         #: Root → its newest life that was heard of.
         self.lives: dict[str, int] = {}
         #: Trees whose parent may have changed since somebody looked.
@@ -184,7 +144,7 @@ class Trees:
         name = TreeId(self._around.name, self._life, number)
         if name not in self._trees:
             self.lives[self._around.name] = self._life
-            self._trees[name] = tree = _Tree(self._ended.pop(name, 0) + 1, 0, None)
+            self._trees[name] = tree = Standing(self._ended.pop(name, 0) + 1, 0, None)
             tree.is_root = True
             self._around.tell_all(Routes([Route(name, tree.wave, 0)]))
 
@@ -209,7 +169,7 @@ class Trees:
             self.begin(name.number)
             return
         # Nearer than distance 0 is a later wave only.
-        self._trees[name] = _Tree(self._ended.pop(name, 0), 0, None)
+        self._trees[name] = Standing(self._ended.pop(name, 0), 0, None)
         self._seek_in(now, name, self._around.options.lag_after_s)
 
     def _forget(self, name: TreeId) -> None:
@@ -248,7 +208,7 @@ class Trees:
             if tree.parent == peer:
                 self._replace_parent(now, name, tree)
 
-    def _replace_parent(self, now: float, name: TreeId, tree: _Tree) -> None:
+    def _replace_parent(self, now: float, name: TreeId, tree: Standing) -> None:
         self.changed[name] = None
         tree.parent = tree.nearest()
         if "parent-any" in self._around.plants:
@@ -256,7 +216,7 @@ class Trees:
         if tree.parent is None:
             self._lose(now, name, tree)
 
-    def _lose(self, now: float, name: TreeId, tree: _Tree) -> None:
+    def _lose(self, now: float, name: TreeId, tree: Standing) -> None:
         """There is no way (rules 3 and 5)."""
         if tree.parent is not None:
             tree.parent = None
@@ -299,7 +259,7 @@ class Trees:
             return False
         tree = self._trees.get(name)
         if tree is None:
-            self._trees[name] = tree = _Tree(0, DISTANCE_MAX, None)
+            self._trees[name] = tree = Standing(0, DISTANCE_MAX, None)
         tree.heard[peer] = (route.wave, route.distance)
         if not name.number:
             self._near.pop(name.origin, None)
@@ -386,14 +346,14 @@ class Trees:
         self._lost[name] = due = now + after_s
         self._seek_at = due if self._seek_at is None else min(due, self._seek_at)
 
-    def _hope(self, now: float, name: TreeId, tree: _Tree) -> None:
+    def _hope(self, now: float, name: TreeId, tree: Standing) -> None:
         """A neighbour has a way that is too far to be taken: it is worth seeking another wave."""
         tree.searches = 0
         due = max(now, tree.passed_on[1] + self._around.options.lag_after_s)
         if due < self._lost[name]:
             self._seek_in(now, name, due - now)
 
-    def _is_news(self, now: float, tree: _Tree, wave: int) -> bool:
+    def _is_news(self, now: float, tree: Standing, wave: int) -> bool:
         before, at = tree.passed_on
         moment_s = _MOMENT * self._around.options.lag_after_s
         if wave <= before and now < at + moment_s:
