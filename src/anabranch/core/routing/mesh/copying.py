@@ -30,6 +30,7 @@ targets nor distances; it delivers twice and runs in circles (the plant `printed
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -245,11 +246,14 @@ class Copying:
         """The neighbour that a target goes to, and its distance from there; "" if there is none."""
         links, edge, limit = self._around.links, target.edge, target.distance
         on_tree = self._branches.on_tree(tree, edge)
-        ways = self._ways(edge) if self._is_dynamic else on_tree
+        ways: Iterable[tuple[str, int]] = on_tree.items()
+        if self._is_dynamic:
+            # A neighbour that is in both is taken as the nearer one that it is.
+            ways = chain(self._branches.ways(edge).items(), self._trees.near(edge).items())
         if "printed-algorithm" in self._around.plants:
             limit = DISTANCE_MAX
         best, best_hop, best_distance = (float("inf"), DISTANCE_MAX, True), "", 0
-        for hop, distance in ways.items():
+        for hop, distance in ways:
             if distance >= limit or hop == came_from or links.get(hop, True):
                 continue
             cost = self._loads.cost(hop) if self._is_dynamic else 0.0
