@@ -26,7 +26,7 @@ from anabranch.core import contract as say
 from anabranch.core.broker import Broker
 from anabranch.node.links import Links
 from anabranch.node.metrics import Counters
-from anabranch.node.notes import LEVELS, NodeLog
+from anabranch.node.notes import LEVELS, NodeLog, Throttle
 from anabranch.node.sessions import Sessions
 from anabranch.store.store import Store
 
@@ -62,6 +62,7 @@ class Driver:
 
     def __init__(self, log: NodeLog, counters: Counters, fail: Callable[[str], None]) -> None:
         self._log = log
+        self._throttle = Throttle(log)
         self._counters = counters
         self._fail = fail
         self.clock = Clock()
@@ -228,4 +229,8 @@ class Driver:
         self._sessions.cut(effect.session, effect.reason)
 
     def _note(self, effect: say.Note) -> None:
-        self._log.log(LEVELS.get(effect.level, logging.INFO), "%s", effect.text)
+        if effect.level == "info":
+            # Near a broker that is down, every message to it is worth one.
+            self._throttle.info(effect.text)
+        else:
+            self._log.log(LEVELS.get(effect.level, logging.INFO), "%s", effect.text)

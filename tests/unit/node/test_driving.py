@@ -5,8 +5,14 @@ import selectors
 import time
 from pathlib import Path
 
+import pytest
+
+from anabranch.core.contract import Note
 from anabranch.core.options import Options
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
+from anabranch.node.driving import Driver
+from anabranch.node.metrics import Counters
+from anabranch.node.notes import NodeLog
 from anabranch.wire.codec import encode_link
 from anabranch.wire.framing import framed
 from tests.node_parts import (
@@ -72,3 +78,19 @@ def test_after_a_stop_of_its_own_a_broker_hears_its_neighbours_before_it_suspect
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(story())
+
+
+def test_what_a_broken_network_makes_a_core_note_again_and_again_fills_no_disk(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        driver = Driver(NodeLog("m"), Counters(), fail=pytest.fail)
+        for _ in range(1_000):
+            driver._note(Note("info", "a message is dropped"))
+        driver._note(Note("warning", "this is worse"))
+
+    with caplog.at_level("INFO", "anabranch.node"):
+        asyncio.run(story())
+    dropped = [text for text in caplog.messages if text.startswith("a message is dropped")]
+    assert 10 <= len(dropped) <= 100
+    assert "this is worse" in caplog.messages
