@@ -98,7 +98,7 @@ PLANTS: dict[str, Plant] = {
         "a join point counts events that nobody has to keep", 12, "false-pattern", mesh_seed=12
     ),
     "printed-algorithm": Plant(
-        "copies are for all of a tree, by the cheapest link, as printed", 78, "hop-bound", "mesh"
+        "copies are for all of a tree, by the cheapest link, as printed", 58, "hop-bound", "mesh"
     ),
     "copy-per-target": Plant("every target gets a copy of its own", 2, "second-copy", "mesh"),
     "targets-unsorted": Plant(
@@ -114,7 +114,7 @@ PLANTS: dict[str, Plant] = {
         "origins filter for edges that have not read the advertisements", 0, "gap", "mesh"
     ),
     "withdrawal-ignored": Plant(
-        "events are filtered as if nothing had been withdrawn since", 4, "gap", "mesh"
+        "events are filtered as if nothing had been withdrawn since", 10, "gap", "mesh"
     ),
     "silence-promoted": Plant(
         "silence that waits is told with the version of later ticks", 6, "gap", "mesh"

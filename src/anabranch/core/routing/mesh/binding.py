@@ -15,7 +15,8 @@ but only of the conjunctions that could match something advertised there. Rules:
    one that says that something is lacking, it is told everything. It is asked for an answer more
    and more seldom, and not while there is no way to it; most edges do not know that there is none,
    since only the neighbours of a broker see that it is gone. When a later wave of the origin comes,
-   or there is another way to it, it is there, and is asked at once.
+   or there is another way to it, or it answers anything, it is asked at once; and before long when
+   events of its stream come.
 4. An origin with a new life knows nothing, and is told everything.
 5. What is too much for one frame goes to each origin in one of its own; what is too much for that
    as well is told as wanting everything. It is noted when that begins and when it ends. While it
@@ -49,6 +50,8 @@ from anabranch.model.version import NOTHING
 
 #: The pause between two repetitions grows to two to this power of the first one.
 DOUBLINGS_MAX = 10
+#: The same for an origin whose stream comes.
+_ATTEMPTS_OF_LIVING = 3
 #: Interest that was too much is tried again when it has become less by this part of it.
 _TRY_PART = 1 / 32
 
@@ -141,14 +144,26 @@ class Bindings:
         if is_last and known.is_lacking:
             # It had no room for it, and has now.
             told.due = now
-            self._due = earliest(self._due, now)
         elif told.due is None:
             return
         elif is_last:
             told.due, told.attempts = None, 0
-            self._due = self._first_due()
-        elif known.is_lacking and told.attempts == 0:
-            told.due = self._due = now
+        elif not known.is_lacking:
+            # It is behind, and keeps up.
+            told.due, told.attempts = now + self._around.options.lag_after_s, 0
+        elif told.attempts != 1:
+            # Once it has been told everything, answers to what went before are no news.
+            told.due, told.attempts = now, 0
+        self._due = self._first_due()
+
+    def heard(self, now: float, origin: str) -> None:
+        """Something came from an origin: it is there (rule 3)."""
+        told = self._told.get(origin)
+        if told is not None and told.attempts > _ATTEMPTS_OF_LIVING and told.due is not None:
+            told.attempts = _ATTEMPTS_OF_LIVING
+            pause_s = self._around.options.lag_after_s * 2**_ATTEMPTS_OF_LIVING
+            told.due = min(told.due, now + pause_s)
+            self._due = earliest(self._due, told.due)
 
     def reached(self, now: float, origins: Iterable[str]) -> None:
         """There is a way to these origins, or another one than before (rule 3)."""
@@ -233,7 +248,8 @@ class Bindings:
             told.version, told.edition = version, table.edition
             doublings = min(told.attempts, DOUBLINGS_MAX)
             told.attempts += is_due
-            told.due = now + self._around.options.lag_after_s * 2**doublings
+            due = now + self._around.options.lag_after_s * 2**doublings
+            told.due = due if is_due or told.due is None else min(told.due, due)
         self._due = self._first_due()
         if bindings:
             parts = bindings, _packed(plus), _packed(minus), len(self._around.brokers)

@@ -11,9 +11,9 @@ with those that go its way. Rules:
    to where it came from.
 2. With `fixed` paths a copy stays on the first tree of its origin: no broker gets a tick twice.
    With `dynamic` ones a target may take any tree that its edge joined, and the edge's own tree
-   upwards: every neighbour that is no farther from its root than this broker, since none of these
-   has its way over this broker. Of all of them it takes the link that costs least; of those that
-   cost the same, the nearest; of these, the one that stays on the tree.
+   upwards: every neighbour that is nearer to its root than this broker, since none of these has
+   its way over this broker. Of all of them it takes the link that costs least; of those that cost
+   the same, the nearest; of these, the one that stays on the tree.
 3. A target for which nobody is nearer is dropped, and counted. Its edge lacks the ticks, and asks.
    A broker that has not even heard of the tree is new, and goes by the chart.
 4. A tick that an edge does not want is silence for it. Silence is not sent for itself at once: the

@@ -4,9 +4,10 @@ The driver says, every now and then, how many bytes were given to a link, how ma
 many wait. Of these a *cost* is made, and events take the cheapest of the ways that are near enough
 (see `copying`). Costs:
 
-- `utilisation`: bytes given over bytes gone, smoothed. It is 1 while the link keeps up, and grows
-  up to 16 while it does not. A link that was given nothing costs 1; one on which nothing has gone
-  yet does, too, unless something waited before.
+- `utilisation`: bytes that were to go over bytes gone, smoothed. It is 1 while the link keeps up,
+  and grows up to 16 while it does not. What was to go is what was given and what waited before: a
+  link that works off a long queue does not keep up yet. A link that had nothing left at either end
+  of the period did: what was given a moment ago is not late.
 - `waiting`: the bytes that wait.
 
 A link that says that it is full costs more than every other. All of this is measured at the own
@@ -32,11 +33,11 @@ Cost = Callable[[int, int, int], float]
 
 
 def utilisation(given: int, gone: int, waiting: int) -> float:
-    """Bytes given over bytes gone. If nothing goes, what was given just now is not late yet; what
-    waited before is."""
-    if not gone:
-        return UTILISATION_MAX if waiting > given else 1.0
-    return min(max(given / gone, 1.0), UTILISATION_MAX)
+    """Bytes given, and waiting before, over bytes gone; 1 if nothing waited before, or does now."""
+    waited = waiting + gone - given
+    if waited <= 0 or waiting <= 0:
+        return 1.0
+    return min((given + waited) / gone, UTILISATION_MAX) if gone else UTILISATION_MAX
 
 
 def waiting_bytes(given: int, gone: int, waiting: int) -> float:
@@ -47,7 +48,7 @@ def waiting_bytes(given: int, gone: int, waiting: int) -> float:
 
 #: By name; each with the step in which it is compared, so that noise does not move anything.
 COSTS: dict[str, tuple[Cost, float]] = {
-    "utilisation": (utilisation, 1.0),
+    "utilisation": (utilisation, 0.125),
     "waiting": (waiting_bytes, 4_096.0),
 }
 

@@ -278,6 +278,8 @@ class MeshRouter:
         if isinstance(frame, Copies):
             check_copies(self._around, peer, frame)
             self._copying.receive(peer, frame)
+            if self.bindings is not None:
+                self.bindings.heard(now, frame.stream)
         elif isinstance(frame, Carry):
             self._carried(now, peer, frame)
         elif isinstance(frame, Routes):

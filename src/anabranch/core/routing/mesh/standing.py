@@ -40,9 +40,9 @@ class Standing:
         return min(nearer)[2] if nearer else None
 
     def near(self) -> dict[str, int]:
-        """Neighbours that are no farther from the root, by the same wave, and how far they are."""
+        """Neighbours that are nearer to the root, by the same wave, and how far they are."""
         return {
             peer: distance
             for peer, (wave, distance) in self.heard.items()
-            if wave == self.wave and distance <= self.distance
+            if wave == self.wave and distance < self.distance
         }

@@ -33,9 +33,11 @@ Why it is enough to seek seldom, and to pay next to nothing for a root that is g
 search goes over all links that are up, and links lose nothing but when they break. So one that was
 not answered met broken links wherever the way goes on. When such a link comes up, whoever passed
 the search on, or began it, asks over that link (rule 4), even if the neighbour there has a way for
-itself: others behind it seek a later wave. A broker between them that has restarted since
-learns the routes then and tells them, and who has no way, and hears of one that is too far to be
-taken, seeks again soon. Repetitions are for what nobody thought of.
+itself: others behind it seek a later wave. A broker between them that has restarted since learns
+the routes then and tells them; who sought a later wave in vain, and takes a route of the one at
+which it stood, asks there for the later one, by which all others see that the root is there again;
+and who has no way, and hears of one that is too far to be taken, seeks again soon. Repetitions are
+for what nobody thought of.
 
 State: volatile; learned again from the neighbours.
 
@@ -79,7 +81,7 @@ class Trees:
         self._lost: dict[TreeId, float] = {}
         #: The first of these, or earlier.
         self._seek_at: float | None = None
-        #: Edge → neighbours that are no farther from it, as far as somebody asked.
+        #: Edge → neighbours that are nearer to it, as far as somebody asked.
         self._near: dict[str, dict[str, int]] = {}
 
     # -- questions --------------------------------------------------------------------------------
@@ -107,8 +109,8 @@ class Trees:
         return found.distance if found is not None and found.is_reached else None
 
     def near(self, edge: str) -> Mapping[str, int]:
-        """The neighbours that were no farther from an edge than this broker, by its first tree and
-        the last wave, and how far they are. None of them has its way over this broker."""
+        """The neighbours that are nearer to an edge than this broker, by its first tree and the
+        last wave, and how far they are. None of them has its way over this broker."""
         found = self._near.get(edge)
         if found is None:
             tree = self._trees.get(TreeId(edge, self.lives.get(edge, 0), 0))
@@ -232,12 +234,18 @@ class Trees:
         for route in frame.routes:
             self._check(peer, route)
         news = []
+        wanted = []
         for route in frame.routes:
+            was_lost = route.tree in self._lost
             if self._learn(now, peer, route):
                 tree = self._trees[route.tree]
                 news.append(Route(route.tree, tree.wave, tree.distance))
+                if was_lost and tree.passed_on[0] > tree.wave:
+                    wanted.append((route.tree, tree.passed_on[0]))
         if news:
             self._around.tell_all(Routes(news), but=peer)
+        if wanted and "never-seeks" not in self._around.plants:
+            self._around.send(peer, Seek(self._around.name, wanted))
 
     def _check(self, peer: str, route: Route) -> None:
         name = route.tree

@@ -144,8 +144,8 @@ def test_a_busy_link_is_left_for_one_that_is_not() -> None:
     mesh.copies.clear()
     tick = mesh.publish("a", price=20)
     used = next(to for one, to, copy in mesh.copies if one == "a" and copy.data)
-    for _ in range(5):
-        router.link_load(mesh.now, used, 100_000, 1_000, 99_000)
+    for number in range(1, 6):
+        router.link_load(mesh.now, used, 100_000, 1_000, number * 99_000)
     mesh.copies.clear()
     later = mesh.publish("a", price=21)
     mesh.run()
@@ -277,11 +277,15 @@ def test_copies_that_cannot_be_are_refused(copy: Copies) -> None:
 
 def test_costs_grow_with_what_does_not_go_out() -> None:
     assert utilisation(0, 0, 0) == utilisation(1_000, 1_000, 0) == 1.0
-    assert utilisation(2_000, 1_000, 1_000) == 2.0
-    # What was given just now is not late.
-    assert utilisation(1_000, 0, 1_000) == 1.0
-    assert utilisation(0, 0, 500) > utilisation(2_000, 1_000, 1_000)
-    assert utilisation(10**9, 1, 10**9) == utilisation(0, 0, 500)
+    # Nothing had to wait before, or nothing has now: it keeps up.
+    assert utilisation(2_000, 1_000, 1_000) == utilisation(1_000, 0, 1_000) == 1.0
+    assert utilisation(1_000, 2_000, 0) == 1.0
+    assert utilisation(2_000, 1_000, 2_000) == 3.0
+    # A queue that does not grow is still there, and so is one that becomes shorter.
+    assert utilisation(1_000, 1_000, 5_000) == 6.0
+    assert utilisation(0, 1_000, 4_000) == 5.0
+    assert utilisation(0, 0, 500) > utilisation(0, 1_000, 4_000)
+    assert utilisation(10**9, 1, 2 * 10**9) == utilisation(0, 0, 500)
     assert waiting_bytes(0, 0, 500) == 500.0
 
 

@@ -1,5 +1,6 @@
 """Advertisements and interest: who is told what, and what an origin may keep from an edge."""
 
+import pytest
 from msgspec.structs import replace
 
 from anabranch.core.contract import Note, Send
@@ -136,6 +137,82 @@ def test_an_origin_that_is_gone_is_told_more_and_more_seldom_and_at_once_when_it
     mesh.run(0.5)
     assert mesh.bound("a", "d") != known
     assert mesh.routers["d"].counters.binds_sent - before <= 2
+
+
+def bypassed(mesh: Mesh, *links: str) -> None:
+    """A relay `x` between `r` and the origin `o` is down for long; links come back in this order,
+    with `e`'s interest changed meanwhile."""
+    mesh.advertise("o", "price > 0")
+    mesh.subscribe("e", old="price > 0 AND symbol = 'old'")
+    mesh.run(1.0)
+    for pair in ("rx", "xo"):
+        mesh.down(*pair)
+    mesh.run(1.0)
+    mesh.subscribe("e", new="price > 0 AND symbol = 'new'")
+    mesh.run(600.0)
+    assert len(mesh.bound("o", "e")) == 1
+    mesh.start("x")
+    for link in links:
+        mesh.up(*link)
+        mesh.run(0.05)
+
+
+@pytest.mark.parametrize("links", [("rx", "xo"), ("xo", "rx")])
+def test_interest_is_known_soon_after_a_relay_on_the_way_is_back(links: tuple[str, ...]) -> None:
+    mesh = Mesh(pairs("er rx xo"), relays="rx")
+    bypassed(mesh, *links)
+    mesh.run(1.0)
+    assert len(mesh.bound("o", "e")) == 2
+
+
+def test_an_origin_that_lacks_something_is_told_everything_however_often_that_was_in_vain() -> None:
+    mesh = Mesh(pairs("ab bc"))
+    mesh.advertise("a", "price > 0")
+    mesh.run(1.0)
+    edge = mesh.routers["c"].bindings
+    assert edge is not None
+    mesh.subscribe("c", lost="price > 0 AND symbol = 'lost'")
+    mesh.queues["c", "b"].clear()
+    told = edge._told["a"]
+    told.attempts, told.due = 10, mesh.now + 200.0
+    mesh.subscribe("c", more="price > 0 AND symbol = 'more'")
+    mesh.run(0.01)
+    assert len(mesh.bound("a", "c")) == 2
+
+
+def test_interest_that_changes_faster_than_it_is_answered_is_not_told_again_for_that() -> None:
+    mesh = Mesh(pairs("ab bc"))
+    mesh.advertise("a", "price > 0")
+    mesh.run(1.0)
+    before = mesh.routers["c"].counters.binds_sent
+    for number in range(100):
+        mesh.subscribe("c", **{f"s{number}": f"price > 0 AND symbol = '{number}'"})
+        # One frame goes on, and 0.02 s pass: ten changes within the first timeout.
+        mesh.step()
+        mesh.now += 0.02
+        for name, router in mesh.routers.items():
+            mesh.do(name, router.time_passed(mesh.now))
+    mesh.run(1.0)
+    assert len(mesh.bound("a", "c")) == 100
+    assert mesh.routers["c"].counters.binds_sent - before <= 115
+
+
+def test_an_origin_whose_stream_comes_is_not_forgotten_for_long() -> None:
+    mesh = Mesh(pairs("ab bc"))
+    mesh.advertise("a", "price > 0")
+    mesh.subscribe("c", wanted="price > 10")
+    mesh.run(1.0)
+    edge = mesh.routers["c"].bindings
+    assert edge is not None
+    told = edge._told["a"]
+    told.attempts, told.due = 10, mesh.now + 200.0
+    mesh.publish("a", price=20)
+    mesh.run(0.01)
+    assert told.due is not None
+    assert told.due - mesh.now <= 8 * QUICK.lag_after_s
+    assert edge.next_deadline() == told.due
+    mesh.run(2.0)
+    assert told.due is None
 
 
 def test_a_restarted_origin_is_told_everything_and_sends_everything_until_then() -> None:
