@@ -29,22 +29,28 @@ State: volatile, as the interest itself.
 Prior art: binding of subscriptions to tree ids, spec PADRES section 2; the answers are ours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from anabranch.core.contract import Note
 from anabranch.core.earliest import earliest
 from anabranch.core.routing.clock import Clock, Propagation
-from anabranch.core.routing.conjuncts import EVERYTHING, Conjunct, fits, unpack
+from anabranch.core.routing.conjuncts import EVERYTHING, Conjunct
 from anabranch.core.routing.mesh.advertisements import Advertisements, Table
+from anabranch.core.routing.mesh.bundling import (
+    Parts,
+    fits_in_frame,
+    note_parts,
+    packed,
+    some_of,
+    spread,
+)
 from anabranch.core.routing.mesh.meetings import Meetings
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.core.routing.mesh.wishes import Key
 from anabranch.model.carried import Known
-from anabranch.model.frame_parts import Conjuncts
-from anabranch.model.limits import Limits
 from anabranch.model.mesh_frames import Bind, Binding, Bound
 from anabranch.model.version import NOTHING
 
@@ -57,8 +63,6 @@ _TRY_PART = 1 / 32
 
 #: What a single binding has that wants everything.
 _ALL = [Bound(EVERYTHING.text, list(EVERYTHING.places), [0])]
-
-_Parts = dict[Key, tuple[Conjunct, list[int]]]
 
 
 class _Told:
@@ -221,8 +225,8 @@ class Bindings:
         if version == NOTHING:
             return
         bindings: list[Binding] = []
-        plus: _Parts = {}
-        minus: _Parts = {}
+        plus: Parts = {}
+        minus: Parts = {}
         repeated: set[str] = set()
         for origin, table in self._advertisements.tables.items():
             if origin == self._around.name:
@@ -242,8 +246,8 @@ class Bindings:
             if told.coarse_at is not None and not is_whole:
                 is_whole = told.size < told.coarse_at * (1 - _TRY_PART)
                 added, removed = list(told.bound.values()) if is_whole else [], []
-            _note(plus, added, len(bindings))
-            _note(minus, removed, len(bindings))
+            note_parts(plus, added, len(bindings))
+            note_parts(minus, removed, len(bindings))
             bindings.append(Binding(origin, table.edition, told.version, told.edition, is_whole))
             told.version, told.edition = version, table.edition
             doublings = min(told.attempts, DOUBLINGS_MAX)
@@ -252,7 +256,7 @@ class Bindings:
             told.due = due if is_due or told.due is None else min(told.due, due)
         self._due = self._first_due()
         if bindings:
-            parts = bindings, _packed(plus), _packed(minus), len(self._around.brokers)
+            parts = bindings, packed(plus), packed(minus), len(self._around.brokers)
             self._send(now, Bind(self._around.name, version, *parts), repeated)
 
     def _changes(
@@ -289,11 +293,11 @@ class Bindings:
         """Send a frame, or one for each binding where that is too much. Some are repeated."""
         frames = [frame]
         is_coarse = any(self._told[origin].coarse_at is not None for origin in repeated)
-        if is_coarse or not _fits(frame, self._around.limits):
+        if is_coarse or not fits_in_frame(frame, self._around.limits):
             frames = []
             for place, binding in enumerate(frame.bindings):
                 is_repeated = binding.origin in repeated
-                alone = self._alone(_some_of(frame, [place]), is_repeated=is_repeated)
+                alone = self._alone(some_of(frame, [place]), is_repeated=is_repeated)
                 if alone is not None:
                     frames.append(alone)
                 else:
@@ -313,13 +317,13 @@ class Bindings:
         told = self._told[origin]
         if is_repeated and told.coarse_at is not None:
             return replace(frame, plus=_ALL, minus=[])
-        if _fits(frame, self._around.limits):
+        if fits_in_frame(frame, self._around.limits):
             return frame
-        every: _Parts = {}
-        _note(every, told.bound.values(), 0)
+        every: Parts = {}
+        note_parts(every, told.bound.values(), 0)
         bindings = [replace(frame.bindings[0], is_whole=True)]
-        whole = replace(frame, bindings=bindings, plus=_packed(every), minus=[])
-        if _fits(whole, self._around.limits):
+        whole = replace(frame, bindings=bindings, plus=packed(every), minus=[])
+        if fits_in_frame(whole, self._around.limits):
             return whole
         if is_repeated:
             return None
@@ -341,68 +345,3 @@ class Bindings:
             told.coarse_at = None
             text = f"the interest in what {origin!r} advertises is told one by one again"
             self._around.out.append(Note("info", text))
-
-
-def spread(
-    around: Surroundings, trees: Trees, frame: Bind, meant: Iterable[int] | None = None
-) -> None:
-    """Send bindings on, all or some, in one frame to each next hop (rule 2)."""
-    by_hop: dict[str, list[int]] = {}
-    for place in range(len(frame.bindings)) if meant is None else meant:
-        hop = trees.way_to(frame.bindings[place].origin)
-        if hop is None or frame.hops == 0:
-            around.counters.carries_dropped += 1
-        else:
-            by_hop.setdefault(hop, []).append(place)
-    for hop, places in by_hop.items():
-        around.send(hop, replace(_some_of(frame, places), hops=frame.hops - 1))
-
-
-def _some_of(frame: Bind, places: Sequence[int]) -> Bind:
-    """What of a frame is meant for some of its bindings."""
-    if len(places) == len(frame.bindings):
-        return frame
-    renumbered = {old: new for new, old in enumerate(places)}
-    return Bind(
-        frame.edge,
-        frame.version,
-        [frame.bindings[place] for place in places],
-        _for_some(frame.plus, renumbered),
-        _for_some(frame.minus, renumbered),
-        frame.hops,
-    )
-
-
-def _for_some(bounds: Iterable[Bound], renumbered: dict[int, int]) -> list[Bound]:
-    found = []
-    for bound in bounds:
-        meant = [renumbered[place] for place in bound.bindings if place in renumbered]
-        if meant:
-            found.append(Bound(bound.text, bound.places, meant))
-    return found
-
-
-def meant_for(bounds: Iterable[Bound], place: int, limits: Limits) -> list[Conjunct]:
-    """The conjunctions that are meant for one binding."""
-    items = [Conjuncts(b.text, tuple(b.places)) for b in bounds if place in b.bindings]
-    return unpack(items, limits)
-
-
-def _note(parts: _Parts, conjuncts: Iterable[Conjunct], place: int) -> None:
-    for conjunct in conjuncts:
-        key = (conjunct.text, conjunct.place)
-        parts.setdefault(key, (conjunct, []))[1].append(place)
-
-
-def _packed(parts: _Parts) -> list[Bound]:
-    """Conjunctions of one filter for the same bindings travel together."""
-    grouped: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-    for conjunct, bindings in parts.values():
-        grouped.setdefault((conjunct.text, tuple(bindings)), []).append(conjunct.place)
-    return [Bound(text, places, list(bindings)) for (text, bindings), places in grouped.items()]
-
-
-def _fits(frame: Bind, limits: Limits) -> bool:
-    """Whether a frame has room for all this: places of bindings count like those of filters."""
-    bounds = (*frame.plus, *frame.minus)
-    return fits([Conjuncts(b.text, (*b.places, *b.bindings)) for b in bounds], limits)

@@ -8,20 +8,15 @@ with those that go its way. Rules:
 1. A target goes to a neighbour that is nearer to it than this broker was said to be; the distance
    in the copy is what that neighbour said. So it falls strictly with every hop: there is no loop,
    and there is one way for each target, whatever the tables say in between. Nor does it go back
-   to where it came from.
+   to where it came from. Which neighbour that is, `choosing` says.
 2. With `fixed` paths a copy stays on the first tree of its origin: no broker gets a tick twice.
-   With `dynamic` ones a target may take any tree that its edge joined, and the edge's own tree
-   upwards: every neighbour that is nearer to its root than this broker, since none of these has
-   its way over this broker. Of all of them it takes the link that costs least; of those that cost
-   the same, the nearest; of these, the one that stays on the tree.
+   With `dynamic` ones its targets may take other trees, and links that are less busy.
 3. A target for which nobody is nearer is dropped, and counted. Its edge lacks the ticks, and asks.
    A broker that has not even heard of the tree is new, and goes by the chart.
 4. A tick that an edge does not want is silence for it. Silence is not sent for itself at once: the
    next copy to that edge tells of all ticks since the last one, and after `silence_after_s` a copy
    without data does. The first ticks of a new version do not wait.
-5. Ticks for one edge (an answer to a nack) go to it at once, and are matched like all. With
-   `dynamic` paths they take its ways in turn: the one on which they were lost may lead to a link
-   that lets nothing through, of which the origin does not know.
+5. Ticks for one edge (an answer to a nack) go to it at once, and are matched like all.
 
 State: per edge, the last tick it was told of. Safe to lose: edges ask for what they lack.
 
@@ -29,14 +24,14 @@ Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as pri
 targets nor distances; it delivers twice and runs in circles (the plant `printed-algorithm`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival, Emission
 from anabranch.core.routing.mesh.branches import BranchTable
+from anabranch.core.routing.mesh.choosing import Choosing
 from anabranch.core.routing.mesh.loads import Loads
 from anabranch.core.routing.mesh.surroundings import DISTANCE_MAX, Surroundings
 from anabranch.core.routing.mesh.trees import Trees
@@ -60,10 +55,9 @@ class Copying:
         life: int,
     ) -> None:
         self._around = around
-        self._trees = trees
         self._branches = branches
         self._wishes = wishes
-        self._loads = loads
+        self._choosing = Choosing(around, trees, branches, loads)
         self._tree = TreeId(around.name, life, 0)
         self._is_dynamic = around.options.paths == "dynamic"
         self._others = tuple(sorted(around.edges - {around.name}))
@@ -217,11 +211,7 @@ class Copying:
         if came_from and self._around.plants:
             frame = self._mistaken(frame)
         by_hop: dict[str, list[Target]] = {}
-        for target in frame.targets:
-            if turn:
-                hop, distance = self._in_turn(frame.tree, target.edge, turn)
-            else:
-                hop, distance = self._next(frame.tree, target, came_from)
+        for target, hop, distance in self._choosing.choose(frame, came_from, turn):
             if not hop and came_from:
                 self._around.counters.targets_dropped += 1
             elif not hop:
@@ -241,51 +231,6 @@ class Copying:
                 self._send_fitting(hop, _copy_for(copy, part, copy.hops))
         else:
             self._around.send(hop, copy)
-
-    def _next(self, tree: TreeId, target: Target, came_from: str) -> tuple[str, int]:
-        """The neighbour that a target goes to, and its distance from there; "" if there is none."""
-        links, edge, limit = self._around.links, target.edge, target.distance
-        on_tree = self._branches.on_tree(tree, edge)
-        ways: Iterable[tuple[str, int]] = on_tree.items()
-        if self._is_dynamic:
-            # A neighbour that is in both is taken as the nearer one that it is.
-            ways = chain(self._branches.ways(edge).items(), self._trees.near(edge).items())
-        if "printed-algorithm" in self._around.plants:
-            limit = DISTANCE_MAX
-        best, best_hop, best_distance = (float("inf"), DISTANCE_MAX, True), "", 0
-        for hop, distance in ways:
-            if distance >= limit or hop == came_from or links.get(hop, True):
-                continue
-            cost = self._loads.cost(hop) if self._is_dynamic else 0.0
-            rank = (cost, distance, hop not in on_tree)
-            if rank < best or (rank == best and hop < best_hop):
-                best, best_hop, best_distance = rank, hop, distance
-        if not best_hop and came_from and tree not in self._trees:
-            return self._around.by_chart(edge, limit, came_from)
-        if best_hop and best[2]:
-            self._around.counters.targets_moved += 1
-        return best_hop, best_distance
-
-    def _in_turn(self, tree: TreeId, edge: str, turn: int) -> tuple[str, int]:
-        """The neighbour that an answer goes to (rule 5), and the distance from there; the nearest
-        ones first."""
-        links, on_tree = self._around.links, self._branches.on_tree(tree, edge)
-        ways = [
-            (distance, hop not in on_tree, hop)
-            for hop, distance in self._ways(edge).items()
-            if not links.get(hop, True)
-        ]
-        if not ways:
-            return "", 0
-        distance, _, hop = sorted(ways)[turn % len(ways)]
-        return hop, distance
-
-    def _ways(self, edge: str) -> Mapping[str, int]:
-        """All neighbours that lead to an edge, and how far it is from them (rule 2)."""
-        ways, near = self._branches.ways(edge), self._trees.near(edge)
-        if not near:
-            return ways
-        return {**ways, **{h: min(d, ways.get(h, d)) for h, d in near.items()}}
 
     def _mistaken(self, frame: Copies) -> Copies:
         """As printed, a copy has no targets: it is for all edges that are known on its tree."""

@@ -76,6 +76,10 @@ class Loads:
         """The cost as it was measured, for people."""
         return self._costs.get(peer, self._idle)
 
+    def is_busy(self, peer: str) -> bool:
+        """Whether sending over a link costs more than over one that keeps up."""
+        return self.cost(peer) > self._idle // self._step
+
     def cost(self, peer: str) -> float:
         """What sending over a link costs, in steps; higher is worse."""
         if self._around.links.get(peer, True):

@@ -33,8 +33,9 @@ from anabranch.core.options import Options
 from anabranch.core.routing.clock import Clock
 from anabranch.core.routing.contract import Delivery, Emission, Outcome, VectorAdvance
 from anabranch.core.routing.mesh.advertisements import Advertisements
-from anabranch.core.routing.mesh.binding import Bindings, meant_for, spread
+from anabranch.core.routing.mesh.binding import Bindings
 from anabranch.core.routing.mesh.branches import BranchTable
+from anabranch.core.routing.mesh.bundling import meant_for, spread
 from anabranch.core.routing.mesh.copying import Copying
 from anabranch.core.routing.mesh.counters import Counters
 from anabranch.core.routing.mesh.loads import Loads

@@ -154,6 +154,26 @@ def test_a_busy_link_is_left_for_one_that_is_not() -> None:
     assert {tick, later} <= set(mesh.got("d", "a"))
 
 
+def test_targets_do_not_part_because_a_link_is_busy() -> None:
+    # `e` is behind `b` alone, and `d` behind `b` and `c`.
+    for edges, hops in ((("d",), {"c"}), (("d", "e"), {"b"})):
+        every = (Mesh(pairs("ab ac bd cd be"), DYNAMIC, seed=seed) for seed in range(20))
+        for mesh in every:
+            mesh.advertise("a", "TRUE")
+            for edge in edges:
+                mesh.subscribe(edge, wanted="price > 10")
+            mesh.run(2.0)
+            if mesh.routers["a"].branches.on_tree(mesh.root("a"), "d") == {"b": 1}:
+                break
+        for number in range(1, 6):
+            mesh.routers["a"].link_load(mesh.now, "b", 100_000, 1_000, number * 99_000)
+        mesh.copies.clear()
+        tick = mesh.publish("a", price=20)
+        mesh.run()
+        assert {to for one, to, copy in mesh.copies if one == "a" and copy.data} == hops
+        assert all(tick in mesh.got(edge, "a") for edge in edges)
+
+
 def test_a_full_link_is_not_used() -> None:
     mesh = ready("ab ac bd cd", DYNAMIC, "d")
     for peer in ("b", "c"):
