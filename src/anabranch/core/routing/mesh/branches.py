@@ -36,6 +36,7 @@ _FORMER_AFTER = 1.0
 
 Hops = Mapping[str, int]
 _NOBODY: Hops = {}
+_NO_EDGES: Mapping[str, Hops] = {}
 
 
 class BranchTable:
@@ -63,8 +64,12 @@ class BranchTable:
         edges = self._known.get(tree)
         return _NOBODY if edges is None else edges.get(edge, _NOBODY)
 
+    def of_tree(self, tree: TreeId) -> Mapping[str, Hops]:
+        """The same of all edges that are known on a tree."""
+        return self._known.get(tree, _NO_EDGES)
+
     def ways(self, edge: str) -> Hops:
-        """The same over all trees."""
+        """The neighbours behind which an edge is on any tree, and how far it is from them."""
         known = self._ways.get(edge)
         if known is None:
             known = self._ways[edge] = {}

@@ -21,12 +21,13 @@ Prior art: publication routing by link status, spec PADRES section 3, whose path
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from anabranch.core.routing.mesh.branches import BranchTable
+from anabranch.core.routing.mesh.branches import BranchTable, Hops
 from anabranch.core.routing.mesh.loads import Loads
 from anabranch.core.routing.mesh.surroundings import DISTANCE_MAX, Surroundings
 from anabranch.core.routing.mesh.trees import Trees
-from anabranch.model.mesh_frames import Copies, Target, TreeId
+from anabranch.model.mesh_frames import Copies, Target
 
+_NOBODY: Hops = {}
 #: A target, the neighbour that it goes to, and its distance from there.
 _Choice = tuple[Target, str, int]
 
@@ -47,31 +48,34 @@ class Choosing:
         """Every target with the neighbour that it goes to, and its distance from there; "" if there
         is none."""
         groups: dict[str, list[tuple[Target, int]]] = {}
+        on_tree = self._branches.of_tree(frame.tree)
+        is_known = not came_from or frame.tree in self._trees
         for target in frame.targets:
             if turn:
-                hop, distance = self._in_turn(frame.tree, target.edge, turn)
+                hop, distance = self._in_turn(on_tree.get(target.edge, _NOBODY), target, turn)
             elif "printed-algorithm" in self._around.plants:
                 hop, distance = self._cheapest(target, came_from)
             else:
-                hop, distance = self._nearest(frame.tree, target, came_from)
+                hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)
+            if not hop and not is_known:
+                hop, distance = self._around.by_chart(target.edge, target.distance, came_from)
             groups.setdefault(hop, []).append((target, distance))
         for hop, members in groups.items():
             other = ""
             if hop and self._is_dynamic and not turn and self._loads.is_busy(hop):
                 other = self._cheaper(hop, [target for target, _ in members], came_from)
             for target, distance in members:
-                if hop and frame.tree in self._trees:
-                    on_tree = self._branches.on_tree(frame.tree, target.edge)
-                    self._around.counters.targets_moved += (other or hop) not in on_tree
+                if hop and is_known and self._is_dynamic:
+                    is_off = (other or hop) not in on_tree.get(target.edge, _NOBODY)
+                    self._around.counters.targets_moved += is_off
                 if other:
                     yield target, other, self._ways(target.edge)[other]
                 else:
                     yield target, hop, distance
 
-    def _nearest(self, tree: TreeId, target: Target, came_from: str) -> tuple[str, int]:
+    def _nearest(self, on_tree: Hops, target: Target, came_from: str) -> tuple[str, int]:
         """The neighbour that is nearest to a target, and its distance from there."""
         links, edge, limit = self._around.links, target.edge, target.distance
-        on_tree = self._branches.on_tree(tree, edge)
         ways: Iterable[tuple[str, int]] = on_tree.items()
         if self._is_dynamic:
             # A neighbour that is in both is taken as the nearer one that it is.
@@ -83,8 +87,6 @@ class Choosing:
             rank = (distance, hop not in on_tree, hop)
             if not best_hop or rank < best:
                 best, best_hop = rank, hop
-        if not best_hop and came_from and tree not in self._trees:
-            return self._around.by_chart(edge, limit, came_from)
         return best_hop, best[0] if best_hop else 0
 
     def _cheaper(self, usual: str, targets: Sequence[Target], came_from: str) -> str:
@@ -108,13 +110,13 @@ class Choosing:
         _, distance, hop = min(ways, default=(0.0, 0, ""))
         return hop, distance
 
-    def _in_turn(self, tree: TreeId, edge: str, turn: int) -> tuple[str, int]:
+    def _in_turn(self, on_tree: Hops, target: Target, turn: int) -> tuple[str, int]:
         """The neighbour that an answer goes to (rule 4), and the distance from there; the nearest
         ones first."""
-        links, on_tree = self._around.links, self._branches.on_tree(tree, edge)
+        links = self._around.links
         ways = [
             (distance, hop not in on_tree, hop)
-            for hop, distance in self._ways(edge).items()
+            for hop, distance in self._ways(target.edge).items()
             if not links.get(hop, True)
         ]
         if not ways:
