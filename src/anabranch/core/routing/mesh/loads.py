@@ -1,8 +1,8 @@
 """Loads: how busy each link is, and what that makes a way cost.
 
 The driver says, every now and then, how many bytes were given to a link, how many went out, and how
-many wait. Of these a *cost* is made, and events take the cheapest of the ways that are near enough
-(see `copying`). Costs:
+many wait. Of these a *cost* is made; where the nearest way is over a link that does not keep up,
+events take one that costs less (see `choosing`). Costs:
 
 - `utilisation`: bytes that were to go over bytes gone, smoothed. It is 1 while the link keeps up,
   and grows up to 16 while it does not. What was to go is what was given and what waited before: a

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.routing.conjuncts import conjuncts_of
+from anabranch.core.routing.mesh.binding import Bindings
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
@@ -139,6 +140,12 @@ def test_an_origin_that_is_gone_is_told_more_and_more_seldom_and_at_once_when_it
     assert mesh.routers["d"].counters.binds_sent - before <= 2
 
 
+def bindings_of(mesh: Mesh, edge: str) -> Bindings:
+    found = mesh.routers[edge].bindings
+    assert found is not None
+    return found
+
+
 def bypassed(mesh: Mesh, *links: str) -> None:
     """A relay `x` between `r` and the origin `o` is down for long; links come back in this order,
     with `e`'s interest changed meanwhile."""
@@ -169,11 +176,9 @@ def test_an_origin_that_lacks_something_is_told_everything_however_often_that_wa
     mesh = Mesh(pairs("ab bc"))
     mesh.advertise("a", "price > 0")
     mesh.run(1.0)
-    edge = mesh.routers["c"].bindings
-    assert edge is not None
     mesh.subscribe("c", lost="price > 0 AND symbol = 'lost'")
     mesh.queues["c", "b"].clear()
-    told = edge._told["a"]
+    told = bindings_of(mesh, "c")._told["a"]
     told.attempts, told.due = 10, mesh.now + 200.0
     mesh.subscribe("c", more="price > 0 AND symbol = 'more'")
     mesh.run(0.01)
@@ -202,8 +207,7 @@ def test_an_origin_whose_stream_comes_is_not_forgotten_for_long() -> None:
     mesh.advertise("a", "price > 0")
     mesh.subscribe("c", wanted="price > 10")
     mesh.run(1.0)
-    edge = mesh.routers["c"].bindings
-    assert edge is not None
+    edge = bindings_of(mesh, "c")
     told = edge._told["a"]
     told.attempts, told.due = 10, mesh.now + 200.0
     mesh.publish("a", price=20)
