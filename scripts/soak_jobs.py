@@ -22,6 +22,9 @@ SEEDS_FLOORS = (
 #: seeds have most of these.
 MESH_FLOORS = (("splits", 4_000), ("moves", 200), ("advertised", 300))
 
+#: The same of networks that are in parts for minutes, in which as much happens in more time.
+DIVIDED_FLOORS = (("deliveries", 50_000), ("interest_changes", 1_000))
+
 
 @dataclass(frozen=True)
 class Job:
@@ -56,13 +59,25 @@ def _property_job(path: Path) -> Job:
     return Job(name, (*run_file, *options), 40, "examples", EXAMPLES_PASSED)
 
 
+#: Name → its options, its chunks, and its floors.
+_SIMULATIONS = {
+    "tree": (("--routing", "tree"), 200, SEEDS_FLOORS),
+    "mesh": (("--routing", "mesh"), 100, (*SEEDS_FLOORS, *MESH_FLOORS)),
+    "flood": (("--routing", "flood"), 10, SEEDS_FLOORS),
+    "divided": (
+        ("--routing", "mesh", "--shape", "random", "--brokers", "14", "--faults", "divide"),
+        10,
+        DIVIDED_FLOORS,
+    ),
+}
+
+
 def _sim_jobs() -> Iterator[Job]:
     """A hundred seeds per chunk: chunk 17 has the seeds 1700 to 1799."""
-    for routing, chunks in ("tree", 200), ("mesh", 100), ("flood", 10):
-        command = ("-m", "anabranch", "sim", "--routing", routing, "--processes", "1", "--json")
+    for name, (options, chunks, floors) in _SIMULATIONS.items():
+        command = ("-m", "anabranch", "sim", *options, "--processes", "1", "--json")
         seeds = ("--seeds", "{seed}00..{seed}99")
-        job = Job(f"sim/{routing}", (*command, *seeds), chunks, "seeds", r'"seeds":(\d+)')
-        floors = (*SEEDS_FLOORS, *MESH_FLOORS) if routing == "mesh" else SEEDS_FLOORS
+        job = Job(f"sim/{name}", (*command, *seeds), chunks, "seeds", r'"seeds":(\d+)')
         yield replace(job, adds_up=True, floors=floors)
 
 

@@ -11,9 +11,11 @@ from anabranch.sim.runner import Order, run_seed
 
 #: Plants that are recorded for trees, and for meshes too.
 ON_MESHES = [name for name, plant in PLANTS.items() if plant.mesh_seed is not None]
-RECORDED = {(plant.routing, plant.seed) for plant in PLANTS.values()}
-ALSO: set[tuple[RoutingName, int]] = {
-    ("mesh", plant.mesh_seed) for plant in PLANTS.values() if plant.mesh_seed is not None
+RECORDED = {(plant.routing, plant.faults, plant.seed) for plant in PLANTS.values()}
+ALSO: set[tuple[RoutingName, str, int]] = {
+    ("mesh", plant.faults, plant.mesh_seed)
+    for plant in PLANTS.values()
+    if plant.mesh_seed is not None
 }
 SOURCE = Path(__file__).parent.parent.parent / "src" / "anabranch"
 
@@ -22,7 +24,8 @@ SOURCE = Path(__file__).parent.parent.parent / "src" / "anabranch"
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found_on_its_recorded_seed(name: str) -> None:
     plant = PLANTS[name]
-    verdict = run_seed(Order(plant.routing, plants=(name,)), plant.seed).verdict
+    order = Order(plant.routing, faults=plant.faults, plants=(name,))
+    verdict = run_seed(order, plant.seed).verdict
     assert plant.anomaly in {each.name for each in verdict.anomalies}
 
 
@@ -45,16 +48,18 @@ def test_the_algorithm_as_printed_runs_in_circles_and_serves_edges_twice() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("routing", "seed"), sorted(RECORDED | ALSO))
-def test_the_recorded_seeds_are_clean_without_the_bugs(routing: RoutingName, seed: int) -> None:
-    assert not run_seed(Order(routing), seed).verdict.anomalies
+@pytest.mark.parametrize(("routing", "faults", "seed"), sorted(RECORDED | ALSO))
+def test_the_recorded_seeds_are_clean_without_the_bugs(
+    routing: RoutingName, faults: str, seed: int
+) -> None:
+    assert not run_seed(Order(routing, faults=faults), seed).verdict.anomalies
 
 
 def test_at_least_ten_bugs_are_planted_and_each_is_within_reach() -> None:
     assert len(PLANTS) >= 10
     assert sum(plant.routing == "mesh" for plant in PLANTS.values()) >= 8
     assert len(ON_MESHES) >= 3
-    assert all(seed < SEEDS_MAX for _, seed in RECORDED | ALSO)
+    assert all(seed < SEEDS_MAX for _, _, seed in RECORDED | ALSO)
 
 
 @pytest.mark.parametrize("name", FOUND_BY_HISTORIES)

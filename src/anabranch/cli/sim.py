@@ -78,8 +78,11 @@ def sim(
     default = f"0..{SEEDS_MAX - 1}" if plant else "0..99"
     chosen = [seed] if seed is not None else _range_of(seeds or default)
     _check_plants(plant or [])
-    planted = (PLANTS[name].routing for name in plant or () if name in PLANTS)
-    route: RoutingName = routing if routing is not None else next(planted, "tree")
+    planted = [PLANTS[name] for name in plant or () if name in PLANTS]
+    routes = [each.routing for each in planted]
+    route: RoutingName = routing if routing is not None else next(iter(routes), "tree")
+    if faults == ANY:
+        faults = next((each.faults for each in planted), ANY)
     if shape in MESH_SHAPES and route != "mesh":
         raise CommandError(f"a network of shape {shape!r} is no tree; add --routing mesh")
     try:

@@ -33,6 +33,9 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     slow_client: float = 0.0
     #: The network becomes another one.
     reconfigure: float = 0.0
+    #: How long the network is in two parts, up to the end of all faults; never drawn, only asked
+    #: for, since minutes are dear.
+    divide_s: float = 0.0
     #: Chance that a frame comes twice.
     repeat: float = 0.0
     jitter_s: float = 0.003
@@ -52,11 +55,15 @@ KINDS: dict[str, float] = {
     "clog": 0.4,
     "slow-client": 0.6,
     "reconfigure": 0.4,
+    "divide": 120.0,
     "repeat": 0.1,
     "jitter": 0.05,
     "sync": 0.1,
 }
-_SECONDS = ("jitter", "sync")
+_SECONDS = ("divide", "jitter", "sync")
+#: The greatest number of a kind, where that is not `_HIGHEST`.
+_HIGHEST_OF = {"repeat": 1.0, "divide": 3_600.0}
+_HIGHEST = 100.0
 
 
 def asked_mix(text: str) -> FaultMix | None:
@@ -85,7 +92,7 @@ def _number(kind: str, text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    highest = 1.0 if kind == "repeat" else 100.0
+    highest = _HIGHEST_OF.get(kind, _HIGHEST)
     if not 0 <= number <= highest:
         raise LocalError(
             f"the fault {kind!r} has {text!r}; give it a number from 0 to {highest:g}, or none"

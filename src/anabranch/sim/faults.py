@@ -1,13 +1,15 @@
 """What goes wrong in a simulation, when, and how it is put right again.
 
 Each kind of fault strikes at random times with the rate of the plan. `heal` ends them all: blocks
-are opened, brokers are started, clocks stay as they are.
+are opened, brokers are started, clocks stay as they are. A network that was divided is joined by
+few links (see `dividing`).
 """
 
 from collections.abc import Callable
 from random import Random
 
 from anabranch.model.network import Network
+from anabranch.sim.dividing import Division
 from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.things import Queue, Wire
 from anabranch.sim.world import World
@@ -20,10 +22,15 @@ _CLIENT_BYTES_MAX = 600
 class Faults:
     """The troubles of one world."""
 
-    def __init__(self, world: World, network: Network, mix: FaultMix) -> None:
+    def __init__(
+        self, world: World, network: Network, mix: FaultMix, division: Division, *, is_graph: bool
+    ) -> None:
         self._world = world
         self._network = network
         self._mix = mix
+        self._division = division
+        #: Whether routing is content with any links that hold the network together.
+        self._is_graph = is_graph
         self._healed = False
         self._blocks: list[tuple[Wire, int]] = []
         self._narrow: list[Queue] = []
@@ -54,6 +61,8 @@ class Faults:
         for name, rate, strike in kinds:
             if rate > 0:
                 self._next(name, rate, strike)
+        if self._mix.divide_s:
+            self.counts["divide"] = self._division.begin()
 
     def heal(self) -> None:
         """End them all."""
@@ -65,6 +74,7 @@ class Faults:
         for wire, direction in self._blocks:
             world.open(wire, direction)
         self._blocks.clear()
+        self._division.heal(all_links=not self._is_graph)
         for queue in self._narrow:
             queue.rate = 0
         for name, host in world.hosts.items():

@@ -8,6 +8,7 @@ recorded here, which is known to show it.
 from typing import NamedTuple
 
 from anabranch.core.broker import RoutingName
+from anabranch.sim.fault_mix import ANY
 
 #: Seeds within which each planted bug is found.
 SEEDS_MAX = 400
@@ -26,6 +27,8 @@ class Plant(NamedTuple):
     routing: RoutingName = "tree"
     #: A seed of meshes that shows it as the same, too, if it is anywhere.
     mesh_seed: int | None = None
+    #: Faults that it needs, as in `fault_mix`.
+    faults: str = ANY
 
 
 PLANTS: dict[str, Plant] = {
@@ -127,6 +130,10 @@ PLANTS: dict[str, Plant] = {
     "version-of-now": Plant(
         "silence has the version known now, not that of its mark", 4, "gap", "mesh"
     ),
+    # Where several links come back, a wave for another reason nearly always helps.
+    "never-seeks": Plant(
+        "a broker that lost its way asks for none", 1, "stuck", "mesh", faults="divide"
+    ),
 }
 
 #: Planted bugs that need histories which the swarm draws too seldom: name → who finds them.
@@ -140,6 +147,4 @@ FOUND_BY_HISTORIES = {
     "never-rests": "tests/unit/core/points/test_placing.py",
     # Shows only if an answer is lost, and the next move comes before it was said again.
     "gives-unsettled": "tests/unit/core/points/test_placing.py",
-    # A wave for another reason nearly always helps those who lost their way, too.
-    "never-seeks": "tests/unit/core/routing/mesh/test_trees.py",
 }

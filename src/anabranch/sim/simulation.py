@@ -24,6 +24,7 @@ from anabranch.core.records import EventRecord, MarkRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.sim.applications import Application, Publisher
 from anabranch.sim.detecting import Definer, Detections, draw_definers
+from anabranch.sim.dividing import Division
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
 from anabranch.sim.loads import LoadReports, MoodReports
@@ -68,7 +69,14 @@ class Simulation:
         self._deleted: dict[str, int] = {}
         self._settled: float | None = None
         self._healed_s = 0.0
-        self.faults = Faults(self.world, plan.network, plan.faults)
+        self.faults = Faults(
+            self.world,
+            plan.network,
+            plan.faults,
+            Division(self.world, Random(plan.seed ^ 0xD171)),
+            # What holds a network together may go when it becomes another one.
+            is_graph=plan.routing == "mesh" and not plan.faults.reconfigure,
+        )
         operator = Random(plan.seed ^ 0xB055)
         self.reconfiguring = Reconfiguring(self.world, plan.network, operator, self._stream_joined)
         self.history: list[told.Record] = []

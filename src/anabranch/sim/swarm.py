@@ -100,7 +100,7 @@ def draw(
     patterns = _draw_patterns(detecting, options, chosen)
     if patterns:
         options = _draw_pattern_options(detecting, options)
-    return Plan(
+    plan = Plan(
         seed=seed,
         routing=routing,
         network=network,
@@ -118,6 +118,19 @@ def draw(
         sinks=sinks,
         advertising=advertising,
         patterns=patterns,
+    )
+    return _stretched(plan, chosen.divide_s) if chosen.divide_s else plan
+
+
+def _stretched(plan: Plan, more_s: float) -> Plan:
+    """The same for longer: as much happens as before, so that it is soon made up for."""
+    slower = plan.fault_s / (plan.fault_s + more_s)
+    return msgspec.structs.replace(
+        plan,
+        fault_s=plan.fault_s + more_s,
+        rate=plan.rate * slower,
+        churn=plan.churn * slower,
+        restless=plan.restless * slower,
     )
 
 
