@@ -63,6 +63,7 @@ class Faults:
                 self._next(name, rate, strike)
         if self._mix.divide_s:
             self.counts["divide"] = self._division.begin()
+            self.until_s = self._world.now + self._mix.divide_s
 
     def heal(self) -> None:
         """End them all."""

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from anabranch.sim.dividing import Division
-from anabranch.sim.runner import Order, plan_of
+from anabranch.sim.runner import Order, plan_of, run_seed
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.things import Wire
 from anabranch.sim.world import World
@@ -66,3 +66,10 @@ def test_a_divided_network_has_as_much_to_do_in_more_time() -> None:
     assert long.fault_s == plain.fault_s + 120
     assert long.rate * long.fault_s == pytest.approx(plain.rate * plain.fault_s)
     assert long.churn * long.fault_s == pytest.approx(plain.churn * plain.fault_s)
+
+
+def test_it_is_a_fault_that_goes_on() -> None:
+    verdict = run_seed(Order("mesh", "ring", 4, faults="divide=20"), 2).verdict
+    assert not verdict.anomalies
+    assert set(verdict.faults) == {"divide"}
+    assert 0 < verdict.troubled_changes <= verdict.interest_changes
