@@ -187,7 +187,9 @@ class Simulation:
         more = Random(self.plan.seed ^ 0x51CC)
         for number in range(self.plan.sinks):
             home = more.choice(edges)
-            self.applications.append(Sink(self.world, f"sink{number}", home, self.history, more))
+            rate = self.plan.batch_rate
+            sink = Sink(self.world, f"sink{number}", home, self.history, more, rate=rate)
+            self.applications.append(sink)
         self.definers += draw_definers(self.world, self.plan, edges, self.history)
         self.applications += self.definers
         for application in self.applications:

@@ -84,11 +84,20 @@ class Sink(Application):
     """The driver of one sink. See the top of this module."""
 
     def __init__(
-        self, world: World, name: str, home: str, history: list[told.Record], rng: Random
+        self,
+        world: World,
+        name: str,
+        home: str,
+        history: list[told.Record],
+        rng: Random,
+        *,
+        rate: float,
     ) -> None:
         plants = world.hosts[home].config.options.plants
         super().__init__(world, name, home, history, plants)
         self._rng = rng
+        #: Batches per second, if each is done at once.
+        self._rate = rate
         #: How often it had to begin elsewhere.
         self._moves = 0
         self._batch = 0
@@ -220,7 +229,7 @@ class Sink(Application):
             self._batch += 1 if self._rng.random() < 0.9 else 3
             self._is_busy = False
             self._execution += 1
-            self.world.after(self._rng.expovariate(2.0), self._next)
+            self.world.after(self._rng.expovariate(self._rate), self._next)
 
     # -- what people do -------------------------------------------------------------------------
 

@@ -61,6 +61,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limited_events: float = 0.0
     #: Programs that write batches.
     sinks: int = 0
+    #: Batches per second of each of these, at most.
+    batch_rate: float = 2.0
     #: Chance that a publisher advertises what it publishes.
     advertising: float = 0.0
     #: Patterns that are defined.
@@ -131,6 +133,7 @@ def _stretched(plan: Plan, more_s: float) -> Plan:
         rate=plan.rate * slower,
         churn=plan.churn * slower,
         restless=plan.restless * slower,
+        batch_rate=plan.batch_rate * slower,
     )
 
 
