@@ -65,7 +65,10 @@ def sim(
     brokers: Annotated[int | None, typer.Option(min=1, max=200, help="At most so many.")] = None,
     faults: Annotated[
         str,
-        typer.Option(help="What goes wrong: any, none, or kinds such as kill=0.5,partition."),
+        typer.Option(
+            help="What goes wrong: any (or what a plant needs), none, or kinds such as"
+            " kill=0.5,partition."
+        ),
     ] = ANY,
     plant: Annotated[
         list[str] | None, typer.Option(help="Switch a planted bug on; stops when it is found.")

@@ -15,11 +15,12 @@ from anabranch.sim.world import World
 
 
 class Division:
-    """The parts of one world."""
+    """The parts of one world, which are joined by all links, or by as few as that takes."""
 
-    def __init__(self, world: World, rng: Random) -> None:
+    def __init__(self, world: World, rng: Random, *, by_all_links: bool) -> None:
         self._world = world
         self._rng = rng
+        self._by_all_links = by_all_links
         self._broken: list[Wire] = []
 
     def begin(self) -> int:
@@ -34,9 +35,9 @@ class Division:
                 self._world.stop(wire, direction)
         return len(self._broken)
 
-    def heal(self, *, all_links: bool) -> None:
-        """Join the parts, by as few links as that takes if not by all."""
-        for wire in self._broken if all_links else self._joining():
+    def heal(self) -> None:
+        """Join the parts."""
+        for wire in self._broken if self._by_all_links else self._joining():
             for direction in (0, 1):
                 self._world.open(wire, direction)
 

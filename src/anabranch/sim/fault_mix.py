@@ -2,7 +2,8 @@
 
 Asked for is a text: `any` leaves it to the seed, `none` has no faults, and otherwise it is a list
 such as `kill=0.5,partition,repeat=0.1`, in which a kind without a number gets the one in `KINDS`.
-Kinds that are not in the list do not occur. The rest of a plan does not depend on the mix.
+Kinds that are not in the list do not occur. The rest of a plan does not depend on the mix, but
+where a network is divided: the plan is stretched by as long as that takes.
 """
 
 import math

@@ -22,15 +22,11 @@ _CLIENT_BYTES_MAX = 600
 class Faults:
     """The troubles of one world."""
 
-    def __init__(
-        self, world: World, network: Network, mix: FaultMix, division: Division, *, is_graph: bool
-    ) -> None:
+    def __init__(self, world: World, network: Network, mix: FaultMix, division: Division) -> None:
         self._world = world
         self._network = network
         self._mix = mix
         self._division = division
-        #: Whether routing is content with any links that hold the network together.
-        self._is_graph = is_graph
         self._healed = False
         self._blocks: list[tuple[Wire, int]] = []
         self._narrow: list[Queue] = []
@@ -75,7 +71,7 @@ class Faults:
         for wire, direction in self._blocks:
             world.open(wire, direction)
         self._blocks.clear()
-        self._division.heal(all_links=not self._is_graph)
+        self._division.heal()
         for queue in self._narrow:
             queue.rate = 0
         for name, host in world.hosts.items():

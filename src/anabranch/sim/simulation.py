@@ -69,14 +69,11 @@ class Simulation:
         self._deleted: dict[str, int] = {}
         self._settled: float | None = None
         self._healed_s = 0.0
-        self.faults = Faults(
-            self.world,
-            plan.network,
-            plan.faults,
-            Division(self.world, Random(plan.seed ^ 0xD171)),
-            # What holds a network together may go when it becomes another one.
-            is_graph=plan.routing == "mesh" and not plan.faults.reconfigure,
-        )
+        # A tree needs all links, and any may be needed where the network becomes another one.
+        by_all_links = plan.routing != "mesh" or plan.faults.reconfigure > 0
+        chance = Random(plan.seed ^ 0xD171)
+        division = Division(self.world, chance, by_all_links=by_all_links)
+        self.faults = Faults(self.world, plan.network, plan.faults, division)
         operator = Random(plan.seed ^ 0xB055)
         self.reconfiguring = Reconfiguring(self.world, plan.network, operator, self._stream_joined)
         self.history: list[told.Record] = []

@@ -11,9 +11,9 @@ from anabranch.sim.things import Wire
 from anabranch.sim.world import World
 
 
-def divided(seed: int) -> tuple[World, Division]:
+def divided(seed: int, *, by_all_links: bool = False) -> tuple[World, Division]:
     simulation = Simulation(plan_of(Order("mesh", "random", 12, faults="none"), seed))
-    division = Division(simulation.world, Random(seed))
+    division = Division(simulation.world, Random(seed), by_all_links=by_all_links)
     division.begin()
     return simulation.world, division
 
@@ -38,15 +38,15 @@ def test_the_parts_are_joined_by_the_fewest_links(seed: int) -> None:
     world, division = divided(seed)
     apart, broken = parts(world), stopped(world)
     assert len(apart) > 1
-    division.heal(all_links=False)
+    division.heal()
     assert len(parts(world)) == 1
     assert len(broken) - len(stopped(world)) == len(apart) - 1
 
 
 def test_all_links_come_back_if_all_are_needed() -> None:
-    world, division = divided(1)
+    world, division = divided(1, by_all_links=True)
     assert stopped(world)
-    division.heal(all_links=True)
+    division.heal()
     assert not stopped(world)
 
 
