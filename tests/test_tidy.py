@@ -125,7 +125,7 @@ def test_readme_fits_on_one_screen() -> None:
 @pytest.mark.parametrize(
     ("rule", "bad"),
     [
-        (rules.long_module, "x = 1\n" * 401),
+        (rules.long_module, "x = 1\n" * 801),
         (rules.false_kernel_module, rules.KERNEL_MODULE + "\ndef plain(): ...\n"),
         (rules.long_functions, function_of(71)),
         (rules.long_functions, function_of(71, "@lru_cache")),
@@ -158,7 +158,7 @@ def test_rule_objects_to_a_bad_sample(rule: Rule, bad: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "good"),
     [
-        (rules.long_module, rules.KERNEL_MODULE + "\n" + "x = 1\n" * 401),
+        (rules.long_module, rules.KERNEL_MODULE + "\n" + "x = 1\n" * 801),
         (rules.false_kernel_module, rules.KERNEL_MODULE + "\n@njit(cache=True)\ndef f(): ...\n"),
         (rules.long_functions, function_of(70)),
         (rules.long_functions, function_of(71, "@njit")),

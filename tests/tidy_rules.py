@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
 HEADER_CHARACTERS_MIN = 60
