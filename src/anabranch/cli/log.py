@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import structs
 from rich import box
 from rich.table import Table
 
@@ -119,6 +120,23 @@ def verify(directory: Directory, *, as_json: Json = False) -> None:
     else:
         for line in _verified_lines(verified):
             typer.echo(line)
+
+
+@app.command()
+def aside(directory: Directory, *, as_json: Json = False) -> None:
+    """List records of the catalog that a start could not read and has set aside.
+
+    With --json a document has the bytes too, in base64.
+    """
+    found = view.read_aside(view.locate(directory))
+    for row in found:
+        if as_json:
+            print_json(structs.asdict(row))
+        else:
+            what = f"{row.table} {row.key!r}, {counted(row.size, 'byte')}"
+            typer.echo(f"{_time_text(row.time_ns)}  {what}: {row.reason}")
+    if not found and not as_json:
+        typer.echo("nothing is set aside")
 
 
 @app.command()

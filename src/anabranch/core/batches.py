@@ -39,7 +39,6 @@ from itertools import islice
 from msgspec.structs import replace
 
 from anabranch.core import departing
-from anabranch.core import sinks as sinks_table
 from anabranch.core.asks import Ask
 from anabranch.core.contract import Note, Recovered, SendClient
 from anabranch.core.intake import Intake
@@ -108,7 +107,7 @@ class Batches:
         self._writes_intents = "commit-without-intent" not in options.plants
         self._slice_events_max = options.slice_events_max
         self._sinks_max = options.publishers_max
-        self._sinks = stored_sinks(recovered.catalog.get(sinks_table.TABLE, {}))
+        self._sinks = stored_sinks(recovered)
         intake.sinks = self._sinks
         #: Those with a batch under way.
         self._busy: dict[str, Sink] = {}
@@ -171,8 +170,9 @@ class Batches:
             work, row = sink.work, sink.row
             assert work is not None
             if work.appended < row.count and len(work.drafts) != row.count:
-                text = f"sink {sink.name!r}: staged events of batch {row.batch} are lost"
-                asks.append(Note("error", f"{text}, it stays undone; restore the catalog"))
+                work.is_lost = True
+                text = f"sink {sink.name!r}: {_lost(sink)}"
+                asks.append(Note("error", f"{text}; restore the catalog, or go on with another"))
                 continue
             work.is_intended = "redo-forgotten" not in self.plants
             if work.appended:
@@ -217,6 +217,8 @@ class Batches:
         if frame.batch != row.batch:
             text = f"batch {row.batch} of {frame.sink!r} is under way; commit it again, and then"
             return f"{text} {frame.batch}", OTHER_BATCH
+        if work.is_lost:
+            return f"{_lost(sink)}; go on with another sink", UNKNOWN_TOKEN
         if len(work.waiting) >= WAITING_MAX:
             return f"{len(work.waiting)} requests wait for batch {row.batch} already", BUSY
         asks += self.drop(frame.tokens)
@@ -349,6 +351,11 @@ class Batches:
         self._spent.update(dict.fromkeys(tokens))
         for name in list(islice(self._spent, max(len(self._spent) - self._spent_max, 0))):
             del self._spent[name]
+
+
+def _lost(sink: Sink) -> str:
+    row = sink.row
+    return f"staged events of batch {row.batch} are lost: it stays undone"
 
 
 def _told(sink: Sink, work: Work) -> list[Ask]:

@@ -10,7 +10,8 @@ off in order before `handle` returns, so a step is whole or has not happened.
 
 A life begins with its number: it is put into the catalog and synced before anything else happens.
 Until then clients are turned away and neighbours wait for their greeting. A broker that is to leave
-the network for good is told so, and tells when it may (`departing`).
+the network for good is told so, and tells when it may (`departing`). What of the catalog cannot be
+read is set aside with the number of the life (`catalog_recovery`).
 
 State: in the parts; here only what is on the way. Safe to lose.
 """
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from anabranch.core import contract as say
 from anabranch.core import departing
@@ -32,7 +34,9 @@ from anabranch.core.asks import (
     PointAsk,
     SyncPlease,
 )
+from anabranch.core.catalog_recovery import Kept, decoded, number_in, set_aside
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
+from anabranch.core.departing import TABLE
 from anabranch.core.earliest import earliest
 from anabranch.core.edge.edge import Edge
 from anabranch.core.home import Home, Who
@@ -59,6 +63,9 @@ from anabranch.model.network import Network
 RoutingName = Literal["flood", "tree", "mesh"]
 #: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
+_LIFE_KEY = "life"
+#: Lives beyond this one could not be counted on; it is some centuries away.
+_LIFE_MAX = (1 << 63) - (1 << 40)
 #: The broker's own tickets.
 _LIFE, _DEPARTURE = 0, 1
 ROUTERS: dict[RoutingName, RouterMaker] = {
@@ -89,8 +96,8 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, recovered: Recovered, now: float) -> None:
         self.config = config
-        stored = recovered.catalog.get("broker", {}).get("life", b"0")
-        self.life = max(int(now * 1e9), int(stored) + 1)
+        recovered = replace(recovered, aside=[], repairs=[])
+        self.life = max(int(now * 1e9), _stored_life(recovered) + 1)
         #: Whether the life is on disk.
         self.is_ready = False
         network = config.network
@@ -108,7 +115,11 @@ class Broker:
             mesh.advertisements.know(config.statistics)
         scout = None if mesh is None else mesh.scout
         self._home = Home(*parts, self._do, self.life, scout) if self.is_edge else None
-        self._departed = departing.stored_departure(recovered.catalog)
+        newest = 0 if self._home is None else self._home.origin.newest
+        self._departed = departing.stored_departure(recovered, config.revision, newest)
+        #: Records of the catalog that could not be read.
+        self.set_aside = Kept(recovered, config.limits, now)
+        self._repairs = self.set_aside.effects(recovered)
         self._sync_number = 0
         #: (sync number, who asked, its ticket), oldest first.
         self._syncs: deque[tuple[int, Who, int]] = deque()
@@ -172,9 +183,11 @@ class Broker:
         elif isinstance(stimulus, say.TimePassed):
             self._time_passed(now)
         elif isinstance(stimulus, say.Started):
+            self._do(None, self._repairs)
+            self._repairs = []
             if self._departed is not None and self.departure is None:
                 self._do(None, [departing.void()])
-            self._do(None, [say.Put("broker", "life", b"%d" % self.life), SyncPlease(_LIFE)])
+            self._do(None, [say.Put(TABLE, _LIFE_KEY, b"%d" % self.life), SyncPlease(_LIFE)])
         elif isinstance(stimulus, say.Depart):
             self._depart(now)
         elif isinstance(stimulus, say.MovePoint):
@@ -358,6 +371,23 @@ class Broker:
             self._home.carried(now, delivery)
         except RemoteError as error:
             effects.append(say.Note("warning", f"from {delivery.source!r}: {error}"))
+
+
+def _stored_life(recovered: Recovered) -> int:
+    """The life before this one, as far as it can be read; and no key that nobody knows."""
+
+    def read(key: str, value: bytes) -> int:
+        if key == departing.KEY:
+            return 0
+        if key != _LIFE_KEY:
+            raise ValueError(f"the table {TABLE!r} has no such key")
+        return number_in(value, _LIFE_MAX)
+
+    good, bad = decoded(recovered, TABLE, read)
+    for each in bad:
+        if each.key != departing.KEY:
+            set_aside(recovered, each)
+    return good.get(_LIFE_KEY, 0)
 
 
 def _cut(stimulus: Stimulus, reason: str) -> Effect:

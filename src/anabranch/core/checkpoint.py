@@ -8,19 +8,24 @@ how large the log is. A start reads the records after that tick, and no others. 
 1. A checkpoint is of a synced tick. Its row is put after all that it stands for; a crash keeps puts
    in their order, so where it is, the rest is too.
 2. A log that ends before its checkpoint has lost what was on disk: the broker does not start.
-3. Marks are put one by one, once, and taken out when the log has forgotten them or keeps no vector
+3. Where a row that it stands for cannot be read (`marks`, `publishers`), it is void: the whole log
+   is read. Its row goes before the unreadable one, so that no later start believes it.
+4. Marks are put one by one, once, and taken out when the log has forgotten them or keeps no vector
    for them any more. Rows beyond the checkpoint are left over from a crash; the log has them too.
 
 Tables: `marks` (tick → vector), and the row `checkpoint` of `stream`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import isfinite
 
 import msgspec
 
+from anabranch.core.catalog_recovery import decoded, number_in
 from anabranch.core.chapters import Chapter
-from anabranch.core.contract import Put
+from anabranch.core.contract import Damaged, Put, Recovered
 from anabranch.core.marks import Marks
+from anabranch.model.frame_parts import TICK_MAX, Nanoseconds, Position
 from anabranch.model.version import Version
 
 STREAM = "stream"
@@ -31,38 +36,50 @@ KEY = "checkpoint"
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """How far the catalog speaks for the log, and what was true there."""
 
-    tick: int = 0
+    tick: Position = 0
     #: No tick after it was made before this.
-    time_ns: int = 0
+    time_ns: Nanoseconds = 0
     chapters: tuple[Chapter, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Checkpoint)
+_decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, tuple[Chapter, ...]])
 _vector_decoder = msgspec.msgpack.Decoder(dict[str, Version])
 
 Catalog = Mapping[str, Mapping[str, bytes]]
+Vector = dict[str, Version]
 
 
-def stored_checkpoint(catalog: Catalog) -> Checkpoint:
-    """The newest one, or one of nothing."""
-    data = catalog.get(STREAM, {}).get(KEY)
-    return Checkpoint() if data is None else _decoder.decode(data)
+def read_checkpoint(value: bytes) -> Checkpoint:
+    """The row `checkpoint` of `stream`."""
+    found = Checkpoint(*_decoder.decode(value))
+    last = 0
+    for chapter in found.chapters:
+        if not (isfinite(chapter.began_s) and isfinite(chapter.seen_s)) or chapter.size < 0:
+            raise ValueError("a chapter has a time or a size that cannot be")
+        if not last <= chapter.last <= found.tick:
+            raise ValueError("its chapters are not in order")
+        last = chapter.last
+    return found
+
+
+def read_marks(recovered: Recovered) -> tuple[dict[int, Vector], list[Damaged]]:
+    """Tick → the vector of a mark, ascending; and the rows that cannot be read."""
+    good, bad = decoded(recovered, MARKS, _read_mark)
+    return dict(sorted(good.values())), bad
+
+
+def _read_mark(key: str, value: bytes) -> tuple[int, Vector]:
+    return number_in(key, TICK_MAX), _vector_decoder.decode(value)
 
 
 class StoredMarks:
-    """The marks that the catalog has. See rule 3 at the top of this module."""
+    """The marks that the catalog has. See rule 4 at the top of this module."""
 
     __slots__ = ("_ticks",)
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._ticks = dict.fromkeys(sorted(map(int, catalog.get(MARKS, {}))))
-
-    def read(self, catalog: Catalog, after: int, last: int) -> list[tuple[int, dict[str, Version]]]:
-        """The marks between these ticks, ascending."""
-        rows = catalog.get(MARKS, {})
-        wanted = (tick for tick in self._ticks if after < tick <= last)
-        return [(tick, _vector_decoder.decode(rows[str(tick)])) for tick in wanted]
+    def __init__(self, ticks: Iterable[int]) -> None:
+        self._ticks = dict.fromkeys(sorted(ticks))
 
     def puts(self, marks: Marks, synced: int) -> list[Put]:
         """What makes the catalog have the marks there are, as far as they are synced."""

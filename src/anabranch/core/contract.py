@@ -22,6 +22,8 @@ disk, or the simulator) performs the effects *in order* and reports back with st
    they are dropped with a note.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from anabranch.model.client_frames import AnyClientFrame
@@ -221,6 +223,23 @@ class Note(Effect, frozen=True):
 Effects = list[Effect]
 
 
+class Damaged(msgspec.Struct, frozen=True):
+    """A record of the catalog that cannot be read, and why."""
+
+    table: str
+    key: str
+    value: bytes
+    reason: str
+
+
+class Aside(msgspec.Struct, frozen=True):
+    """A damaged record that a start sets aside (`catalog_recovery`)."""
+
+    record: Damaged
+    #: What takes its place; None: nothing does.
+    instead: bytes | None
+
+
 class Recovered(msgspec.Struct, frozen=True):
     """What a broker finds when it starts: all that was synced, and perhaps some of the rest."""
 
@@ -229,6 +248,17 @@ class Recovered(msgspec.Struct, frozen=True):
     #: The oldest tick in the log.
     first_tick: int = 1
     #: All records from `records_first` on; at least those that `ledger.first_needed` asks for.
-    records: tuple[bytes, ...] = ()
+    records: Sequence[bytes] = ()
     #: 0: the same as `first_tick`.
     records_first: int = 0
+    #: Rows that the store could read but not believe; they are not in `catalog`.
+    damaged: tuple[Damaged, ...] = ()
+    #: What reading it finds (`catalog_recovery`): records to be set aside, and rows that have to be
+    #: put before these go. Filled while a broker is made.
+    aside: list[Aside] = msgspec.field(default_factory=list)
+    repairs: list[Put] = msgspec.field(default_factory=list)
+
+    @property
+    def last_tick(self) -> int:
+        """The newest tick in the log."""
+        return (self.records_first or self.first_tick) + len(self.records) - 1

@@ -14,15 +14,17 @@ network; the others take a network without it only when it is *drained*. Rules:
    can undo this: holds are not granted for what is forgotten.
 3. That it departs is in the catalog, so a crash does not make it take events again. It holds for
    the network of that revision: whoever gives it a later one with itself as an edge wants it back.
+   A row that cannot be read still says that it departs, from the network of this revision.
 
 State: the row `departing` of the table `broker`: [revision, newest tick when it was told].
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
-from anabranch.core.contract import Put
+from anabranch.core.catalog_recovery import decoded, set_aside
+from anabranch.core.contract import Put, Recovered
+from anabranch.model.frame_parts import Position
+from anabranch.model.header import Count
 
 TABLE = "broker"
 KEY = "departing"
@@ -44,13 +46,25 @@ class Departure(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Departure)
+_decoder = msgspec.msgpack.Decoder(tuple[Count, Position])
 
 
-def stored_departure(catalog: Mapping[str, Mapping[str, bytes]]) -> Departure | None:
-    """What the catalog has, for whichever network."""
-    data = catalog.get(TABLE, {}).get(KEY)
-    return None if data is None else _decoder.decode(data)
+def stored_departure(recovered: Recovered, revision: int, newest: int) -> Departure | None:
+    """What the catalog has, for whichever network; an unreadable row is of this revision.
+
+    A crash may have kept the row and lost the newest ticks, so it is not of more than there are."""
+    good, bad = decoded(recovered, TABLE, _read)
+    for each in bad:
+        if each.key == KEY:
+            found = Departure(revision, newest)
+            set_aside(recovered, each, _encoder.encode(found))
+            return found
+    stored = good.get(KEY)
+    return None if stored is None else Departure(stored.revision, min(stored.head, newest))
+
+
+def _read(key: str, value: bytes) -> Departure | None:
+    return Departure(*_decoder.decode(value)) if key == KEY else None
 
 
 def void() -> Put:

@@ -21,6 +21,7 @@ from anabranch.core.origin import Origin
 from anabranch.core.placement.scouting import Scout
 from anabranch.core.points.outlook import Outlook
 from anabranch.core.points.points import JoinPoints
+from anabranch.core.points.record import stored_records
 from anabranch.core.routing.contract import Delivery, Outcome
 from anabranch.model.carried import Done, ForPoints, Hold, Nack, Replay
 from anabranch.model.client_frames import (
@@ -60,6 +61,8 @@ class Home:
         scout: Scout | None,
     ) -> None:
         self.origin = origin = Origin(name, network, options, limits, recovered, now)
+        # Before the edge, which sets the subscriptions of unreadable patterns aside.
+        records = stored_records(recovered, name, network.edges, limits, options.plants)
         self.edge = edge = Edge(name, network, options, limits, recovered, now)
         outlook = Outlook(
             name,
@@ -72,7 +75,7 @@ class Home:
             life,
             scout,
         )
-        self.points = JoinPoints(outlook, options, limits, recovered)
+        self.points = JoinPoints(outlook, options, limits, recovered, records)
         self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.points)
         self._do = do
 

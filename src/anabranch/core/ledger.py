@@ -13,28 +13,36 @@ which mark the first remaining ticks carry, and what each edge is done with. Rul
 5. Restoring reads every record after the newest checkpoint (`checkpoint`) once; only the newest
    stay in memory.
 6. What is too old or too much goes by `chapters`; only lossy retention forgets for that.
-7. Vectors name edges of the network as it was. What is read of them is what the network of this
+7. A row of the catalog that cannot be read is set aside (`catalog_recovery`), and the log speaks in
+   its place, as far as it goes: for the beginning its first tick, for a mark and for a publisher
+   its records. A log that does not reach what a readable row says is refused, as a damaged one is.
+8. Vectors name edges of the network as it was. What is read of them is what the network of this
    life has: neighbours know no other names.
 """
+
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
 from anabranch.core import publishers as publishers_table
-from anabranch.core import release as release_table
 from anabranch.core.asks import Ask
+from anabranch.core.catalog_recovery import decoded, set_aside
 from anabranch.core.chapters import Chapters
+from anabranch.core.checkpoint import KEY as CHECKPOINT
 from anabranch.core.checkpoint import (
     Catalog,
     Checkpoint,
     StoredMarks,
     checkpoint_put,
-    stored_checkpoint,
+    read_checkpoint,
+    read_marks,
 )
 from anabranch.core.commit import Commit
-from anabranch.core.contract import Append, Note, Put, Recovered
+from anabranch.core.contract import Append, Damaged, Note, Put, Recovered
 from anabranch.core.marks import Marks
 from anabranch.core.options import Options
-from anabranch.core.publishers import Publishers
+from anabranch.core.publishers import Place, Publishers
 from anabranch.core.records import (
     AnyRecord,
     BlankRecord,
@@ -47,6 +55,7 @@ from anabranch.core.release import Release
 from anabranch.core.tail import STORED_LIMITS, Entry, Tail, entry_of
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError
+from anabranch.model.frame_parts import Nanoseconds, Position
 from anabranch.model.network import Network
 from anabranch.model.version import Version
 
@@ -61,26 +70,67 @@ class Beginning(msgspec.Struct, frozen=True, array_like=True):
     """Where the log begins, and what was true there."""
 
     #: The newest tick that was deleted.
-    forgotten: int = 0
+    forgotten: Position = 0
     #: No tick after it was made before this.
-    time_ns: int = 0
+    time_ns: Nanoseconds = 0
     #: The newest mark up to there.
-    mark: int = 0
+    mark: Position = 0
     vector: dict[str, Version] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Beginning)
+#: All fields have to be there: one that says nothing would say that nothing was deleted.
+_decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, Position, dict[str, Version]])
+
+
+class _Stored(NamedTuple):
+    """What the catalog says about the stream, as far as it can be read."""
+
+    beginning: Beginning
+    checkpoint: Checkpoint
+    marks: dict[int, dict[str, Version]]
+    publishers: dict[str, Place]
+    #: Rows of publishers that cannot be read.
+    lost: list[Damaged]
 
 
 def first_needed(catalog: Catalog) -> int:
     """The first tick whose record a start has to read, by what the catalog says."""
-    return max(_beginning(catalog).forgotten, stored_checkpoint(catalog).tick) + 1
+    stored = _stored(Recovered({table: dict(rows) for table, rows in catalog.items()}))
+    return max(stored.beginning.forgotten, stored.checkpoint.tick) + 1
 
 
-def _beginning(catalog: Catalog) -> Beginning:
-    stored = catalog.get(TABLE, {}).get(KEY)
-    return Beginning() if stored is None else _decoder.decode(stored)
+def _stored(recovered: Recovered) -> _Stored:
+    """Read it, and set aside what cannot be read (rule 7); publishers are left to the caller."""
+    good, bad = decoded(recovered, TABLE, _read)
+    beginning, checkpoint = good.get(KEY, Beginning()), good.get(CHECKPOINT, Checkpoint())
+    assert isinstance(beginning, Beginning)
+    assert isinstance(checkpoint, Checkpoint)
+    for each in bad:
+        instead = None
+        if each.key == KEY:
+            beginning = Beginning(recovered.first_tick - 1)
+            instead = _encoder.encode(beginning)
+        set_aside(recovered, each, instead)
+    marks, no_marks = read_marks(recovered)
+    for each in no_marks:
+        set_aside(recovered, each)
+    publishers, lost = publishers_table.stored(recovered)
+    if (no_marks or lost) and checkpoint.tick:
+        checkpoint = Checkpoint()
+        recovered.repairs.append(Put(TABLE, CHECKPOINT, None))
+    return _Stored(beginning, checkpoint, marks, publishers, lost)
+
+
+def _read(key: str, value: bytes) -> Beginning | Checkpoint:
+    if key == CHECKPOINT:
+        return read_checkpoint(value)
+    if key != KEY:
+        raise ValueError(f"the table {TABLE!r} has no such key")
+    found = Beginning(*_decoder.decode(value))
+    if found.mark > found.forgotten:
+        raise ValueError(f"mark {found.mark} is beyond tick {found.forgotten}, where it begins")
+    return found
 
 
 class Ledger:
@@ -110,35 +160,32 @@ class Ledger:
         #: The clock of this life, as it was told last.
         self._now = now
         self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max, options.keep_s)
-        catalog = recovered.catalog
-        self.beginning = beginning = _beginning(catalog)
-        self.checkpoint = checkpoint = stored_checkpoint(catalog)
-        self._stored_marks = StoredMarks(catalog)
-        self.publishers = Publishers(
-            catalog.get(publishers_table.TABLE, {}), options.publishers_max
-        )
-        self.release = Release(
-            network.edges, catalog.get(release_table.TABLE, {}), beginning.forgotten
-        )
+        stored = _stored(recovered)
+        self.beginning = beginning = stored.beginning
+        self.checkpoint = checkpoint = stored.checkpoint
+        self._stored_marks = StoredMarks(stored.marks)
+        self.publishers = Publishers(stored.publishers, options.publishers_max)
+        self.release = Release(network.edges, recovered, beginning.forgotten)
         keeps_vectors = "vector-not-persisted" not in options.plants
-        self.marks = self._read_marks(catalog) if keeps_vectors else Marks(0, {})
+        self.marks = self._with_marks(stored.marks) if keeps_vectors else Marks(0, {})
         self.tail = self._read(recovered, options, keeps_vectors)
+        self.publishers.replace_lost(recovered, stored.lost, now)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
         self.commit = Commit()
         known_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
         #: Invariant: never decreases, and no tick is later.
         self.clock_ns = max(int(now * 1e9), known_ns)
 
-    def _read_marks(self, catalog: Catalog) -> Marks:
+    def _with_marks(self, stored: dict[int, dict[str, Version]]) -> Marks:
         beginning = self.beginning
         marks = Marks(beginning.mark, self._restricted(beginning.vector))
-        last = self.checkpoint.tick
-        for tick, vector in self._stored_marks.read(catalog, marks.newest, last):
-            marks.add(tick, self._restricted(vector))
+        for tick, vector in stored.items():
+            if beginning.mark < tick <= self.checkpoint.tick:
+                marks.add(tick, self._restricted(vector))
         return marks
 
     def _restricted(self, vector: dict[str, Version]) -> dict[str, Version]:
-        """Rule 7."""
+        """Rule 8."""
         if "vector-names-strangers" in self._options.plants:
             return vector
         return {edge: version for edge, version in vector.items() if edge in self._edges}
@@ -160,7 +207,7 @@ class Ledger:
         self.chapters.forget(self.beginning.forgotten)
         tail = Tail(oldest, max(first, ends + 1 - options.recent_ticks_max))
         tail.forgotten_ns = self.beginning.time_ns
-        for tick, data in enumerate(recovered.records[skipped:], first):
+        for tick, data in enumerate(islice(recovered.records, skipped, None), first):
             record = decode_record(data)
             if isinstance(record, EventRecord):
                 self.publishers.recover(decode_envelope(record.body, STORED_LIMITS).id)

@@ -14,7 +14,11 @@ took. Rules:
    before it; a put that ran ahead would turn the lost event into a known one.
 5. Nobody is forgotten, because whoever is forgotten might repeat an event. Where there are
    `publishers_max`, a new publisher is refused.
-6. A refusal is *final* if sending the event again could never help: its incarnation is over, or
+6. A row that cannot be read is found again in the log, if that has an event of its publisher: the
+   last one there is the last one there was. Where it has none, the incarnation that the clock names
+   has begun, and all lower ones are over: nothing is taken twice, and what an older incarnation
+   still has to send is refused, taken before or not.
+7. A refusal is *final* if sending the event again could never help: its incarnation is over, or
    there is no place for its publisher. A gap is not: what is missing may be on its way.
 
 State: found again in the records of the log, and for records that are deleted in the catalog
@@ -22,13 +26,16 @@ State: found again in the records of the log, and for records that are deleted i
 to lose: sessions end with the process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from anabranch.core.contract import Put
-from anabranch.model.header import EventId
+from anabranch.core.catalog_recovery import decoded, set_aside
+from anabranch.core.contract import Damaged, Put, Recovered
+from anabranch.model.errors import EventError
+from anabranch.model.header import Count, EventId
+from anabranch.model.names import check_name
 
 #: Publisher and incarnation: what a confirmation counts in.
 Key = tuple[str, int]
@@ -38,7 +45,19 @@ Place = tuple[int, int]
 TABLE = "publishers"
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Place)
+_decoder = msgspec.msgpack.Decoder(tuple[Count, Count])
+#: Bytes of a publisher's name, whatever limits were in force when it came.
+_NAME_BYTES_MAX = 65_535
+
+
+def stored(recovered: Recovered) -> tuple[dict[str, Place], list[Damaged]]:
+    """Publisher → what the catalog says is safe; and the rows that cannot be read."""
+    return decoded(recovered, TABLE, _read)
+
+
+def _read(key: str, value: bytes) -> Place:
+    check_name(key, "the publisher", _NAME_BYTES_MAX)
+    return _decoder.decode(value)
 
 
 class Refusal(NamedTuple):
@@ -68,11 +87,8 @@ class Publishers:
 
     __slots__ = ("_known", "_publishers_max", "_unstored")
 
-    def __init__(self, stored: Mapping[str, bytes], publishers_max: int) -> None:
-        self._known: dict[str, _Publisher] = {}
-        for name, data in stored.items():
-            place = _decoder.decode(data)
-            self._known[name] = _Publisher(place, place)
+    def __init__(self, stored: Mapping[str, Place], publishers_max: int) -> None:
+        self._known = {name: _Publisher(place, place) for name, place in stored.items()}
         self._publishers_max = publishers_max
         #: Those of whom more is safe than stored.
         self._unstored: dict[str, None] = {}
@@ -89,6 +105,16 @@ class Publishers:
         else:
             return
         self._unstored[event_id.publisher] = None
+
+    def replace_lost(self, recovered: Recovered, lost: Iterable[Damaged], now: float) -> None:
+        """Set rows aside that cannot be read, now that the log is read (rule 6)."""
+        for each in lost:
+            instead = None
+            if each.key not in self._known and _is_name(each.key):
+                place = (int(now * 1e9), 0)
+                self._known[each.key] = _Publisher(place, place)
+                instead = _encoder.encode(place)
+            set_aside(recovered, each, instead)
 
     def __contains__(self, name: str) -> bool:
         """Whether there is anything of this publisher."""
@@ -166,6 +192,14 @@ class Publishers:
                 publisher.stored = publisher.safe
         self._unstored.clear()
         return puts
+
+
+def _is_name(text: str) -> bool:
+    try:
+        check_name(text, "the publisher", _NAME_BYTES_MAX)
+    except EventError:
+        return False
+    return True
 
 
 class Waiting:

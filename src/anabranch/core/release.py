@@ -13,21 +13,25 @@ what was deleted before, and nothing else. Rules:
 4. An edge that has left the network needs nothing. Its row goes with the next checkpoint.
 
 State: in the catalog (table `done`), where a hold is put at once, and the rest before records are
-deleted. A value that is too low after a crash only delays deletion.
+deleted. A value that is too low after a crash only delays deletion. A row that cannot be read, or
+says more than the log has, counts as that of an edge that was never heard of.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
-from anabranch.core.contract import Put
+from anabranch.core.catalog_recovery import rows
+from anabranch.core.contract import Put, Recovered
+from anabranch.model.frame_parts import Position
+from anabranch.model.header import Count
 
 TABLE = "done"
 
 #: Tick, and request number of the newest hold.
 _Stored = tuple[int, int]
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(tuple[Position, Count])
 
 
 class Release:
@@ -35,15 +39,23 @@ class Release:
 
     __slots__ = ("_done", "_holds", "_left", "_stored")
 
-    def __init__(self, edges: Iterable[str], stored: Mapping[str, bytes], forgotten: int) -> None:
+    def __init__(self, edges: Iterable[str], recovered: Recovered, forgotten: int) -> None:
+        last = recovered.last_tick
+
+        def read(edge: str, value: bytes) -> _Stored:
+            found = _decoder.decode(value)
+            if found[0] > last:
+                raise ValueError(f"{edge!r} is done with tick {found[0]}, and the newest is {last}")
+            return found
+
+        stored = rows(recovered, TABLE, read)
         #: Invariant: every edge of the network is in here, in the order of the network.
         self._done: dict[str, int] = {}
         #: Edge → request number of its newest hold.
         self._holds: dict[str, int] = {}
         self._stored: dict[str, _Stored] = {}
         for edge in edges:
-            data = stored.get(edge)
-            found = (forgotten, 0) if data is None else _decoder.decode(data)
+            found = stored.get(edge, (forgotten, 0))
             self._done[edge], self._holds[edge] = self._stored[edge] = found
         #: Edges that are in the catalog only.
         self._left = [edge for edge in stored if edge not in self._done]

@@ -138,6 +138,9 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     life: int
     is_ready: bool
     is_edge: bool
+    #: Records of the catalog that this start could not read, and those that are kept aside.
+    set_aside: int = 0
+    set_aside_kept: int = 0
     subscriptions: int = 0
     clients: int = 0
     streams: tuple[StreamReport, ...] = ()
@@ -165,12 +168,20 @@ def report(broker: Broker) -> BrokerReport:
     state = None if broker.edge is None else broker.edge._state
     if state is None:
         return BrokerReport(
-            life=broker.life, is_ready=broker.is_ready, is_edge=False, routing=routing, mesh=mesh
+            life=broker.life,
+            is_ready=broker.is_ready,
+            is_edge=False,
+            set_aside=broker.set_aside.count,
+            set_aside_kept=broker.set_aside.kept,
+            routing=routing,
+            mesh=mesh,
         )
     return BrokerReport(
         life=broker.life,
         is_ready=broker.is_ready,
         is_edge=True,
+        set_aside=broker.set_aside.count,
+        set_aside_kept=broker.set_aside.kept,
         subscriptions=len(state.subscriptions),
         clients=len(state.clients),
         streams=tuple(map(_stream, state.streams.values())),

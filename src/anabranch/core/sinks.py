@@ -10,24 +10,30 @@ anybody says later. Rules:
 2. A row tells the ticks of a batch where the records are not read at a start any more. A crash may
    keep a put and lose the appends that came with it: where a record says otherwise, the row is
    wrong, and where the log has no event of the batch, so are its ticks.
-3. Nobody is forgotten, because whoever is forgotten might commit a batch again.
+3. Nobody is forgotten, because whoever is forgotten might commit a batch again. Where a row cannot
+   be read, the sink has its name still if it has published: nobody else gets it, and no batch is
+   committed under it again.
 
 Table `sinks`: sink → [query, batch, incarnation, tokens, count, done, first tick, last tick].
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
+from anabranch.core.catalog_recovery import rows
 from anabranch.core.contract import Put, Recovered
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord, decode_record
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.core.tokens import Token
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.errors import LocalError
-from anabranch.model.header import EventId
+from anabranch.model.frame_parts import Position
+from anabranch.model.header import Count, EventId
+from anabranch.model.names import check_name
 
 TABLE = "sinks"
+INCARNATION_MAX = 1 << 62
+_NAME_BYTES_MAX = 65_535
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -36,16 +42,16 @@ class SinkRow(msgspec.Struct, frozen=True, array_like=True):
     """One row of `sinks`: the newest batch."""
 
     query: str
-    batch: int
-    incarnation: int
+    batch: Count
+    incarnation: Count
     #: What it consists of; when it is done, those whose rows may still be there.
     tokens: tuple[str, ...]
     #: Its events.
-    count: int
+    count: Count
     is_done: bool = False
     #: The ticks of the first and the last event; 0 if that is not known, or there is none.
-    first: int = 0
-    last: int = 0
+    first: Position = 0
+    last: Position = 0
 
 
 _decoder = msgspec.msgpack.Decoder(SinkRow)
@@ -62,13 +68,24 @@ class Waiter(msgspec.Struct, frozen=True):
 class Work:
     """A batch that is not in the log yet, or not all of it."""
 
-    __slots__ = ("appended", "drafts", "first", "is_intended", "last", "tokens", "waiting")
+    __slots__ = (
+        "appended",
+        "drafts",
+        "first",
+        "is_intended",
+        "is_lost",
+        "last",
+        "tokens",
+        "waiting",
+    )
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.drafts = [draft for token in tokens for chunk in token.chunks for draft in chunk]
         #: Whether the intent is on disk: nothing is appended before.
         self.is_intended = False
+        #: Whether staged events are missing, so that it can never be done.
+        self.is_lost = False
         #: Sequences up to this one are in the log, synced or not.
         self.appended = 0
         self.first = 0
@@ -104,9 +121,20 @@ class Sink:
         return Put(TABLE, self.name, _encoder.encode(row))
 
 
-def stored_sinks(rows: Mapping[str, bytes]) -> dict[str, Sink]:
+def stored_sinks(recovered: Recovered) -> dict[str, Sink]:
     """All sinks, as the catalog has them; none has its work yet."""
-    return {name: Sink(name, _decoded(name, data)) for name, data in rows.items()}
+    last = recovered.last_tick
+
+    def read(name: str, value: bytes) -> Sink:
+        check_name(name, "the sink", _NAME_BYTES_MAX)
+        row = _decoder.decode(value)
+        if row.is_done and row.last > last:
+            raise ValueError(f"its batch ends with tick {row.last}, and the log with {last}")
+        if row.incarnation > INCARNATION_MAX:
+            raise ValueError(f"there were never {row.incarnation} batches")
+        return Sink(name, row)
+
+    return rows(recovered, TABLE, read)
 
 
 def find_ticks(recovered: Recovered, sinks: Iterable[Sink]) -> dict[str, tuple[int, int]]:
@@ -128,13 +156,3 @@ def _id_in(record: AnyRecord) -> EventId | None:
     if isinstance(record, EventRecord):
         return decode_envelope(record.body, STORED_LIMITS).id
     return record.id if isinstance(record, BlankRecord) else None
-
-
-def _decoded(name: str, data: bytes) -> SinkRow:
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise LocalError(
-            f"the catalog's row of the sink {name!r} cannot be read ({error});"
-            " restore it from a copy"
-        ) from error

@@ -21,7 +21,6 @@ State: that of the parts; see there.
 """
 
 from anabranch.core import departing
-from anabranch.core import tokens as tokens_table
 from anabranch.core.asks import Ask
 from anabranch.core.batches import Batches, No
 from anabranch.core.commit import Batch
@@ -71,7 +70,7 @@ class Staging:
         self._intake = intake
         self._options = options
         self._limits = limits
-        self._tokens = Tokens(recovered.catalog.get(tokens_table.TABLE, {}), options, now)
+        self._tokens = Tokens(recovered, options, now)
         self.batches = Batches(ledger, intake, self._tokens, recovered, options)
         #: Chunks whose answers wait for the disk, and bytes of those that are new.
         self._waiting = 0

@@ -12,22 +12,34 @@ Later a commit names the token. Rules:
 4. A token to which nothing was added for `stage_keep_s` goes, unless it was *taken* for a batch. A
    clock that went back between two lives makes nothing stay longer than that.
 
+5. A chunk that cannot be read, or is not there, ends its token: the chunks after it are set aside
+   with it, and what is left is not complete, so no commit takes it.
+
 Table `stage`: token NUL index → [time, whether it is the last, drafts]. So what is staged survives
 a crash as soon as it is synced.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
-from anabranch.core.contract import Put
+from anabranch.core.catalog_recovery import decoded, number_in, set_aside
+from anabranch.core.contract import Damaged, Put, Recovered
 from anabranch.core.options import Options
-from anabranch.model.errors import LocalError
+from anabranch.core.tail import STORED_LIMITS
+from anabranch.model.drafts import check_draft
+from anabranch.model.names import check_name
 
 TABLE = "stage"
 #: What a chunk, and an event in it, take beside the event's bytes, roughly.
 _CHUNK_BYTES = 256
 _EVENT_BYTES = 64
+
+_INDEX_MAX = 1 << 62
+_NAME_BYTES_MAX = 65_535
+#: A draft was checked when it came; now it only has to be one, whatever the limits are.
+_ANY_DRAFT = replace(STORED_LIMITS, name_bytes_max=_NAME_BYTES_MAX)
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -76,17 +88,13 @@ class Tokens:
 
     __slots__ = ("_open", "_options", "_size")
 
-    def __init__(self, rows: Mapping[str, bytes], options: Options, now: float) -> None:
+    def __init__(self, recovered: Recovered, options: Options, now: float) -> None:
         self._options = options
         #: Name → what no batch has taken, by the time of its last chunk.
         self._open: dict[str, Token] = {}
         #: Bytes of these, and of what batches have taken.
         self._size = 0
-        chunks: dict[str, dict[int, ChunkRow]] = {}
-        for key, data in rows.items():
-            name, _, index = key.rpartition("\0")
-            chunks.setdefault(name, {})[int(index)] = _decoded(key, data)
-        found = [_recovered(name, rows, now) for name, rows in chunks.items()]
+        found = [_token(*each, now) for each in _stored(recovered).items()]
         for token in sorted(found, key=lambda each: each.time_s):
             self._open[token.name] = token
             self._size += token.size
@@ -162,23 +170,38 @@ def size_of(drafts: list[bytes]) -> int:
     return _CHUNK_BYTES + _EVENT_BYTES * len(drafts) + sum(map(len, drafts))
 
 
-def _recovered(name: str, rows: dict[int, ChunkRow], now: float) -> Token:
+def _stored(recovered: Recovered) -> dict[str, list[ChunkRow]]:
+    """Token → its chunks from the first on, as far as they are there; the rest is set aside."""
+    good, bad = decoded(recovered, TABLE, _read)
+    chunks: dict[str, dict[int, ChunkRow]] = {}
+    for name, index, row in good.values():
+        chunks.setdefault(name, {})[index] = row
+    whole: dict[str, list[ChunkRow]] = {}
+    raw = recovered.catalog.get(TABLE, {})
+    for name, rows in chunks.items():
+        whole[name] = [rows[index] for index in range(len(rows)) if index in rows]
+        first = next((index for index in range(len(rows)) if index not in rows), len(rows))
+        del whole[name][first:]
+        for index in sorted(index for index in rows if index > first):
+            key = f"{name}\0{index}"
+            reason = f"chunk {first} of its token, before it, is not there"
+            bad.append(Damaged(TABLE, key, raw[key], reason))
+    for each in bad:
+        set_aside(recovered, each)
+    return {name: rows for name, rows in whole.items() if rows}
+
+
+def _read(key: str, value: bytes) -> tuple[str, int, ChunkRow]:
+    name, _, index = key.rpartition("\0")
+    check_name(name, "the token", _NAME_BYTES_MAX)
+    row = _decoder.decode(value)
+    for draft in row.drafts:
+        check_draft(draft, _ANY_DRAFT)
+    return name, number_in(index, _INDEX_MAX), row
+
+
+def _token(name: str, rows: list[ChunkRow], now: float) -> Token:
     token = Token(name)
-    for index in range(len(rows)):
-        if index not in rows:
-            raise LocalError(
-                f"the catalog lacks chunk {index} of what is staged as {name!r};"
-                " restore it from a copy"
-            )
-        row = rows[index]
+    for row in rows:
         token.add(row.drafts, row.is_last, min(row.time_ns / 1e9, now))
     return token
-
-
-def _decoded(key: str, data: bytes) -> ChunkRow:
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise LocalError(
-            f"the catalog's row {key!r} cannot be read ({error}); restore it from a copy"
-        ) from error

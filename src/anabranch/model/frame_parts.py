@@ -15,10 +15,11 @@ import msgspec
 from anabranch.model.header import Count
 
 ITEMS_MAX = 65_535
+TICK_MAX = 1 << 62
 
-Tick = Annotated[int, msgspec.Meta(ge=1, le=(1 << 62))]
+Tick = Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX)]
 #: 0 stands before the first tick.
-Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
+Position = Annotated[int, msgspec.Meta(ge=0, le=TICK_MAX)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 OptionalName = Name

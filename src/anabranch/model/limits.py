@@ -83,6 +83,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Subscriptions of one session.
     session_subscriptions_max: int = 65_536
 
+    # -- the catalog
+    #: Records that could not be read and are kept aside, and their bytes; the oldest go first.
+    set_aside_max: int = 1_000
+    set_aside_bytes_max: int = 16 * 1024 * 1024
+
     # -- the matching index
     #: Conjunctions one index holds.
     index_conjunctions_max: int = 100_000_000

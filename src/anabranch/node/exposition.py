@@ -67,6 +67,8 @@ def _lines(status: Status, counters: Counters) -> Iterator[str]:
     yield from _family("info", "gauge", "Who this is", [(_who(status), 1)])
     for name, text in _COUNTERS.items():
         yield from _family(f"{name}_total", "counter", text, [(_NONE, status.counters[name])])
+    aside = "Records of the catalog that this start could not read and has set aside"
+    yield from _family("catalog_set_aside_total", "counter", aside, [(_NONE, status.set_aside)])
     cpu = "What the process has used of processors"
     yield from _family("cpu_seconds_total", "counter", cpu, [(_NONE, status.cpu_s)])
     yield from _gauges(status)
@@ -97,6 +99,7 @@ def _gauges(status: Status) -> Iterator[str]:
     gauges: dict[str, tuple[str, float]] = {
         "links_up": ("Links that are up", up),
         "links": ("Links there should be", len(status.links)),
+        "catalog_set_aside": ("Records of the catalog that are kept aside", status.set_aside_kept),
         "sessions": ("Clients that are connected", status.sessions),
         "connections": ("Connections that others opened", status.connections),
         "strangers": ("Connections that have not greeted", status.strangers),

@@ -368,6 +368,8 @@ class Node:
             strangers=len(self.strangers),
             sessions=len(self.sessions),
             client_waiting_bytes=self.sessions.waiting_bytes(),
+            set_aside=found.set_aside,
+            set_aside_kept=found.set_aside_kept,
             subscriptions=found.subscriptions,
             streams=found.streams,
             cursors=found.cursors,

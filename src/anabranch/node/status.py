@@ -73,6 +73,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     strangers: int
     sessions: int
+    #: Records of the catalog that this start could not read, and those that are kept aside.
+    set_aside: int = 0
+    set_aside_kept: int = 0
     #: What waits to be sent to clients.
     client_waiting_bytes: int
     subscriptions: int

@@ -7,7 +7,10 @@ Tables of keys and values, as the core puts them, and two facts about the log. R
 3. With every commit goes the newest tick of the log that was synced before it, and with every new
    segment its first tick. After a crash the log has to have both; if not, it lost its end, which
    the log alone could not tell (rule 7 of `segment`).
-4. Every row has a CRC of its own, because sqlite has none.
+4. Every row has a CRC of its own, because sqlite has none. A row whose CRC is wrong, or whose name,
+   key or value has another type than it was given, is *damaged*: it is told apart from the others,
+   and what follows is for the core to say (`core.catalog_recovery`). A file that sqlite cannot
+   read, or that lacks the facts about the log, is refused.
 
 One thread at a time uses it. All of it survives a crash, that is what it is for.
 """
@@ -19,6 +22,7 @@ from zlib import crc32
 
 import msgspec
 
+from anabranch.core.contract import Damaged
 from anabranch.model.errors import LocalError
 
 #: Table, key, value; None forgets the key.
@@ -56,7 +60,16 @@ class LogFacts(msgspec.Struct, frozen=True):
 class Catalog:
     """Keys and values on disk. See the rules at the top of this module."""
 
-    __slots__ = ("_connection", "_page_bytes", "_path", "facts", "tables", "unused_bytes")
+    __slots__ = (
+        "_connection",
+        "_odd",
+        "_page_bytes",
+        "_path",
+        "damaged",
+        "facts",
+        "tables",
+        "unused_bytes",
+    )
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +78,11 @@ class Catalog:
                 path, isolation_level=None, check_same_thread=False, timeout=5.0
             )
             self._prepare()
-            self.facts = LogFacts(*self._one("SELECT synced, begun FROM log"))
+            self.facts = self._read_facts()
+            #: Name and key of damaged rows as they are told → as they are in the file.
+            self._odd: dict[tuple[str, str], tuple[object, object]] = {}
+            #: Rows that are not in `tables` because they cannot be believed.
+            self.damaged: list[Damaged] = []
             self.tables = self._read()
             (self._page_bytes,) = self._one("PRAGMA page_size")
             self._count_unused()
@@ -98,18 +115,58 @@ class Catalog:
             )
         return row
 
+    def _read_facts(self) -> LogFacts:
+        facts: list[object] = [*self._one("SELECT synced, begun FROM log")]
+        numbers = [fact for fact in facts if isinstance(fact, int) and fact >= 0]
+        if len(numbers) != len(facts):
+            raise LocalError(
+                f"the catalog {self._path} is corrupt: what it says about the log is no number;"
+                " put a good copy in its place"
+            )
+        return LogFacts(*numbers)
+
     def _read(self) -> Tables:
         tables: Tables = {}
+        # Text that is not UTF-8 is a damaged row, and no reason to stop.
+        self._connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         for name, key, value, crc in self._connection.execute(
             "SELECT name, key, value, crc FROM entry"
         ):
-            if _crc(name, key, value) != crc:
-                raise LocalError(
-                    f"the catalog {self._path} is corrupt: {name} {key!r} was changed after it was"
-                    " written; put a good copy in its place"
-                )
-            tables.setdefault(name, {})[key] = value
+            flaw = _flaw(name, key, value, crc)
+            if flaw:
+                self._set_apart(name, key, value, flaw)
+            else:
+                tables.setdefault(name, {})[key] = value
+        self._connection.text_factory = str
         return tables
+
+    def _set_apart(self, name: object, key: object, value: object, flaw: str) -> None:
+        told = _printable(name), _printable(key)
+        while told in self._odd:
+            told = told[0], f"{told[1]}'"
+        self._odd[told] = name, key
+        data = value if isinstance(value, bytes) else _printable(value).encode()
+        self.damaged.append(Damaged(*told, data, flaw))
+
+    def _delete(self, name: str, key: str) -> None:
+        found = self._odd.pop((name, key), None)
+        if found is None:
+            self._connection.execute("DELETE FROM entry WHERE name = ? AND key = ?", (name, key))
+            return
+        # As text that sqlite does not look into, or as whatever else it was.
+        is_text = [isinstance(each, str) for each in found]
+        self._connection.execute(
+            "DELETE FROM entry WHERE name = iif(?, CAST(? AS TEXT), ?)"
+            " AND key = iif(?, CAST(? AS TEXT), ?)",
+            (
+                is_text[0],
+                _raw(found[0]),
+                found[0] if not is_text[0] else None,
+                is_text[1],
+                _raw(found[1]),
+                found[1] if not is_text[1] else None,
+            ),
+        )
 
     def commit(self, puts: Iterable[PutRow], facts: LogFacts) -> None:
         """Have all of this on disk; `CatalogFullError` if there is no room."""
@@ -117,9 +174,9 @@ class Catalog:
         try:
             connection.execute("BEGIN IMMEDIATE")
             for name, key, value in puts:
-                if value is None:
-                    connection.execute("DELETE FROM entry WHERE name = ? AND key = ?", (name, key))
-                else:
+                if value is None or (name, key) in self._odd:
+                    self._delete(name, key)
+                if value is not None:
                     row = (name, key, value, _crc(name, key, value))
                     connection.execute("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?)", row)
             connection.execute(
@@ -148,3 +205,25 @@ class Catalog:
 
 def _crc(name: str, key: str, value: bytes) -> int:
     return crc32(value, crc32(f"{name}\0{key}".encode()))
+
+
+def _flaw(name: object, key: object, value: object, crc: object) -> str:
+    """What is wrong with a row; "" if nothing is."""
+    if not (isinstance(name, str) and isinstance(key, str) and isinstance(value, bytes)):
+        return "its name, key or value has a type that nobody wrote"
+    try:
+        is_same = _crc(name, key, value) == crc
+    except UnicodeEncodeError:
+        return "its name or key is no text"
+    return "" if is_same else "it was changed after it was written"
+
+
+def _raw(value: object) -> object:
+    """A value as the bytes it is in the file, if it is text."""
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _printable(value: object) -> str:
+    """A text that can be told and stored, whatever was in the file."""
+    raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+    return raw.decode("utf-8", "backslashreplace")

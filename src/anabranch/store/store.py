@@ -18,9 +18,9 @@ State: everything durable of a broker is in its directory (`directory`).
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, overload
 
 import msgspec
 
@@ -33,11 +33,13 @@ from anabranch.store.files import DiskFile, OpenFile
 from anabranch.store.index import TimeOf
 from anabranch.store.log import LogOptions, SegmentedLog, record_time_ns
 from anabranch.store.reader import Reader
-from anabranch.store.reading import Piece, read_records
+from anabranch.store.reading import Piece, read_records, records_after
 from anabranch.store.segment import BODY_BYTES_MAX, segment_owner
 from anabranch.store.writer import Batch, Writer, WriterOptions
 
 _ANY_BYTES = 1 << 62
+#: Records before those of the last segment that a start has in memory at once.
+_EAGER_BYTES = 256 * 1024 * 1024
 
 #: Catalog, first and last tick of the log → the first tick whose record the broker wants to see.
 NeededFrom = Callable[[Mapping[str, Mapping[str, bytes]]], int]
@@ -87,6 +89,7 @@ class Store:
         self.recovered = _recovered(catalog, log, needed_from)
         # What was found is in the broker's hands now; from here on the catalog only writes.
         catalog.tables = {}
+        catalog.damaged = []
         self._next_tick = log.last_tick + 1
         self._batch = Batch()
         self._writer = Writer(log, catalog, listener, options.writer)
@@ -188,11 +191,49 @@ class Store:
         self._directory.release()
 
 
+class LogRecords(Sequence[bytes]):
+    """Records of a log that are read when they are looked at: a long log need not fit in memory."""
+
+    __slots__ = ("_first", "_last", "_pieces")
+
+    def __init__(self, pieces: Sequence[Piece], first: int, last: int) -> None:
+        self._pieces = pieces
+        self._first = first
+        self._last = last
+
+    def __len__(self) -> int:
+        return max(self._last + 1 - self._first, 0)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (
+            record
+            for tick, record in records_after(self._pieces, self._first)
+            if tick <= self._last
+        )
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[bytes, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> bytes | tuple[bytes, ...]:
+        if isinstance(place, slice):
+            return tuple(self)[place]
+        tick = self._first + range(len(self))[place]
+        return read_records(self._pieces, tick, tick, _ANY_BYTES)[0]
+
+
 def _recovered(catalog: Catalog, log: SegmentedLog, needed_from: NeededFrom) -> Recovered:
     first, last = log.first_tick, log.last_tick
-    wanted = min(max(needed_from(catalog.tables), first), last + 1)
+    # A row that is damaged may have said something that only the log can tell now.
+    needed = first if catalog.damaged else needed_from(catalog.tables)
+    wanted = min(max(needed, first), last + 1)
     # The last segment has just been read as a whole.
     recent_first, recent = log.take_recent()
-    older = read_records(log.pieces, wanted, recent_first - 1, _ANY_BYTES)
-    records = older + tuple(recent[max(wanted - recent_first, 0) :])
-    return Recovered(catalog.tables, first, records, wanted)
+    older = read_records(log.pieces, wanted, recent_first - 1, _EAGER_BYTES)
+    if wanted + len(older) < recent_first:
+        records: Sequence[bytes] = LogRecords(log.pieces, wanted, last)
+    else:
+        records = older + tuple(recent[max(wanted - recent_first, 0) :])
+    return Recovered(catalog.tables, first, records, wanted, tuple(catalog.damaged))

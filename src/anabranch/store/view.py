@@ -15,13 +15,16 @@ whose owner and catalog are not known.
 This module keeps no state.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
+from anabranch.core.catalog_recovery import AsideRow, decode_aside
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import LogFacts
 from anabranch.store.directory import CATALOG, LOG, read_identity
@@ -80,8 +83,25 @@ def locate(path: Path) -> LogPlace:
 
 def read_facts(place: LogPlace) -> LogFacts:
     """What the catalog knows of the log. To be read before the log."""
+    rows = _select(place, "SELECT synced, begun FROM log")
+    return LogFacts(*rows[0]) if rows else LogFacts()
+
+
+def read_aside(place: LogPlace) -> list[AsideRow]:
+    """Records of the catalog that could not be read and were set aside, oldest first."""
+    query = "SELECT CAST(key AS INTEGER) AS number, value FROM entry WHERE name = 'set_aside'"
+    found = []
+    for _, value in _select(place, f"{query} ORDER BY number"):
+        # One that was damaged since shows with the next start.
+        with contextlib.suppress(msgspec.DecodeError, TypeError):
+            found.append(decode_aside(value))
+    return found
+
+
+def _select(place: LogPlace, query: str) -> list[tuple[Any, ...]]:
+    """Rows of the catalog; none where there is only a log."""
     if place.state_directory is None:
-        return LogFacts()
+        return []
     path = place.state_directory / CATALOG
     # Without a write-ahead log nobody uses it, and it can be read on a disk that is read-only.
     unused = not path.with_name(f"{path.name}-wal").exists()
@@ -89,12 +109,11 @@ def read_facts(place: LogPlace) -> LogFacts:
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True)
         try:
-            row = connection.execute("SELECT synced, begun FROM log").fetchone()
+            return connection.execute(query).fetchall()
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise LocalError(f"the catalog {path} cannot be read: {error}") from error
-    return LogFacts(*row) if row else LogFacts()
 
 
 def segments(

@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 
 from anabranch.cli import log
 from anabranch.cli.errors import CommandGroup
+from anabranch.core.catalog_recovery import TABLE as SET_ASIDE
+from anabranch.core.catalog_recovery import AsideRow
 from anabranch.core.records import (
     BlankRecord,
     EventRecord,
@@ -19,6 +21,7 @@ from anabranch.core.records import (
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
+from anabranch.store.catalog import Catalog
 from anabranch.store.log import LogOptions
 from anabranch.store.segment import HEAD_BYTES, scan
 from anabranch.store.store import Store, StoreOptions
@@ -263,3 +266,19 @@ def test_repair_refuses_a_running_broker_and_what_is_no_log(state: Path, tmp_pat
     store.close()
     assert "does not exist" in error_of(run("repair", tmp_path / "a" / "b"))
     assert "is in no state directory" in error_of(run("repair", tmp_path))
+
+
+# -- aside
+
+
+def test_aside_lists_records_that_were_set_aside(state: Path) -> None:
+    assert run("aside", state).stdout == "nothing is set aside\n"
+    assert lines("aside", state) == []
+    row = AsideRow(NOON * SECOND, "patterns", "rise", "it is none", 3, b"abc")
+    catalog = Catalog(state / "catalog.sqlite")
+    put = [(SET_ASIDE, str(number), msgspec.msgpack.encode(row)) for number in (10, 9)]
+    catalog.commit([*put, (SET_ASIDE, "1", b"broken")], catalog.facts)
+    catalog.close()
+    text = "2026-01-31 12:00:00  patterns 'rise', 3 bytes: it is none\n"
+    assert run("aside", state).stdout == text * 2
+    assert lines("aside", state)[0]["value"] == "YWJj"

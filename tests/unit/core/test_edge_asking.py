@@ -3,6 +3,7 @@
 import pytest
 
 from anabranch.core.asks import CarryTo
+from anabranch.core.contract import Recovered
 from anabranch.core.edge.asking import Requests
 from anabranch.core.edge.cursors import recovered_run
 from anabranch.core.edge.subscriptions import Subscription
@@ -30,7 +31,7 @@ def test_a_run_that_is_taken_is_on_disk_and_the_next_life_has_a_later_one(
     monkeypatch.setattr(Requests, "next_run", lambda _: 7)
     rig.wait(1.0)
     assert rig.catalog["edge"]["run"] == b"7"
-    assert recovered_run(rig.crash().catalog) == 9
+    assert recovered_run(Recovered(rig.crash().catalog), 100.0) == 9
 
 
 def test_each_request_is_repeated_in_its_own_turn_and_closed_ones_are_not() -> None:

@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 import pytest
 
-from anabranch.core.contract import Put
+from anabranch.core.contract import Put, Recovered
 from anabranch.core.edge import moves
 from anabranch.core.edge.cursors import CURSORS, SUBSCRIPTIONS, Cursors
 from anabranch.core.edge.moves import KEPT_MIN, MOVES
@@ -41,7 +41,7 @@ class Life:
         self.choice = names
         self.state = State("a", NETWORK, Options(), DEFAULT_LIMITS, 1)
         self.cursors = Cursors(self.state)
-        self.cursors.recover(catalog)
+        self.cursors.recover(Recovered(catalog, 1 << 62))
         self.catalog = catalog
         #: Where cursors stand if everything reaches the disk, with a subscription or without.
         self.placed = {name: dict(ticks) for name, ticks in stands.items()}
@@ -188,7 +188,7 @@ class Life:
 def recovered(catalog: Catalog) -> Stands:
     """Where cursors stand in the next life."""
     state = State("a", NETWORK, Options(), DEFAULT_LIMITS, 1)
-    Cursors(state).recover(catalog)
+    Cursors(state).recover(Recovered(catalog, 1 << 62))
     for one in state.subscriptions.values():
         for place in one.places.values():
             assert place.acked == place.told == place.sent == place.written == place.synced

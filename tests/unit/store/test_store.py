@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.core.contract import Damaged
 from anabranch.model.errors import LocalError
 from anabranch.store.segment import CorruptError
 from tests.store_parts import (
@@ -182,15 +183,28 @@ def test_puts_are_kept_and_none_forgets(place: Path) -> None:
         bench.store.close()
 
 
-def test_a_catalog_whose_bytes_were_changed_is_refused(place: Path) -> None:
+def test_a_row_whose_bytes_were_changed_is_told_apart_and_the_log_is_read_as_a_whole(
+    place: Path,
+) -> None:
     bench = Bench(place / "s")
     bench.store.put("cursors", "key", b"precious-value")
-    bench.ears.wait_synced(bench.sync())
+    bench.write(3)
     bench.store.close()
     path = place / "s" / "catalog.sqlite"
     path.write_bytes(path.read_bytes().replace(b"precious-value", b"precious-valuf"))
-    with pytest.raises(LocalError, match="cursors 'key' was changed"):
-        Bench(place / "s")
+    again = Bench(place / "s", needed_from=lambda _: 1 << 40)
+    (damaged,) = again.store.recovered.damaged
+    assert damaged == Damaged(
+        "cursors", "key", b"precious-valuf", "it was changed after it was written"
+    )
+    assert again.store.recovered.catalog == {}
+    assert len(again.store.recovered.records) == 3
+    again.store.put("cursors", "key", None)
+    again.ears.wait_synced(again.sync())
+    again.store.close()
+    third = Bench(place / "s")
+    assert third.store.recovered.damaged == ()
+    third.store.close()
 
 
 def test_a_catalog_that_is_no_database_is_refused(place: Path) -> None:
@@ -277,3 +291,25 @@ def test_a_broker_that_cannot_use_what_is_recovered_leaves_the_directory_free(pl
     with pytest.raises(LocalError, match="not mine"):
         Bench(place / "s", needed_from=refuse)
     Bench(place / "s").store.close()
+
+
+# -- long logs
+
+
+def test_a_log_that_does_not_fit_in_memory_is_read_piece_by_piece(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(place / "s")
+    bench.write(200)
+    bench.store.close()
+    whole = Bench(place / "s")
+    expected = tuple(whole.store.recovered.records)
+    whole.store.close()
+    monkeypatch.setattr("anabranch.store.store._EAGER_BYTES", 100)
+    again = Bench(place / "s")
+    records = again.store.recovered.records
+    assert not isinstance(records, tuple)
+    assert (len(records), again.tick) == (200, 200)
+    assert tuple(records) == tuple(records) == expected
+    assert (records[0], records[-1], records[5:7]) == (expected[0], expected[-1], expected[5:7])
+    again.store.close()

@@ -152,7 +152,7 @@ def _store_pass(path: Path, record: bytes, in_flight: int, count: int) -> tuple[
     store.close()
     found: list[Store] = []
     read = _rate(tick, lambda: found.append(_opened(path, word)))
-    records = found[0].recovered.records
+    records = tuple(found[0].recovered.records)
     found[0].close()
     shutil.rmtree(path)
     _check("the store", records, record, tick)

@@ -26,6 +26,8 @@ from anabranch.core.line import DOUBLINGS_MAX
 from anabranch.model.carried import AnyCarried
 
 _RUN_BITS = 32
+#: A run whose numbers are all within the bounds of frames, and so are those of many after it.
+RUN_MAX = (1 << 31) - (1 << 16)
 _HALF_RUN = 1 << (_RUN_BITS - 1)
 _SWEPT_MIN = 64
 

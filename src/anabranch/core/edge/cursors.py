@@ -19,20 +19,32 @@ A crash keeps any beginning of what was put and not synced. Hence the order of p
 4. Ticks that are being asked to be held count as needed from that moment on. `Done` carries the
    newest request number, so that one that was said before a hold cannot undo it. When a hold is
    not needed any more, `Done` gives it back.
-5. `Done` gets lost like everything carried: it is repeated, less and less often.
+5. A row that cannot be read is set aside (`catalog_recovery`). A subscription is gone with its row,
+   and its cursors are set aside with it. A cursor goes back to before the first tick: everything
+   that the origin keeps comes again, and what it does not keep is told as withheld; nothing is
+   skipped in silence. The number of a run is taken from the clock, in units of two seconds: there
+   were never as many runs.
+6. `Done` gets lost like everything carried: it is repeated, less and less often.
 """
 
-from typing import TypeVar
+from typing import Annotated
 
 import msgspec
 
-from anabranch.core.edge.moves import MOVES, Moves
+from anabranch.core.catalog_recovery import decoded, number_in, set_aside
+from anabranch.core.contract import Recovered
+from anabranch.core.edge.asking import RUN_MAX
+from anabranch.core.edge.moves import NUMBER_MAX, Moves
 from anabranch.core.edge.state import CursorsStored, State
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
+from anabranch.core.points.names import RESERVED
+from anabranch.core.points.record import TABLE as PATTERNS
 from anabranch.model.carried import Done
-from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
+from anabranch.model.frame_parts import TICK_MAX, Position
+from anabranch.model.header import Count
 from anabranch.model.limits import Limits
+from anabranch.model.names import check_name
 
 SUBSCRIPTIONS = "subscriptions"
 CURSORS = "cursors"
@@ -42,8 +54,10 @@ RUN_KEY = "run"
 _REPEAT_AFTER = 8
 _REPEAT_MAX = 64
 
+#: Seconds of the clock for each run, where the number of the last one is lost.
+_RUN_S = 2
+
 _encoder = msgspec.msgpack.Encoder()
-Row = TypeVar("Row")
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True):
@@ -51,7 +65,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True):
 
     client: str
     filter: str
-    number: int
+    number: Count
     #: Whether all other edges have yielded to this number.
     is_claimed: bool
     #: Whether it is here only until they have.
@@ -61,21 +75,32 @@ class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True):
 class CursorRow(msgspec.Struct, frozen=True, array_like=True):
     """One row of `cursors`."""
 
-    start: int
-    acked: int
+    #: At most one more than a client may say that it has.
+    start: Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX + 1)]
+    acked: Position
     #: Whether the origin is known to keep what comes after it.
     is_held: bool = True
     #: It has moved since, if a row of moves with this number or a higher one says so.
-    moves_from: int = 1
+    moves_from: Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)] = 1
 
 
 _subscription_decoder = msgspec.msgpack.Decoder(SubscriptionRow)
 _cursor_decoder = msgspec.msgpack.Decoder(CursorRow)
 
 
-def recovered_run(catalog: dict[str, dict[str, bytes]]) -> int:
+def recovered_run(recovered: Recovered, now: float) -> int:
     """The number of this start."""
-    return int(catalog.get(RUN_TABLE, {}).get(RUN_KEY, b"0")) + 1
+
+    def read(key: str, value: bytes) -> int:
+        if key != RUN_KEY:
+            raise ValueError(f"the table {RUN_TABLE!r} has no such key")
+        return number_in(value, RUN_MAX)
+
+    good, bad = decoded(recovered, RUN_TABLE, read)
+    for each in bad:
+        set_aside(recovered, each)
+    is_lost = any(each.key == RUN_KEY for each in bad)
+    return (int(now) // _RUN_S if is_lost else good.get(RUN_KEY, 0)) + 1
 
 
 class Cursors:
@@ -95,31 +120,74 @@ class Cursors:
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def recover(self, catalog: dict[str, dict[str, bytes]]) -> None:
+    def recover(self, recovered: Recovered) -> None:
         """Build what the catalog has: all durable subscriptions, without a session."""
+        lost = self._recover_subscriptions(recovered)
         state = self._state
-        for name, row in catalog.get(SUBSCRIPTIONS, {}).items():
-            subscription, is_closed = _subscription_of(name, row, state.limits)
-            if is_closed:
-                state.closed[name] = subscription
-            else:
-                state.subscriptions[name] = state.away[name] = subscription
-                state.index.add(name, subscription.filter)
-        since: dict[Place, int] = {}
-        for key, row in catalog.get(CURSORS, {}).items():
+        last = recovered.last_tick
+
+        def read(key: str, value: bytes) -> CursorRow:
             name, _, stream = key.partition("\0")
-            owner = state.subscriptions.get(name)
-            if owner is None or stream not in state.streams:
+            if not (name and stream):
+                raise ValueError("its key does not name a subscription and a stream")
+            if name in lost:
+                raise ValueError(f"its subscription {name!r} is set aside")
+            found = _cursor_decoder.decode(value)
+            if found.acked < found.start - 1:
+                raise ValueError(f"it starts with tick {found.start}, and is at {found.acked}")
+            if stream == state.name and found.acked > last:
+                raise ValueError(f"it is at tick {found.acked}, and the log ends with {last}")
+            return found
+
+        good, bad = decoded(recovered, CURSORS, read)
+        moved = self._moves.read(recovered, (row.moves_from for row in good.values()))
+        # Its moves, if there are any, may be those of an earlier subscription of its name.
+        first = CursorRow(1, 0, is_held=True, moves_from=self._moves.next)
+        for each in bad:
+            is_kept = self._whose(each.key) is not None
+            set_aside(recovered, each, _encoder.encode(first) if is_kept else None)
+            if is_kept:
+                good[each.key] = first
+        since: dict[Place, int] = {}
+        for key, cursor in good.items():
+            owner = self._whose(key)
+            if owner is None:
                 self._orphans.append(key)
                 continue
-            cursor = _decoded(_cursor_decoder, key, row)
+            stream = key.partition("\0")[2]
             place = owner.places[stream] = Place(owner, state.streams[stream], cursor.start)
             place.sent = place.told = place.acked = cursor.acked
             place.written = place.synced = cursor.acked
             since[place] = cursor.moves_from
             if not cursor.is_held:
                 place.mode = "holding"
-        self._moves.recover(catalog.get(MOVES, {}), since)
+        self._moves.recover(moved, since)
+
+    def _recover_subscriptions(self, recovered: Recovered) -> set[str]:
+        """The names of those that are set aside."""
+        state = self._state
+        # The subscription of a pattern that is set aside serves nobody, and would hold logs back.
+        patterns = {each.record.key for each in recovered.aside if each.record.table == PATTERNS}
+
+        def read(name: str, value: bytes) -> None:
+            if name.startswith(RESERVED) and name[len(RESERVED) :] in patterns:
+                raise ValueError("its pattern is set aside")
+            subscription, is_closed = _subscription_of(name, value, state.limits)
+            if is_closed:
+                state.closed[name] = subscription
+            else:
+                state.index.add(name, subscription.filter)
+                state.subscriptions[name] = state.away[name] = subscription
+
+        _, bad = decoded(recovered, SUBSCRIPTIONS, read)
+        for each in bad:
+            set_aside(recovered, each)
+        return {each.key for each in bad}
+
+    def _whose(self, key: str) -> Subscription | None:
+        """The subscription of a cursor's row; None if it is nobody's, or on no stream."""
+        name, _, stream = key.partition("\0")
+        return self._state.subscriptions.get(name) if stream in self._state.streams else None
 
     def start(self) -> None:
         """Put the number of this run, and sweep what a crash left behind."""
@@ -266,7 +334,9 @@ def _is_unwritten(place: Place) -> bool:
 
 
 def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[Subscription, bool]:
-    stored = _decoded(_subscription_decoder, name, row)
+    stored = _subscription_decoder.decode(row)
+    check_name(name, "the subscription", limits.name_bytes_max)
+    check_name(stored.client, "its client", limits.name_bytes_max)
     filter = Filter.parse(stored.filter, limits)
     subscription = Subscription(
         name, name, stored.client, filter, quality="durable", number=stored.number
@@ -274,12 +344,3 @@ def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[Subscriptio
     subscription.is_claimed = stored.is_claimed
     subscription.is_stored = True
     return subscription, stored.is_closed
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[Row], key: str, row: bytes) -> Row:
-    try:
-        return decoder.decode(row)
-    except msgspec.DecodeError as error:
-        raise LocalError(
-            f"the catalog's row {key!r} cannot be read ({error}); restore it from a copy"
-        ) from error

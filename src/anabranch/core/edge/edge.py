@@ -100,7 +100,7 @@ class Edge:
         recovered: Recovered,
         now: float,
     ) -> None:
-        state = State(name, network, options, limits, recovered_run(recovered.catalog))
+        state = State(name, network, options, limits, recovered_run(recovered, now))
         self._state = state
         self.wants = state.wants
         self._cursors = Cursors(state)
@@ -117,7 +117,7 @@ class Edge:
         self._is_departing = False
         #: A version of the edge's interest that has all subscriptions so far.
         self.version = NOTHING
-        self._cursors.recover(recovered.catalog)
+        self._cursors.recover(recovered)
         state.touch(now)
 
     def started(self, now: float) -> list[Ask]:

@@ -15,6 +15,8 @@ Rules:
    inherit where the former one stood.
 3. When rows hold more than about twice as many moves as there are cursors that moved, the oldest
    row goes. What still counts of it moves once more first, to where it stands.
+4. A row that cannot be read is set aside, and so is one that goes beyond the own log: the cursors
+   in it stand where an older row says, or their own.
 
 State: what the rows hold, without the ticks; built from them after a crash.
 """
@@ -24,16 +26,23 @@ from collections.abc import Iterable
 
 import msgspec
 
+from anabranch.core.catalog_recovery import number_in, rows
+from anabranch.core.contract import Recovered
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Place
-from anabranch.model.errors import LocalError
+from anabranch.model.frame_parts import Position
 
 MOVES = "moves"
 #: So many moves are kept however few cursors there are.
 KEPT_MIN = 64
+#: Rows are never numbered so high.
+NUMBER_MAX = 1 << 61
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(dict[str, dict[str, int]])
+_decoder = msgspec.msgpack.Decoder(dict[str, dict[str, Position]])
+
+#: Row → stream → subscription → tick.
+Moved = dict[int, dict[str, dict[str, int]]]
 
 
 class Moves:
@@ -51,14 +60,26 @@ class Moves:
         #: Keys of rows of which nothing counts.
         self._void: list[str] = []
 
-    def recover(self, rows: dict[str, bytes], since: dict[Place, int]) -> None:
+    def read(self, recovered: Recovered, since: Iterable[int]) -> Moved:
+        """Row → stream → subscription → tick, oldest first, beside cursors with these numbers."""
+        own, last = self._state.name, recovered.last_tick
+
+        def read(key: str, value: bytes) -> tuple[int, dict[str, dict[str, int]]]:
+            number, moved = number_in(key, NUMBER_MAX - 1), _decoder.decode(value)
+            if any(tick > last for tick in moved.get(own, {}).values()):
+                raise ValueError(f"a cursor is beyond tick {last}, where the log ends")
+            return number, moved
+
+        moved = dict(sorted(rows(recovered, MOVES, read).values(), key=lambda row: row[0]))
+        self.next = max([1, *since, *(number + 1 for number in moved)])
+        return moved
+
+    def recover(self, moved: Moved, since: dict[Place, int]) -> None:
         """Let cursors that were put when the next row was this one move to where they were."""
-        self.next = max(since.values(), default=1)
-        for number, row in sorted((int(key), row) for key, row in rows.items()):
-            self.next = max(self.next, number + 1)
+        for number, row in moved.items():
             counting = [
                 place
-                for place, tick in self._read(number, row)
+                for place, tick in self._places(row)
                 if number >= since[place] and self._take(place, number, tick)
             ]
             if counting:
@@ -67,20 +88,13 @@ class Moves:
             else:
                 self._void.append(str(number))
 
-    def _read(self, number: int, row: bytes) -> Iterable[tuple[Place, int]]:
-        try:
-            moved = _decoder.decode(row)
-        except msgspec.DecodeError as error:
-            raise LocalError(
-                f"the catalog's row {number} of moves cannot be read ({error}); restore it from a"
-                " copy"
-            ) from error
+    def _places(self, moved: dict[str, dict[str, int]]) -> Iterable[tuple[Place, int]]:
         subscriptions = self._state.subscriptions
         for stream, ticks in moved.items():
             for name, tick in ticks.items():
                 owner = subscriptions.get(name)
                 place = None if owner is None else owner.places.get(stream)
-                if place is not None:
+                if place is not None and place.covers(tick):
                     yield place, tick
 
     def _take(self, place: Place, number: int, tick: int) -> bool:

@@ -51,9 +51,15 @@ class JoinPoints:
     """All join points of a broker. See the rules at the top of this module."""
 
     def __init__(
-        self, outlook: Outlook, options: Options, limits: Limits, recovered: Recovered
+        self,
+        outlook: Outlook,
+        options: Options,
+        limits: Limits,
+        recovered: Recovered,
+        records: dict[str, PointRecord],
     ) -> None:
-        self._state = PointState(outlook, options, limits, recovered)
+        """`records` are those that were stored (`record`)."""
+        self._state = PointState(outlook, options, limits, recovered, records)
         self._moving = Moving(self._state)
         self.placing = Placing(self._state, self._moving)
         self._dropping = Dropping(self._state)

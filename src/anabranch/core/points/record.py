@@ -6,27 +6,41 @@
 The second is a defence: a message that moves a join point here may come late, after it has moved
 on, and must not make it a second time.
 
+A record comes from a client's definition, from another broker, or from the disk. `check_record` is
+what it has to be in each case; nothing is stored that would not pass it after a restart. What is on
+disk and does not pass is set aside (`catalog_recovery`).
+
 State: see above.
 """
 
-from typing import TypeVar
+from collections.abc import Collection
+from math import isfinite
 
 import msgspec
+from msgspec.structs import replace
 
-from anabranch.core.contract import Put
-from anabranch.model.errors import LocalError
+from anabranch.core.catalog_recovery import rows
+from anabranch.core.contract import Put, Recovered
+from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.points.names import check_pattern_id
+from anabranch.core.points.wanting import wanted_filter
+from anabranch.model.errors import EventError
+from anabranch.model.filter import Filter
+from anabranch.model.header import Count
+from anabranch.model.limits import Limits
+from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import PointRecord
 
 TABLE = "patterns"
 GONE_TABLE = "patterns_gone"
-Catalog = dict[str, dict[str, bytes]]
-Row = TypeVar("Row")
+#: Starts and moves of one join point. Numbers are made of these, which have bounds of their own.
+COUNT_MAX = 1 << 40
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True):
     """A join point that was here, or that was refused."""
 
-    moves: int
+    moves: Count
     until: float
 
 
@@ -50,21 +64,48 @@ def put_gone(pattern_id: str, gone: Gone | None) -> Put:
     return Put(GONE_TABLE, pattern_id, None if gone is None else _encoder.encode(gone))
 
 
-def stored_records(catalog: Catalog) -> list[PointRecord]:
-    """The join points that the catalog has."""
-    return [_decoded(_decoder, key, row) for key, row in catalog.get(TABLE, {}).items()]
+def check_record(record: PointRecord, limits: Limits, plants: frozenset[str]) -> Scheme:
+    """How it is detected; `EventError`, `PatternError` or `FilterError` if it cannot be."""
+    check_pattern_id(record.id, limits)
+    for count, what in ((record.incarnation, "starts"), (record.moves, "moves")):
+        if count > COUNT_MAX:
+            raise EventError(f"pattern {record.id!r} has {count} {what}; it never had so many")
+    scheme = Scheme(Pattern.parse(record.text, limits), record.id, limits, plants)
+    # Whether its normal form is within the limits shows only when it is made.
+    _ = Filter.parse(wanted_filter(scheme), limits).conjunctions
+    return scheme
 
 
-def stored_gone(catalog: Catalog) -> dict[str, Gone]:
+def stored_records(
+    recovered: Recovered,
+    own: str,
+    edges: Collection[str],
+    limits: Limits,
+    plants: frozenset[str],
+) -> dict[str, PointRecord]:
+    """Id → the join points that the catalog has."""
+
+    def read(key: str, value: bytes) -> PointRecord:
+        record = _decoder.decode(value)
+        if record.id != key:
+            raise ValueError(f"it is that of pattern {record.id!r}")
+        if record.goes_to and (record.goes_to == own or record.goes_to not in edges):
+            raise ValueError(f"it goes to {record.goes_to!r}, which cannot take it")
+        check_record(record, limits, plants)
+        # A giver that has left the network has nothing to settle.
+        return record if record.came_from in edges else replace(record, came_from="")
+
+    return rows(recovered, TABLE, read)
+
+
+def stored_gone(recovered: Recovered) -> dict[str, Gone]:
     """Those that were here."""
-    rows = catalog.get(GONE_TABLE, {})
-    return {key: _decoded(_gone_decoder, key, row) for key, row in rows.items()}
 
+    def read(key: str, value: bytes) -> Gone:
+        del key
+        gone = _gone_decoder.decode(value)
+        if not isfinite(gone.until):
+            raise ValueError("it is remembered for ever")
+        return gone
 
-def _decoded(decoder: msgspec.msgpack.Decoder[Row], key: str, row: bytes) -> Row:
-    try:
-        return decoder.decode(row)
-    except msgspec.DecodeError as error:
-        raise LocalError(
-            f"the catalog's pattern {key!r} cannot be read ({error}); restore it from a copy"
-        ) from error
+    return rows(recovered, GONE_TABLE, read)

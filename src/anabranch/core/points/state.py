@@ -17,16 +17,14 @@ from anabranch.core.points.outlook import Outlook
 from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.record import (
     Gone,
+    check_record,
     forget,
     put,
     put_gone,
     stored_gone,
-    stored_records,
 )
-from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.points.watch import WatchCounters
-from anabranch.model.errors import FilterError, PatternError
-from anabranch.model.filter import Filter
+from anabranch.model.errors import EventError, FilterError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import PointRecord
@@ -38,14 +36,20 @@ class PointState:
     """Shared by all parts. See the top of this module."""
 
     def __init__(
-        self, outlook: Outlook, options: Options, limits: Limits, recovered: Recovered
+        self,
+        outlook: Outlook,
+        options: Options,
+        limits: Limits,
+        recovered: Recovered,
+        records: dict[str, PointRecord],
     ) -> None:
+        """`records` are those that were stored (`record`)."""
         self.outlook = outlook
         self.others = tuple(edge for edge in outlook.streams if edge != outlook.name)
         self.options = options
         self.limits = limits
-        self._records = {record.id: record for record in stored_records(recovered.catalog)}
-        self.gone = stored_gone(recovered.catalog)
+        self._records = records
+        self.gone = stored_gone(recovered)
         #: Those that are active, by id and by session.
         self.points: dict[str, JoinPoint] = {}
         self.sessions: dict[int, JoinPoint] = {}
@@ -142,10 +146,8 @@ class PointState:
         if record.id not in self._records and len(self) >= self.limits.patterns_max:
             return f"this broker has {len(self)} patterns and takes no more"
         try:
-            scheme = self._scheme(record)
-            # Whether its normal form is within the limits shows only when it is made.
-            _ = Filter.parse(wanted_filter(scheme), self.limits).conjunctions
-        except (PatternError, FilterError) as error:
+            check_record(record, self.limits, self.options.plants)
+        except (EventError, FilterError) as error:
             return str(error)
         return ""
 
