@@ -476,3 +476,28 @@ def test_a_line_is_one_line_and_not_too_long() -> None:
     (line,) = machine.errors()
     assert "\n" not in line
     assert len(line) < 3_000
+
+
+# -- frames that must not be stored ---------------------------------------------------------------
+
+
+def test_a_filter_that_is_too_long_once_it_is_written_back_is_refused() -> None:
+    machine = Machine()
+    session = machine.connect("c")
+    text = f"price in({','.join(map(str, range(40_000)))})"
+    assert len(text) < Limits().filter_bytes_max < len(text) + 39_999
+    machine.subscribe(session, "large", text, number=1)
+    (refused,) = machine.heard(session, Refused)
+    assert "a filter of 268899 bytes" in refused.reason
+    assert "large" not in machine.catalog.get("subscriptions", {})
+    assert machine.again().broker.set_aside.count == 0
+
+
+def test_one_frame_that_defines_garbage_leaves_nothing_on_disk() -> None:
+    machine = Machine()
+    session = machine.connect("c")
+    machine.say(session, Define(1, "x", "garbage", is_new=True, must_exist=True))
+    machine.wait(2.0)
+    assert machine.heard(session, Refused)
+    assert not machine.catalog.get("patterns")
+    serves(machine.again())

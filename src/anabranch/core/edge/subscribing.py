@@ -27,6 +27,8 @@ from anabranch.model.names import check_name
 
 #: Beyond any tick a stream will have; one less than what a frame can say.
 _TICK_MAX = (1 << 62) - 1
+#: A filter that is written back is shorter than this many times its text: `1e15,` is the worst.
+_GROWTH_MAX = 8
 
 
 class Subscribing:
@@ -74,6 +76,9 @@ class Subscribing:
         filter = Filter.parse(frame.filter, self._state.limits)
         # Whether its normal form is within the limits shows only when it is made.
         assert filter.conjunctions is not None
+        if len(frame.filter) > self._state.limits.filter_bytes_max // _GROWTH_MAX:
+            # Rows and frames hold the text that it is written back as, which may be longer.
+            Filter.parse(str(filter), self._state.limits)
         return filter
 
     # -- repetitions ----------------------------------------------------------------------------

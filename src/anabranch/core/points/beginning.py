@@ -1,6 +1,7 @@
 """How patterns begin: defined by who wants them, at the broker that its client is connected to.
 
-1. What cannot be detected is refused before anybody is asked.
+1. What cannot be detected is refused before anybody is asked, and checked again before it is
+   stored. A definition that is both new and must exist contradicts itself and is refused.
 2. An id is used once in a network. Unless whoever defines it says that it is new, all other brokers
    are asked (`finding`): the same pattern is there, and nothing is made; or another one is, or was,
    and the id is refused; or one of them is silent, and nothing is made either.
@@ -19,7 +20,6 @@ from anabranch.core.asks import CarryTo
 from anabranch.core.contract import SendClient
 from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding, Told
-from anabranch.core.points.names import check_pattern_id
 from anabranch.core.points.state import PointState
 from anabranch.core.points.waiting import is_too_many
 from anabranch.model.carried import KeepPoints
@@ -31,10 +31,12 @@ from anabranch.model.client_frames import (
     Defined,
     Refused,
 )
-from anabranch.model.errors import EventError
 from anabranch.model.pattern.record import PointRecord
 from anabranch.model.version import Version
 
+_CONTRADICTION = (
+    "a pattern cannot both be new and have to exist; set is_new or must_exist, not both"
+)
 _ANOTHER = "take another id, or ask again after `pattern_gone_s`"
 
 
@@ -70,7 +72,9 @@ class Beginning:
             state.outlook.name,
             version,
         )
-        if self._is_too_many(session):
+        if frame.is_new and frame.must_exist:
+            self._refuse(session, frame, _CONTRADICTION)
+        elif self._is_too_many(session):
             self._refuse(session, frame, "too many wait for patterns; ask again later", BUSY)
         elif state.record(record.id) is not None:
             self._is_here(now, session, frame)
@@ -125,21 +129,20 @@ class Beginning:
             self._refuse(session, frame, reason, UNKNOWN if frame.must_exist else "")
         elif frame.must_exist:
             self._refuse(session, frame, f"no broker has a pattern {record.id!r}", UNKNOWN)
-        elif not self._objects(session, frame, record):
+        else:
             self._make(now, session, frame, record)
 
     def _objects(self, session: int, frame: Define, record: PointRecord) -> bool:
         """Refuse what cannot be detected here (rule 1)."""
-        try:
-            check_pattern_id(record.id, self._state.limits)
-            reason = self._state.refusal(record)
-        except EventError as error:
-            reason = str(error)
+        reason = self._state.refusal(record)
         if reason:
             self._refuse(session, frame, reason)
         return bool(reason)
 
     def _make(self, now: float, session: int, frame: Define, record: PointRecord) -> None:
+        """The only way to a new record: nothing is stored that `_objects` has not seen."""
+        if self._objects(session, frame, record):
+            return
         if self.is_departing:
             reason = "the broker leaves the network; define the pattern at another one"
             self._refuse(session, frame, reason, DEPARTING)

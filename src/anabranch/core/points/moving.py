@@ -17,7 +17,9 @@ Each is said again until the next one comes. Rules:
 4. What was given away, or refused, is remembered for a while: a message that comes late does not
    make it a second time. Where too much is remembered already, nothing more is refused for a while:
    who gives it asks again.
-5. What is here comes from nowhere else: its giver would have forgotten it before it could come
+5. A record is checked as a definition is before it is stored: what could not be read after a
+   restart is refused, and so is one that says that it goes on to somewhere else.
+6. What is here comes from nowhere else: its giver would have forgotten it before it could come
    back. Who says otherwise is refused; who has taken what was not given yet is not heard; and that
    the giver has forgotten it nobody else can say.
 """
@@ -125,7 +127,7 @@ class Moving:
         if record.came_from != source:
             raise RemoteError(f"it gives pattern {record.id!r} away for {record.came_from!r}")
         is_stale = gone is not None and gone.moves >= record.moves
-        is_unwanted = self.is_departing or bool(state.refusal(record))
+        is_unwanted = self.is_departing or bool(record.goes_to or state.refusal(record))
         if is_stale or known is not None or is_unwanted:
             if gone is None and len(state.gone) >= state.limits.patterns_gone_max:
                 # It could not be remembered but for others; who asks again is answered later.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from anabranch.core.session.effects import SendFrame, SessionEffects, TellDefined
 from anabranch.model.client_frames import Define, Defined, Drop, Dropped, Keep, Refused
-from anabranch.model.errors import RemoteError
+from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.pattern.record import Placement
 
 FIRST = 1 << 50
@@ -43,6 +43,11 @@ class Defining:
     ) -> tuple[int, SessionEffects]:
         """Detect a pattern from now on. `TellDefined` follows. One that `is_new` has an id that
         nobody ever used; one that `must_exist` is not made."""
+        if is_new and must_exist:
+            raise LocalError(
+                f"pattern {pattern_id!r} cannot both be new and have to exist;"
+                " set is_new or must_exist, not both"
+            )
         wanted = (pattern_id, text, placement, lasts_s, is_new, must_exist)
         return self._ask(Define(self._request + 1, *wanted))
 

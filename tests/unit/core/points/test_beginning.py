@@ -5,9 +5,11 @@ from random import Random
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.defining import FIRST
+from anabranch.core.session.effects import SendFrame, TellDefined
 from anabranch.model.carried import FindPoint
-from anabranch.model.client_frames import BUSY, UNKNOWN
+from anabranch.model.client_frames import BUSY, UNKNOWN, Define
+from anabranch.model.errors import LocalError
 from anabranch.model.frames import Carry
 from anabranch.model.limits import Limits
 from tests.point_parts import Stage, User
@@ -216,3 +218,32 @@ def test_clocks_minutes_apart_move_matches_and_lose_none() -> None:
     assert len(reader.notifications()) == 3
     counters = [point.counters for point in stage.points("e1").active.values()]
     assert [(each.late, each.withheld, each.overflows) for each in counters] == [(0, 0, 0)] * 2
+
+
+@pytest.mark.parametrize("text", ["garbage", RISE])
+def test_a_definition_that_contradicts_itself_is_refused_and_nothing_is_stored(text: str) -> None:
+    stage = Stage()
+    user = stage.user("u", "e1")
+    frame = Define(FIRST, "rise", text, is_new=True, must_exist=True)
+    user.session.defining._open[FIRST] = frame
+    user.session.defining._request = FIRST
+    user.perform([SendFrame(frame)])
+    stage.run(1.0)
+    ((_, reason),) = answers(user)
+    assert "cannot both be new and have to exist" in reason
+    assert stage.world.hosts["e1"].disk.recover().catalog.get("patterns", {}) == {}
+    stage.restart("e1", 0.1)
+    stage.run(1.0)
+    assert stage.owners("rise") == []
+    with pytest.raises(LocalError, match="cannot both be new and have to exist"):
+        user.define("rise", RISE, is_new=True, must_exist=True)
+
+
+def test_garbage_that_must_exist_is_never_stored() -> None:
+    stage = Stage()
+    user = stage.user("u", "e1")
+    user.define("rise", "garbage", must_exist=True)
+    stage.run(3.0)
+    assert [code for code, _ in answers(user)] == [UNKNOWN]
+    for name in ("e1", "e2", "e3"):
+        assert stage.world.hosts[name].disk.recover().catalog.get("patterns", {}) == {}

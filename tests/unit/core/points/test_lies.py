@@ -1,8 +1,10 @@
 """What other brokers say of patterns cannot be true, or comes too late: nobody is harmed."""
 
+import pytest
 from msgspec.structs import replace
 
 from anabranch.core import contract as say
+from anabranch.core.points.record import COUNT_MAX
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.carried import (
     AnyCarried,
@@ -16,6 +18,7 @@ from anabranch.model.client_frames import BUSY
 from anabranch.model.frames import Carry
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.record import PointRecord
+from anabranch.model.values import INT_MAX
 from tests.point_parts import Stage
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
@@ -125,3 +128,45 @@ def test_what_is_remembered_of_patterns_that_were_refused_or_dropped_is_bounded(
     stage.run(1.0)
     rows = stage.world.hosts["e1"].disk.recover().catalog.get("patterns_gone", {})
     assert len(rows) == 20
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        PointRecord("x", "garbage"),
+        PointRecord("x", ""),
+        PointRecord("", RISE),
+        PointRecord("a\0b", RISE),
+        PointRecord("x" * 255, RISE),
+        PointRecord("x", RISE, incarnation=INT_MAX),
+        PointRecord("x", RISE, incarnation=COUNT_MAX + 1),
+        PointRecord("x", RISE, moves=INT_MAX),
+        PointRecord("x", RISE, goes_to="e3"),
+        PointRecord("x", RISE, goes_to="e1"),
+        PointRecord("x", RISE, goes_to="nobody"),
+    ],
+)
+def test_a_record_that_no_restart_could_read_is_refused_before_it_is_stored(
+    lie: PointRecord,
+) -> None:
+    stage = Stage()
+    tell(stage, "e2", "e1", TakePoint(replace(lie, came_from="e2")))
+    stage.run(2.0)
+    catalog = stage.world.hosts["e1"].disk.recover().catalog
+    assert catalog.get("patterns", {}) == {}
+    stage.restart("e1", 0.1)
+    stage.run(1.0)
+    broker = stage.world.hosts["e1"].broker
+    assert broker is not None
+    assert broker.set_aside.count == 0
+
+
+def test_a_record_with_as_many_starts_and_moves_as_may_be_outlives_a_restart() -> None:
+    stage = Stage()
+    most = PointRecord("x", RISE, incarnation=COUNT_MAX - 9, moves=COUNT_MAX, came_from="e2")
+    tell(stage, "e2", "e1", TakePoint(most))
+    stage.run(2.0)
+    assert stage.owners("x") == ["e1"]
+    stage.restart("e1", 0.1)
+    stage.run(1.0)
+    assert stage.owners("x") == ["e1"]
