@@ -115,7 +115,9 @@ class Ledger:
         self.checkpoint = checkpoint = stored_checkpoint(catalog)
         self._stored_marks = StoredMarks(catalog)
         self.publishers = Publishers(
-            catalog.get(publishers_table.TABLE, {}), options.publishers_max
+            catalog.get(publishers_table.TABLE, {}),
+            options.publishers_max,
+            options.incarnation_lead_s,
         )
         self.release = Release(
             network.edges, catalog.get(release_table.TABLE, {}), beginning.forgotten

@@ -6,7 +6,8 @@
    must fit; with TLS, by its certificate.
 3. A second connection to the same neighbour takes the place of the first: whoever opened it does
    not know the first, or does not believe in it. But one of an earlier life than has been heard of
-   is refused: of two brokers with one name the younger stays.
+   is refused: of two brokers with one name the younger stays. A life that leads the clock by more
+   than `life_lead_s` is refused too, and does not count as heard of.
 4. The core hears `LinkDown` before the next `LinkUp`.
 5. What has to wait for the matching index (`warming`) is held back, and all that comes behind it.
    Meanwhile the core hears that the neighbour is alive; beyond `_HELD_BYTES_MAX` nothing is read.
@@ -22,6 +23,7 @@ from functools import partial
 from time import monotonic, perf_counter
 
 from anabranch.core import contract as say
+from anabranch.core.links import life_ahead
 from anabranch.model.carried import Nack, Replay
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import Carry, Knowledge, LinkFrame, Ping
@@ -227,8 +229,12 @@ class Links:
         handle: Handle,
         counters: Counters,
         warm_up: WarmUp,
+        *,
+        now: Callable[[], float],
     ) -> None:
         self.name = config.name
+        self._now = now
+        self._life_lead_s = config.options.life_lead_s
         self.warm_up = warm_up
         self.limits = config.limits
         self.handle = handle
@@ -291,6 +297,8 @@ class Links:
                 f"a broker {theirs.name!r} with a later life is known here; two processes have this"
                 " name, or it lost its disk and its clock went back"
             )
+        if ahead := life_ahead(theirs.name, theirs.life, self._now(), self._life_lead_s):
+            return ahead
         return certificate_objection(connection.tls, theirs.name)
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:

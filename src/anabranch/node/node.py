@@ -161,7 +161,8 @@ class Node:
         # The broker has taken it in; what was staged would be here twice, for good.
         self.store.recovered = say.Recovered()
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
-        self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
+        now = self._driver.clock.now
+        self.links = Links(config, self._greeting("link"), handle, counters, warm_up, now=now)
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
         self._meter = LoadMeter(counters, handle)
         room = Room(self._left_bytes, config.options, limits)

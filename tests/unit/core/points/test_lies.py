@@ -1,5 +1,6 @@
 """What other brokers say of patterns cannot be true, or comes too late: nobody is harmed."""
 
+import pytest
 from msgspec.structs import replace
 
 from anabranch.core import contract as say
@@ -16,6 +17,7 @@ from anabranch.model.client_frames import BUSY
 from anabranch.model.frames import Carry
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.record import PointRecord
+from anabranch.model.values import INT_MAX
 from tests.point_parts import Stage
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
@@ -37,6 +39,28 @@ def test_a_pattern_that_is_here_is_not_taken_from_elsewhere() -> None:
     tell(stage, "e2", "e1", TakePoint(lie))
     stage.run(5.0)
     assert stage.points("e1").records["rise"].text == RISE
+    user.publish(symbol="A", price=10)
+    user.publish(symbol="A", price=40)
+    stage.run(2.0)
+    assert stage.assert_detected("rise") == 1
+
+
+@pytest.mark.parametrize("leap", [{"incarnation": INT_MAX}, {"moves": INT_MAX}])
+def test_a_pattern_whose_counters_have_leapt_is_not_taken_and_its_id_stays_free(
+    leap: dict[str, int],
+) -> None:
+    stage = Stage()
+    heard: list[object] = []
+    stage.world.listener = lambda _now, _name, what: heard.append(what)
+    lie = replace(PointRecord("rise", RISE, came_from="e2"), **leap)
+    tell(stage, "e2", "e1", TakePoint(lie))
+    stage.run(2.0)
+    assert "rise" not in stage.points("e1").records
+    notes = [what.text for what in heard if isinstance(what, say.Note)]
+    assert any("did not start or move that often" in text for text in notes)
+    user = stage.user("u", "e1")
+    user.define("rise", RISE, is_new=True)
+    stage.run(1.0)
     user.publish(symbol="A", price=10)
     user.publish(symbol="A", price=40)
     stage.run(2.0)
