@@ -10,6 +10,8 @@ import pytest
 
 from anabranch.client.connecting import connect
 from anabranch.client.errors import PublishRefusedError
+from anabranch.config.secret_file import create_secret
+from anabranch.local.observing import ask
 from anabranch.model.client_frames import (
     AnyClientFrame,
     Commit,
@@ -19,18 +21,21 @@ from anabranch.model.client_frames import (
     Refused,
 )
 from anabranch.model.encoding import encode_event
+from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.header import EventId
 from anabranch.model.values import INT_MAX
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import framed
-from tests.broker_parts import Brokers, command
+from anabranch.wire.greeting import NONCE_BYTES
+from tests.broker_parts import Brokers, command, refused
 from tests.node_parts import Stranger, greeting
-from tests.process_parts import BRISK, run
+from tests.process_parts import BRISK, run, until_asked
 
 pytestmark = pytest.mark.slow
 
+PAIR = '[network]\nname = "pair"\nsecret_file = "pair.secret"\n[tree]\nB1 = ["B2"]\n'
 ONE = '[network]\nname = "one"\n[options]\nkeep_s = 86_400\n[tree]\na = []\n'
 
 
@@ -185,3 +190,106 @@ def test_a_broker_reads_a_log_with_an_incarnation_far_ahead_and_serves_its_publi
         brokers.start("a")
         run(publish(brokers))
         assert brokers["a"].end() == 0
+
+
+# -- links ----------------------------------------------------------------------------------------
+
+
+async def linked(brokers: Brokers) -> None:
+    """Until the two brokers of a pair have each other."""
+
+    async def are_up() -> bool:
+        every = [await brokers.status(name) for name in ("B1", "B2")]
+        return all(link.is_up for status in every for link in status.links)
+
+    await until_asked(are_up, "both brokers are linked")
+
+
+async def greets_as_b1(brokers: Brokers, life: int) -> str:
+    """Why B2 refuses somebody who greets as its neighbour; "" if it answers."""
+    stranger = await Stranger.at(brokers["B2"].places["links"])
+    nonce = bytes(NONCE_BYTES) if brokers.file.secret_file else b""
+    stranger.send(greeting("link", "B1", network="pair", life=life, nonce=nonce))
+    try:
+        await stranger.greeting()
+    except RemoteError as error:
+        return str(error)
+    finally:
+        await stranger.close()
+    return ""
+
+
+@pytest.mark.parametrize("has_secret", [True, False])
+def test_a_greeting_in_a_neighbours_name_with_the_last_life_does_not_keep_it_out(
+    tmp_path: Path, has_secret: bool
+) -> None:
+    """The neighbour is restarted, and let in: with a secret, also after lives that its clock may
+    have; without one, only those within the bound are believed."""
+    text = PAIR if has_secret else PAIR.replace('secret_file = "pair.secret"\n', "")
+    with Brokers(tmp_path, text) as brokers:
+        create_secret(tmp_path / "pair.secret")
+        brokers.start("B1", "B2")
+
+        async def attack() -> None:
+            await linked(brokers)
+            assert "set the clock" in await greets_as_b1(brokers, INT_MAX)
+            if has_secret:
+                an_hour_ahead = time.time_ns() + 3600 * 10**9
+                assert await greets_as_b1(brokers, an_hour_ahead) == ""
+
+        run(attack())
+        assert brokers["B1"].end() == 0
+        brokers.start("B1")
+        run(linked(brokers))
+        warned = ["neither TLS nor a secret" in brokers[name].said() for name in ("B1", "B2")]
+        assert warned == [not has_secret] * 2
+        run(unseen(brokers, (tmp_path / "pair.secret").read_text().strip()))
+        assert [brokers[name].end() for name in ("B1", "B2")] == [0, 0]
+
+
+async def unseen(brokers: Brokers, secret: str) -> None:
+    """Nothing that the brokers show has their secret in it."""
+    assert len(secret) == 64
+    for name in ("B1", "B2"):
+        shown = repr(await brokers.status(name))
+        place = brokers[name].places["observe"]
+        for page in ("/status", "/metrics"):
+            answer = await ask(place.host, place.port, page)
+            assert answer is not None
+            shown += answer[1].decode()
+        assert secret not in shown + brokers[name].said()
+
+
+def test_brokers_with_different_secrets_stay_apart_and_say_why(tmp_path: Path) -> None:
+    with Brokers(tmp_path, PAIR) as brokers:
+        secret = tmp_path / "pair.secret"
+        create_secret(secret)
+        brokers.start("B1")
+        secret.unlink()
+        create_secret(secret)
+        brokers.start("B2")
+
+        async def work() -> None:
+            words = "no secret of the network in common"
+
+            async def is_said() -> bool:
+                status = await brokers.status("B1")
+                return words in status.links[0].reason and words in brokers["B2"].said()
+
+            await until_asked(is_said, "both say that they have no secret in common")
+
+        run(work())
+        assert [brokers[name].end() for name in ("B1", "B2")] == [0, 0]
+
+
+def test_a_broker_does_not_start_with_a_secret_that_others_can_read_or_that_is_missing(
+    tmp_path: Path,
+) -> None:
+    brokers = Brokers(tmp_path, PAIR)
+    assert "cannot be read: No such file" in refused("B1", brokers.path)
+    secret = tmp_path / "pair.secret"
+    create_secret(secret)
+    secret.chmod(0o644)
+    line = refused("B1", brokers.path)
+    assert f"chmod 600 {secret}" in line
+    assert secret.read_text().strip() not in line

@@ -3,7 +3,8 @@
 1. Of two neighbours the one whose name sorts first dials. It dials again after a random part of a
    pause that doubles with each failure; a link that lasted makes the pause short again.
 2. A neighbour is known by its name, its network, the revision of its file and its limits, which all
-   must fit; with TLS, by its certificate.
+   must fit; with TLS, by its certificate; with a secret, by the proof that it knows it. The life
+   that it greets with first is that of its `Hello` too.
 3. A second connection to the same neighbour takes the place of the first: whoever opened it does
    not know the first, or does not believe in it. But one of an earlier life than has been heard of
    is refused: of two brokers with one name the younger stays. A life that leads the clock by more
@@ -26,7 +27,7 @@ from anabranch.core import contract as say
 from anabranch.core.links import life_ahead
 from anabranch.model.carried import Nack, Replay
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.frames import Carry, Knowledge, LinkFrame, Ping
+from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Ping
 from anabranch.model.mesh_frames import Copies
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog
@@ -156,6 +157,8 @@ class Link:
                 break
             if isinstance(frame, Knowledge | Copies):
                 events += len(frame.data)
+            elif isinstance(frame, Hello) and frame.life != self.life:
+                raise RemoteError(f"{peer!r} greets with another life than before")
             handle(say.FrameReceived(peer, frame))
         every.counters.stepped(perf_counter() - began, events)
 
@@ -242,6 +245,7 @@ class Links:
         self.log = NodeLog(config.name)
         self._timing = config.timing
         self._tls = config.tls
+        self._secret = config.secret
         self._greeting = greeting
         self._links = {peer: Link(self, peer) for peer in config.network.links_of(config.name)}
         #: One way only needs no loads to choose by.
@@ -339,7 +343,7 @@ class Links:
 
     async def _connect(self, link: Link, address: Address) -> None:
         """Dial and greet; when this returns, the link is up."""
-        caller = Caller(self._greeting, _Callee(self, link.peer))
+        caller = Caller(self._greeting, _Callee(self, link.peer), self._secret)
         connection = Connection(caller, self.limits.link_waiting_bytes_max)
         tls = self._tls.dialling
         try:
