@@ -36,8 +36,8 @@ LAST = 1 << 62
 Frame = TypeVar("Frame", bound=AnyClientFrame)
 
 
-def body(publisher: str, sequence: int, price: int = 1) -> bytes:
-    return encode_event(Event({"price": price}, id=EventId(publisher, 1, sequence)))
+def body(publisher: str, sequence: int, price: int = 1, incarnation: int = 1) -> bytes:
+    return encode_event(Event({"price": price}, id=EventId(publisher, incarnation, sequence)))
 
 
 def carry(content: AnyCarried, source: str = "c", target: str = "b") -> Carry:
@@ -197,7 +197,7 @@ class Bench:
         self.run(3.0)
         publisher = self.client("b", f"{name}-feed")
         for sequence in (1, 2, 3):
-            self.says("b", publisher, Publish([body(name, sequence)]))
+            self.says("b", publisher, Publish([body(f"{name}-feed", sequence)]))
         self.run(3.0)
         delivered = [datum for each in self.matches("a", session) for datum in each.data]
         self.give("a", say.ClientLeft(session))

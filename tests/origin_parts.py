@@ -153,11 +153,12 @@ class Driver:
 
     # -- stimuli --------------------------------------------------------------------------------
 
-    def publish(self, *bodies: bytes, session: int = 1) -> list[Ask]:
-        return self.do(self.origin.client_frame(self.now, session, Publish(list(bodies))))
+    def publish(self, *bodies: bytes, session: int = 1, client: str = "p") -> list[Ask]:
+        frame = Publish(list(bodies))
+        return self.do(self.origin.client_frame(self.now, session, frame, client))
 
-    def publish_synced(self, *bodies: bytes, session: int = 1) -> None:
-        self.publish(*bodies, session=session)
+    def publish_synced(self, *bodies: bytes, session: int = 1, client: str = "p") -> None:
+        self.publish(*bodies, session=session, client=client)
         self.sync_all()
 
     def sync(self) -> list[Ask]:

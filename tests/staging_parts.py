@@ -22,9 +22,9 @@ class Stager(Driver):
 
     _request = 0
 
-    def say(self, frame: AnyClientFrame, session: int = 1) -> list[Ask]:
+    def say(self, frame: AnyClientFrame, session: int = 1, client: str = "writer") -> list[Ask]:
         assert isinstance(frame, Stage | Commit | Discard)
-        return self.do(self.origin.client_frame(self.now, session, frame))
+        return self.do(self.origin.client_frame(self.now, session, frame, client))
 
     def stage(
         self, token: str, *ns: int, index: int = 0, is_last: bool = True, session: int = 1

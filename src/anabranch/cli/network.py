@@ -14,6 +14,8 @@ from anabranch.cli.output import console, print_json
 from anabranch.config.addresses import PORT_NAMES
 from anabranch.config.mesh_shape import MeshShape
 from anabranch.config.network_file import NetworkFile, load
+from anabranch.config.positions import quoted_text
+from anabranch.config.secret_file import create_secret
 from anabranch.config.survey import Survey, survey
 
 app = typer.Typer(
@@ -63,22 +65,50 @@ def new(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write to this file instead of stdout.")
     ] = None,
+    no_secret: Annotated[
+        bool, typer.Option("--no-secret", help="Make no secret for the links between brokers.")
+    ] = False,
 ) -> None:
     """Write a commented example of a network file.
 
     SHAPE is single, pair, star, chain, redundant (sites of two and three relays), wide,
-    mesh or braided (a mesh of ten).
+    mesh or braided (a mesh of ten). With --out, a random secret that brokers prove to each other
+    is written beside it, into a file of the same name with the suffix .secret.
     """
     text = example(shape)
     if out is None:
         typer.echo(text, nl=False)
         return
+    secret = None if no_secret else out.with_suffix(".secret")
     try:
         with out.open("x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(text if secret is None else with_secret(text, secret.name))
+            if secret is not None:
+                _make_secret(secret, out)
     except FileExistsError:
         raise CommandError(f"{out} is there already; remove it or choose another name") from None
     typer.echo(f"wrote {out}; see: anabranch network check {out}", err=True)
+    if secret is not None:
+        typer.echo(f"wrote {secret}; every broker needs it, and nobody else", err=True)
+
+
+def _make_secret(path: Path, out: Path) -> None:
+    try:
+        create_secret(path)
+    except FileExistsError:
+        out.unlink()
+        raise CommandError(
+            f"{path} is there already, and a secret is not overwritten; remove it, choose another"
+            " name, or use --no-secret and name it as secret_file yourself"
+        ) from None
+
+
+def with_secret(text: str, name: str) -> str:
+    """The text of an example in which the brokers prove a secret."""
+    head, key, rest = text.partition("revision = 1\n")
+    assert key, "an example has a revision"
+    lines = "# What brokers prove to each other; mode 0600, on every machine, in no repository.\n"
+    return f"{head}{key}{lines}secret_file = {quoted_text(name)}\n{rest}"
 
 
 @app.command()
@@ -126,6 +156,7 @@ def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
         "routing": file.routing,
         "tls": file.tls is not None,
         "plaintext": file.plaintext,
+        "secret_file": None if file.secret_file is None else str(file.secret_file),
         "brokers": {
             name: {
                 "role": "edge" if name in seen.edges else "relay",

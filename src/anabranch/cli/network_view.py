@@ -85,12 +85,18 @@ def heading(file: NetworkFile, survey: Survey) -> Iterator[str]:
 
 
 def protection(file: NetworkFile) -> str:
-    """Who could listen to its connections."""
+    """Who could listen to its connections, and how brokers know each other."""
+    secret = ""
+    if file.secret_file is not None:
+        secret = f"; brokers prove the secret in {file.secret_file.name}"
+    elif file.tls is None and len(file.brokers) > 1:
+        secret = "; brokers prove no secret"
     if file.tls is not None:
-        return "connections: TLS 1.3, brokers by certificate"
+        return f"connections: TLS 1.3, brokers by certificate{secret}"
     if all(broker.is_local for broker in file.brokers.values()):
-        return "connections: plain, on this machine only"
-    return "connections: plain, also between machines: anybody there can read and write them"
+        return f"connections: plain, on this machine only{secret}"
+    plain = "connections: plain, also between machines: anybody there can read and write them"
+    return f"{plain}{secret}"
 
 
 def _deaths(survey: Survey) -> Iterator[str]:

@@ -25,7 +25,7 @@ from anabranch.client.advertising import Advertisement, Advertisements
 from anabranch.client.batches import Batches, BatchWriter
 from anabranch.client.composing import How, compose
 from anabranch.client.episodes import Episodes
-from anabranch.client.errors import ClosedError
+from anabranch.client.errors import ClockError, ClosedError
 from anabranch.client.fetching import Fetches, LogReader
 from anabranch.client.options import ClientOptions
 from anabranch.client.outbox import Outbox, Promise
@@ -317,8 +317,14 @@ class Client(BatchWriter, LogReader, PatternUser):
     # -- for the parts --------------------------------------------------------------------------
 
     def _next_incarnation(self, floor: int) -> int:
-        """Higher than any before: by the clock, and by what this client remembers."""
-        least = max(time.time_ns(), self._incarnation + 1, floor + 1)
+        """Higher than any before: by the clock, and by what this client remembers. `ClockError`
+        if that leads the clock by too much."""
+        time_ns, lead_s = time.time_ns(), self._options.incarnation_lead_s
+        kept = 0 if self._state is None else self._state.incarnation
+        last = max(self._incarnation, floor, kept)
+        if last >= time_ns + int(lead_s * 1e9):
+            raise ClockError(self.name, last, time_ns, lead_s)
+        least = max(time_ns, last + 1)
         self._incarnation = least if self._state is None else self._state.next_incarnation(least)
         return self._incarnation
 

@@ -4,6 +4,7 @@
     ClosedError                 the client is closed, by the application or by what the text says
     PublishRefusedError         the event will never be in the log; publish another one
     PublishUnknownError         nobody can say any more whether the event is in the log
+    ClockError                  this machine's clock is far behind what was published before; set it
     NotAdvertisedError          the event is outside of what this client advertised
     SubscriptionRefusedError    the broker does not grant the subscription
     SubscriptionCutError        the subscription is over; a durable one can be taken up again
@@ -23,6 +24,7 @@ All are `AnabranchError`; what is wrong with an event, a filter or a pattern is 
 
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.header import EventId
+from anabranch.model.instants import utc_text
 
 
 class ClientError(AnabranchError):
@@ -53,6 +55,17 @@ class PublishUnknownError(ClientError):
         super().__init__(f"event {event_id} may be published or not: {reason}")
         self.event_id = event_id
         self.reason = reason
+
+
+class ClockError(ClientError):
+    """No new incarnation can begin by this machine's clock; the event was not sent."""
+
+    def __init__(self, client: str, last: int, time_ns: int, lead_s: float) -> None:
+        super().__init__(
+            f"client {client!r} has published with incarnation {last} ({utc_text(last)}), which"
+            f" leads this machine's clock ({utc_text(time_ns)}) by more than {lead_s:g} s; set the"
+            " clock, publish at another broker, or take another name"
+        )
 
 
 class NotAdvertisedError(LocalError):

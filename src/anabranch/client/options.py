@@ -39,6 +39,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_max: int = 1_024
     #: Events that were sent and not confirmed for this long are sent again.
     resend_after_s: float = 5.0
+    #: How far a new incarnation may lead this machine's clock, where others were higher before.
+    #: Brokers refuse what leads theirs by more than their own `incarnation_lead_s`.
+    incarnation_lead_s: float = 86_400.0
 
     # -- batches
     #: How long `stage` and `commit` wait for their broker.

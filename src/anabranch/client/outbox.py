@@ -19,7 +19,10 @@ Rules:
 6. If the origin says that our incarnation is over, somebody else published under our name, or a
    clock went back. Then nobody can say whether what is unconfirmed is in the log, unless it was
    never sent before: the first is told as `PublishUnknownError`, the second as refused.
-7. An origin that leaves the network refuses events for ever, and they are in no log. They go back
+7. The next incarnation is above the one that the origin says has begun. If that leads this
+   machine's clock by more than `incarnation_lead_s`, no event can go out, and what is queued fails
+   with `ClockError`; it was never sent. At another origin the name is free.
+8. An origin that leaves the network refuses events for ever, and they are in no log. They go back
    into the queue, and to another broker.
 
 State: lost with the process. What is unconfirmed then is in the log or not, never twice.
@@ -30,7 +33,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from anabranch.client.errors import ClosedError, PublishRefusedError, PublishUnknownError
+from anabranch.client.errors import (
+    ClockError,
+    ClosedError,
+    PublishRefusedError,
+    PublishUnknownError,
+)
 from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
 from anabranch.client.uplink import Uplink
@@ -81,8 +89,8 @@ class Outbox:
         #: When the incarnation began; infinitely long ago once something of it was confirmed, or
         #: may have been sent twice.
         self._fresh_since = _LONG_AGO
-        #: No incarnation below this will do.
-        self._floor = 0
+        #: Broker → no incarnation up to this one will do there.
+        self._floors: dict[str, int] = {}
         #: Those who wait for room, in the order they came; and for everything to be confirmed.
         self._line: deque[asyncio.Event] = deque()
         self._empty = asyncio.Event()
@@ -208,7 +216,11 @@ class Outbox:
     def _open(self, origin: Uplink) -> bool:
         """Whether there is an incarnation to publish with."""
         if not self._is_open and not self._unconfirmed:
-            self._incarnation = self._next_incarnation(self._floor)
+            try:
+                self._incarnation = self._next_incarnation(self._floors.get(origin.broker, 0))
+            except ClockError as error:
+                self._fail_queued(error)
+                return False
             origin.session.open_incarnation(self._incarnation)
             self._brokers[self._incarnation] = origin.broker
             self._fresh_since = self._loop.time()
@@ -261,7 +273,7 @@ class Outbox:
             return False
         self.refusal = effect.reason
         if effect.begun:
-            self._floor = max(self._floor, effect.begun)
+            self._raise_floor(effect.begun)
             self._end_incarnation(effect.sequence, effect.reason, is_over=True)
             return True
         if effect.final and effect.code == DEPARTING:
@@ -271,8 +283,13 @@ class Outbox:
             self._end_incarnation(effect.sequence, effect.reason, is_over=False)
         return False
 
+    def _raise_floor(self, begun: int) -> None:
+        assert self._origin is not None
+        broker = self._origin.broker
+        self._floors[broker] = max(self._floors.get(broker, 0), begun)
+
     def _take_back(self, first: int) -> None:
-        """Rule 7."""
+        """Rule 8."""
         self._is_open = False
         if self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
@@ -304,6 +321,12 @@ class Outbox:
         if not promise.done():
             promise.set_exception(error)
 
+    def _fail_queued(self, error: Exception) -> None:
+        while self._queue:
+            _, promise, size = self._queue.popleft()
+            self._fail(promise, size, error)
+        self._wake()
+
     # -- the end --------------------------------------------------------------------------------
 
     def close(self, why: ClosedError) -> None:
@@ -314,10 +337,8 @@ class Outbox:
         for sequence, promise, size, _ in self._unconfirmed:
             event_id = EventId(self._name, self._incarnation, sequence)
             self._fail(promise, size, PublishUnknownError(event_id, str(why)))
-        for _, promise, size in self._queue:
-            self._fail(promise, size, why)
         self._unconfirmed.clear()
-        self._queue.clear()
+        self._fail_queued(why)
         for turn in (*self._line, self._empty):
             turn.set()
 

@@ -83,6 +83,11 @@ class State:
             raise LocalError(f"{self._path} has format {kept.format}; this program reads {FORMAT}")
         return kept
 
+    @property
+    def incarnation(self) -> int:
+        """The last incarnation that was used; 0 if none was."""
+        return self._incarnation
+
     def next_incarnation(self, least: int) -> int:
         """A higher incarnation than any before, at least this one; it is on disk."""
         self._incarnation = max(self._incarnation + 1, least)

@@ -27,6 +27,8 @@ FRAME_BESIDE_EVENT_BYTES = 65_536
 _TIME_LOWEST_S = 0.001
 _TIME_HIGHEST_S = 86_400.0
 _AGE_HIGHEST_S = 100 * 365 * 86_400.0
+#: Where more than a day may be wanted.
+_AGES = {"incarnation_lead_s", "keep_s", "life_lead_s"}
 #: Where nothing is a sensible choice: no payload, no waiting.
 _MAY_BE_ZERO = {
     "destinations_max",
@@ -99,6 +101,6 @@ def _value(table: Table, field: msgspec.structs.FieldInfo) -> object:
         # There is no such limit unless it is written.
         return table.number(name, 1.0, _TIME_LOWEST_S, _AGE_HIGHEST_S) if table.has(name) else None
     if isinstance(default, float):
-        highest = _AGE_HIGHEST_S if name == "keep_s" else _TIME_HIGHEST_S
+        highest = _AGE_HIGHEST_S if name in _AGES else _TIME_HIGHEST_S
         return table.number(name, default, 0.0 if zero else _TIME_LOWEST_S, highest)
     return table.choice(name, get_args(field.type), str(default))

@@ -7,8 +7,8 @@ Every broker of a network is started with the same file; what differs between th
 their own. docs/NETWORK_FILE.md describes every key. Rules:
 
 1. A file that loads is right in itself: names, types, ranges, the shape, the addresses. What
-   depends on the machine (certificates, statistics, free ports, the state directory) is looked at
-   when used.
+   depends on the machine (certificates, the secret, statistics, free ports, the state directory) is
+   looked at when used.
 2. An unknown key is an error, so a misspelt one cannot be silently ignored.
 3. Relative paths begin at the file's directory.
 
@@ -68,6 +68,8 @@ class NetworkFile:
     plaintext: bool
     #: What is known of its streams (`statistics_file`); None: nothing.
     statistics: Path | None
+    #: What brokers prove to each other (`secret_file`); None: nothing.
+    secret_file: Path | None
     #: Where this was read from; of no meaning for equality.
     path: Path = field(compare=False)
     network: Network = field(compare=False)
@@ -129,7 +131,7 @@ def _network_file(root: Table) -> NetworkFile:
     root.only(_TABLES)
     path = root.source.path
     head = root.table("network")
-    head.only(("name", "revision", "routing", "left", "statistics"))
+    head.only(("name", "revision", "routing", "left", "statistics", "secret_file"))
     name = head.text("name")
     if problem := name_problem(name):
         raise head.error("name", problem)
@@ -156,6 +158,7 @@ def _network_file(root: Table) -> NetworkFile:
         tls=tls,
         plaintext=plaintext,
         statistics=head.file("statistics") if head.has("statistics") else None,
+        secret_file=head.file("secret_file") if head.has("secret_file") else None,
         path=path,
         network=network,
     )

@@ -40,6 +40,8 @@ def _lines(file: NetworkFile, near: str) -> Iterator[str]:
         head["left"] = file.left
     if file.statistics is not None:
         head["statistics"] = str(file.statistics).removeprefix(near)
+    if file.secret_file is not None:
+        head["secret_file"] = str(file.secret_file).removeprefix(near)
     yield from _table("network", head)
     yield from _shape(file.shape)
     for name, settings in file.brokers.items():

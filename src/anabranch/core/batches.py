@@ -23,8 +23,10 @@ on with every intent it finds, and what is in the log already is known by its id
    query than the one that the sink began with. What a lower batch is told rests on the intent, so
    nobody is told before that is on disk.
 5. A refused commit changes nothing.
-6. A sink has its name for itself: nobody publishes under it, and a name under which somebody has
-   published cannot be a sink.
+6. A sink has its name for itself: nobody publishes under it. A name cannot become a sink if
+   somebody has published under it, if another client that is connected has it, or if it is reserved
+   for a join point. The number of its first batch, or of the next one, may lead this broker's clock
+   (in ns) by `incarnation_lead_s`, so that no number is the last one for ever.
 7. A broker that departs begins no batch, but ends those it intends to write.
 8. Whoever knows a token may commit or discard it, and whoever knows sink and query may commit: the
    tasks, the driver and its successor are clients of different names.
@@ -44,6 +46,7 @@ from anabranch.core.contract import Note, Recovered, SendClient
 from anabranch.core.intake import Intake
 from anabranch.core.ledger import Ledger
 from anabranch.core.options import Options
+from anabranch.core.points.names import RESERVED
 from anabranch.core.sinks import Sink, SinkRow, Waiter, Work, find_ticks, stored_sinks
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.core.tokens import Tokens
@@ -77,6 +80,7 @@ class Batches:
     __slots__ = (
         "_busy",
         "_intake",
+        "_lead_ns",
         "_ledger",
         "_sinks",
         "_sinks_max",
@@ -107,6 +111,7 @@ class Batches:
         self._writes_intents = "commit-without-intent" not in options.plants
         self._slice_events_max = options.slice_events_max
         self._sinks_max = options.publishers_max
+        self._lead_ns = int(options.incarnation_lead_s * 1e9)
         self._sinks = stored_sinks(recovered)
         intake.sinks = self._sinks
         #: Those with a batch under way.
@@ -195,11 +200,13 @@ class Batches:
 
     # -- commits --------------------------------------------------------------------------------
 
-    def commit(self, now: float, session: int, frame: Commit, asks: list[Ask]) -> No | None:
+    def commit(
+        self, now: float, session: int, frame: Commit, asks: list[Ask], client: str
+    ) -> No | None:
         """A client commits a batch; why that cannot be, or None."""
         sink = self._sinks.get(frame.sink)
         if sink is None:
-            return self._intend(now, session, frame, asks)
+            return self._intend(now, session, frame, asks, client)
         row, work = sink.row, sink.work
         if frame.query != row.query:
             whose = f"the sink {frame.sink!r} belongs to the query {row.query!r}"
@@ -213,7 +220,7 @@ class Batches:
             asks.append(SendClient(session, known))
             return None
         if work is None:
-            return self._intend(now, session, frame, asks)
+            return self._intend(now, session, frame, asks, client)
         if frame.batch != row.batch:
             text = f"batch {row.batch} of {frame.sink!r} is under way; commit it again, and then"
             return f"{text} {frame.batch}", OTHER_BATCH
@@ -225,9 +232,11 @@ class Batches:
         work.waiting.append(Waiter(session, frame.request, was_known=True))
         return None
 
-    def _intend(self, now: float, session: int, frame: Commit, asks: list[Ask]) -> No | None:
+    def _intend(
+        self, now: float, session: int, frame: Commit, asks: list[Ask], client: str
+    ) -> No | None:
         """A batch begins."""
-        no = self._no_batch(frame)
+        no = self._no_batch(now, frame) or self._no_sink(now, frame.sink, client)
         if no is not None:
             return no
         work = Work(self._tokens.take(frame.tokens))
@@ -253,7 +262,7 @@ class Batches:
             asks += _told(sink, work)
         return None
 
-    def _no_batch(self, frame: Commit) -> No | None:
+    def _no_batch(self, now: float, frame: Commit) -> No | None:
         """Why a batch cannot begin."""
         if self._intake.is_departing:
             return departing.REASON, DEPARTING
@@ -268,15 +277,28 @@ class Batches:
             if token is None or not token.is_complete:
                 what = "not staged here, or was dropped" if token is None else "not complete"
                 return f"{name!r} is {what}; stage it anew with another token", UNKNOWN_TOKEN
-        if frame.sink in self._sinks:
+        clock_ns = self._ledger.time_ns(now)
+        if frame.batch > clock_ns + self._lead_ns:
+            text = f"batch {frame.batch} is beyond this broker's clock, which is at {clock_ns} ns"
+            return f"{text}; number batches by counting, or by a clock that is right", ""
+        return None
+
+    def _no_sink(self, now: float, name: str, client: str) -> No | None:
+        """Why this client cannot make a sink of this name (rule 6); None if it can, or there is
+        one."""
+        if name in self._sinks:
             return None
-        publishers = self._ledger.publishers
-        if frame.sink in publishers:
-            return f"{frame.sink!r} has published here; a sink needs a name of its own", ""
+        publishers, needs = self._ledger.publishers, "a sink needs a name of its own"
+        if name.startswith(RESERVED):
+            return f"names that begin with {RESERVED!r} are those of join points; {needs}", ""
+        if name in publishers:
+            return f"{name!r} has published here; {needs}", ""
+        if name != client and name in self._intake.clients:
+            return f"another client is called {name!r}; {needs}", ""
         # A sink whose batches are empty is no publisher, but remembered as well.
         if len(self._sinks) >= self._sinks_max:
             return f"{len(self._sinks)} sinks are remembered here, and no more can be", ""
-        refusal = publishers.refusal(EventId(frame.sink, 1, 1))
+        refusal = publishers.refusal(EventId(name, 1, 1), self._ledger.time_ns(now))
         return None if refusal is None else (refusal.reason, "")
 
     # -- the log --------------------------------------------------------------------------------

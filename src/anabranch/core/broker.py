@@ -205,7 +205,7 @@ class Broker:
         if not self._links.heard(now, peer) or isinstance(frame, Ping):
             return
         if isinstance(frame, Hello):
-            self._links.greet(peer, frame)
+            self._links.greet(now, peer, frame)
             if self.is_ready:
                 self._do(None, self.router.link_up(now, peer))
         elif self._links.is_greeted(peer):

@@ -64,6 +64,7 @@ class Home:
         # Before the edge, which sets the subscriptions of unreadable patterns aside.
         records = stored_records(recovered, name, network.edges, limits, options.plants)
         self.edge = edge = Edge(name, network, options, limits, recovered, now)
+        origin.know_clients(edge.clients)
         outlook = Outlook(
             name,
             tuple(network.edges),
@@ -128,10 +129,11 @@ class Home:
         """A client, or a join point, says something."""
         edge, origin, points = self.edge, self.origin, self.points
         if isinstance(frame, Publish | Advertises | Stage | Commit | Discard):
-            if edge.is_connected(session, frame):
-                self._do(origin, origin.client_frame(now, session, frame))
+            client = edge.client_of(session, frame)
+            if client:
+                self._do(origin, origin.client_frame(now, session, frame, client))
         elif isinstance(frame, Define | Drop | Keep):
-            if edge.is_connected(session, frame):
+            if edge.client_of(session, frame):
                 self._do(points, points.client_frame(now, session, frame, edge.version))
         else:
             self._do(edge, edge.client_frame(now, session, frame))

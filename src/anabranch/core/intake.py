@@ -16,6 +16,11 @@ any other is refused with a reason, and so is what follows it in its incarnation
    breaks the protocol. A broker that departs refuses for ever too, and so does one that has a sink
    (`staging`) of the publisher's name. Nor is anything taken that its session did not advertise
    (`offers`), nor attributes that are the network's own, but from a join point.
+6. The publisher of an event is the client of the session that sends it. Any other event is refused
+   before it is looked up, so a client that guesses an id learns nothing and changes nothing. The
+   rule holds for join points too, whose names no other client may have; the events of a batch do
+   not come this way (`batches`).
+7. A new incarnation leads this broker's clock by at most `incarnation_lead_s` (`publishers`).
 
 State: who waits for a confirmation. Safe to lose.
 """
@@ -40,6 +45,7 @@ from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum
 from anabranch.model.limits import Limits
+from anabranch.model.names import clipped
 
 
 class Intake:
@@ -51,6 +57,7 @@ class Intake:
         "_options",
         "_waiting",
         "_widest",
+        "clients",
         "is_departing",
         "is_full",
         "offers",
@@ -71,12 +78,15 @@ class Intake:
         self.offers = Offers(options, limits)
         #: Names that nobody may publish under.
         self.sinks: Container[str] = ()
+        #: Names of clients that are connected.
+        self.clients: Container[str] = ()
 
-    def publish(self, now: float, session: int, frame: Publish) -> list[Ask]:
+    def publish(self, now: float, session: int, frame: Publish, client: str) -> list[Ask]:
         """A client publishes events."""
         checked = [self._checked(session, body) for body in frame.bodies]
         outside = self.offers.refusals(session, [envelope for envelope, _ in checked])
         publishers = self._ledger.publishers
+        clock_ns = self._ledger.time_ns(now)
         asks: list[Ask] = []
         known: dict[Key, None] = {}
         refused: dict[Key, PublishRefused] = {}
@@ -85,15 +95,18 @@ class Intake:
             key = (event_id.publisher, event_id.incarnation)
             if key in refused:
                 continue
-            is_known = publishers.knows(event_id)
-            if event_id.publisher in self.sinks:
+            is_own = event_id.publisher == client
+            is_known = is_own and publishers.knows(event_id)
+            if not is_own:
+                excess = _another(event_id.publisher, client)
+            elif event_id.publisher in self.sinks:
                 excess = Refusal(f"{event_id.publisher!r} is a sink here; take another name", True)
             elif is_known and "no-dedup" not in self._options.plants:
                 known[key] = None
                 if event_id.sequence > publishers.safe(key):
                     self._waiting.add(session, key)
                 continue
-            refusal = excess or (None if is_known else publishers.refusal(event_id))
+            refusal = excess or (None if is_known else publishers.refusal(event_id, clock_ns))
             refusal = refusal or self._departed() or outside.get(place)
             refusal = refusal or self.no_room(asks)
             if refusal is not None:
@@ -195,3 +208,12 @@ class Intake:
             if key not in gathering:
                 self._waiting.satisfied(key)
         return asks
+
+
+def _another(publisher: str, client: str) -> Refusal:
+    """Rule 6."""
+    reason = (
+        f"the event is of publisher {clipped(publisher)}, but this session is of client"
+        f" {clipped(client)}; a client publishes under its own name"
+    )
+    return Refusal(reason, is_final=True)

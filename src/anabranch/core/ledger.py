@@ -164,7 +164,8 @@ class Ledger:
         self.beginning = beginning = stored.beginning
         self.checkpoint = checkpoint = stored.checkpoint
         self._stored_marks = StoredMarks(stored.marks)
-        self.publishers = Publishers(stored.publishers, options.publishers_max)
+        lead_s = options.incarnation_lead_s
+        self.publishers = Publishers(stored.publishers, options.publishers_max, lead_s)
         self.release = Release(network.edges, recovered, beginning.forgotten)
         keeps_vectors = "vector-not-persisted" not in options.plants
         self.marks = self._with_marks(stored.marks) if keeps_vectors else Marks(0, {})

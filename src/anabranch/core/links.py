@@ -6,7 +6,9 @@ Both ends of a new connection say `Hello`, with their name and life. From then o
 1. Nothing but `Hello` is sent or accepted before the greeting; a second one is an error.
 2. A neighbour that greets with another name than expected, another protocol version, or an older
    life than it had before loses the link. So of two brokers with one name the younger stays. The
-   reason names both lives, which are clock readings in ns, and what to do.
+   reason names both lives, which are clock readings in ns, and what to do. A life that leads this
+   broker's clock by more than `life_lead_s` loses the link too, and is not remembered: otherwise
+   one greeting with the highest life of all would keep the neighbour out until this broker ends.
 3. On a link where nothing else was sent for a while a `Ping` is sent; a link on which nothing was
    heard for longer is cut. Suspicion may be wrong: it costs a connection, never a promise.
 4. How much longer is learnt (`_Patience`): from the pauses that the neighbour makes, and from links
@@ -19,11 +21,23 @@ from anabranch.core.contract import CutLink, Effects, Send
 from anabranch.core.options import Options
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
+from anabranch.model.instants import utc_text
 
 #: No silence of fewer heartbeats is suspicious.
 _LEAST_HEARTBEATS = 2.5
 #: How the reason begins for which a link is cut although its neighbour broke no rule.
 SILENT = "nothing heard from"
+
+
+def life_ahead(peer: str, life: int, now: float, lead_s: float) -> str:
+    """Why a neighbour's life is too far ahead of this broker's clock; "" if it is not."""
+    if life <= (now + lead_s) * 1e9:
+        return ""
+    return (
+        f"the life of {peer!r} ({utc_text(life)}) leads this broker's clock"
+        f" ({utc_text(int(now * 1e9))}) by more than {lead_s:g} s (life_lead_s); set the clock that"
+        " is wrong, and start its broker again"
+    )
 
 
 class _Patience:
@@ -124,7 +138,7 @@ class Links:
         link.heard_at = now
         return True
 
-    def greet(self, peer: str, hello: Hello) -> None:
+    def greet(self, now: float, peer: str, hello: Hello) -> None:
         """The neighbour said who it is."""
         link = self._links[peer]
         if hello.protocol_version != PROTOCOL_VERSION:
@@ -139,6 +153,8 @@ class Links:
                 " brokers have this name, or it lost its disk and its clock went back; set its"
                 " clock, restore its disk or give it a new name, and start it again"
             )
+        if ahead := life_ahead(peer, hello.life, now, self._options.life_lead_s):
+            raise RemoteError(ahead)
         if link.greeted:
             raise RemoteError(f"{peer!r} greets twice")
         self._lives[peer] = hello.life

@@ -19,6 +19,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 0.5
     #: A link on which nothing was heard for this long is cut.
     dead_after_s: float = 2.0
+    #: How far the life of a neighbour, a time in ns, may lead this broker's clock.
+    life_lead_s: float = 86_400.0
 
     # -- origin
     #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
@@ -41,6 +43,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ticks: int = 8_192
     #: Publishers remembered. None is ever forgotten, so a new one beyond these is refused.
     publishers_max: int = 1_000_000
+    #: How far the incarnation of a publisher, a time in ns, may lead this broker's clock. So may
+    #: the number of a batch.
+    incarnation_lead_s: float = 86_400.0
     #: Bytes of events that are staged and not committed, and the tokens they are staged with.
     stage_bytes_max: int = 256 * 1024 * 1024
     stage_tokens_max: int = 16_384

@@ -35,7 +35,7 @@ State: see the parts; here only deadlines, and what the network was told. Safe t
 Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from msgspec.structs import replace
 
@@ -162,16 +162,21 @@ class Origin:
 
     # -- clients and disk -----------------------------------------------------------------------
 
-    def client_frame(self, now: float, session: int, frame: FromClient) -> list[Ask]:
+    def client_frame(self, now: float, session: int, frame: FromClient, client: str) -> list[Ask]:
         """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
         if isinstance(frame, Advertises):
             return self._intake.offers.advertises(now, session, frame.filters)
         if not isinstance(frame, Publish):
-            return self.staging.frame(now, session, frame) + self._ledger.commit.please()
-        asks = self._intake.publish(now, session, frame)
+            asks = self.staging.frame(now, session, frame, client)
+            return asks + self._ledger.commit.please()
+        asks = self._intake.publish(now, session, frame, client)
         if "emit-before-sync" in self._options.plants:
             asks += self._emit(now, self._tail.last)
         return asks + self._ledger.commit.please()
+
+    def know_clients(self, clients: Container[str]) -> None:
+        """The names of the clients that are connected; it changes as they come and go."""
+        self._intake.clients = clients
 
     def client_left(self, now: float, session: int) -> list[Ask]:
         """A session is over."""

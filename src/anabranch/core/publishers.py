@@ -8,7 +8,12 @@ took. Rules:
    is not higher than what was taken is *known*: it is confirmed again and not appended again; one
    that leaves a gap is refused, and told which sequence is expected.
 2. A higher incarnation ends all lower ones: their events are refused from then on. It begins with
-   sequence 1, and only when an event of it is taken; a refused one changes nothing.
+   sequence 1, and only when an event of it is taken; a refused one changes nothing. It is a time in
+   ns, by the clock of the client, and may lead the clock of this broker by `incarnation_lead_s`:
+   otherwise one event with the highest number of all would be the last of its publisher. What is
+   beyond is refused for the time being, with both clocks in the reason. A log may hold a higher one
+   nevertheless, from before this rule or a clock that was wrong. That incarnation goes on; no other
+   one can begin until the clock has come near it, and the refusal says what to do.
 3. *Taken* is what was appended, *safe* is what is synced. Only what is safe is confirmed.
 4. Only what is safe goes into the catalog. A crash may keep a put and lose an append that came
    before it; a put that ran ahead would turn the lost event into a known one.
@@ -35,6 +40,7 @@ from anabranch.core.catalog_recovery import decoded, set_aside
 from anabranch.core.contract import Damaged, Put, Recovered
 from anabranch.model.errors import EventError
 from anabranch.model.header import Count, EventId
+from anabranch.model.instants import utc_text
 from anabranch.model.names import check_name
 
 #: Publisher and incarnation: what a confirmation counts in.
@@ -85,11 +91,14 @@ class _Publisher:
 class Publishers:
     """All publishers of one origin. See the rules at the top of this module."""
 
-    __slots__ = ("_known", "_publishers_max", "_unstored")
+    __slots__ = ("_known", "_lead_ns", "_publishers_max", "_unstored")
 
-    def __init__(self, stored: Mapping[str, Place], publishers_max: int) -> None:
+    def __init__(
+        self, stored: Mapping[str, Place], publishers_max: int, incarnation_lead_s: float
+    ) -> None:
         self._known = {name: _Publisher(place, place) for name, place in stored.items()}
         self._publishers_max = publishers_max
+        self._lead_ns = int(incarnation_lead_s * 1e9)
         #: Those of whom more is safe than stored.
         self._unstored: dict[str, None] = {}
 
@@ -129,9 +138,17 @@ class Publishers:
             and event_id.sequence <= publisher.taken
         )
 
-    def refusal(self, event_id: EventId) -> Refusal | None:
+    def refusal(self, event_id: EventId, clock_ns: int) -> Refusal | None:
         """Why this event, which is not known, cannot be taken; None if it can."""
         publisher = self._known.get(event_id.publisher)
+        highest = clock_ns + self._lead_ns
+        begun = 0 if publisher is None else publisher.incarnation
+        if event_id.incarnation > max(begun, highest):
+            return Refusal(
+                f"incarnation {event_id.incarnation} ({utc_text(event_id.incarnation)}) leads this"
+                f" broker's clock ({utc_text(clock_ns)}) by more than {self._lead_ns / 1e9:g} s;"
+                " set the clock that is wrong, and start its broker or client again"
+            )
         if publisher is None:
             expected = 1
             if len(self._known) >= self._publishers_max:
@@ -140,15 +157,21 @@ class Publishers:
                     " publish at another broker",
                     is_final=True,
                 )
-        elif event_id.incarnation < publisher.incarnation:
+        elif event_id.incarnation < begun:
+            advice = "open a higher one"
+            if begun >= highest:
+                advice = (
+                    f"that is {utc_text(begun)}, and this broker's clock is at"
+                    f" {utc_text(clock_ns)}, so no higher one can begin here: set the clock,"
+                    " publish at another broker, or take another name"
+                )
             return Refusal(
-                f"incarnation {event_id.incarnation} is over, {publisher.incarnation} has begun;"
-                " open a higher one",
+                f"incarnation {event_id.incarnation} is over, {begun} has begun; {advice}",
                 is_final=True,
-                begun=publisher.incarnation,
+                begun=begun,
             )
         else:
-            newer = event_id.incarnation > publisher.incarnation
+            newer = event_id.incarnation > begun
             expected = 1 if newer else publisher.taken + 1
         if event_id.sequence != expected:
             return Refusal(f"sequence {expected} is expected, send it before {event_id.sequence}")

@@ -86,7 +86,7 @@ class Staging:
         """Bytes that are staged, those of batches under way included."""
         return self._tokens.size
 
-    def frame(self, now: float, session: int, frame: ForStaging) -> list[Ask]:
+    def frame(self, now: float, session: int, frame: ForStaging, client: str) -> list[Ask]:
         """A client wants something."""
         if isinstance(frame, Discard):
             return self.batches.drop(frame.tokens)
@@ -98,7 +98,7 @@ class Staging:
             else:
                 check_name(frame.sink, "sink", self._limits.name_bytes_max)
                 check_optional_name(frame.query, "query", self._limits.name_bytes_max)
-                no = self.batches.commit(now, session, frame, asks)
+                no = self.batches.commit(now, session, frame, asks, client)
         except EventError as error:
             no = (str(error), "")
         if no is not None:

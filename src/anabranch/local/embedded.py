@@ -32,6 +32,7 @@ from anabranch.client.client import Client
 from anabranch.client.connecting import connect
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.config.network_file import NetworkFile
+from anabranch.config.secret_file import Secret
 from anabranch.local.source import network_from
 from anabranch.model.errors import LocalError
 from anabranch.node.node import Node
@@ -51,6 +52,8 @@ class Embedded:
             tempfile.TemporaryDirectory(prefix="anabranch-") if state is None else None
         )
         self.state = Path(self._temporary.name) if self._temporary else state or Path()
+        #: All brokers are here, so nobody has to be told.
+        self._secret = Secret.fresh()
         self._nodes: dict[str, Node] = {}
         #: Edge → where clients reach it; grows while the brokers start, and all of them see it.
         self._origins: dict[str, Address] = {}
@@ -164,6 +167,7 @@ class Embedded:
             links=_ANY_PORT if peers else None,
             neighbours={peer: links[peer] for peer in peers if peer in links},
             origins=self._origins,
+            secret=self._secret,
         )
 
     def __enter__(self) -> "Embedded":

@@ -2,6 +2,7 @@
 
     lock               held by the process that runs the network; says which one that is
     network.toml       the network with the ports that were chosen
+    network.secret     what its brokers prove to each other, if the network names nothing else
     state/BROKER       what a broker keeps
     logs/BROKER.log    what it said
     errands            what other processes want of it (`errands`)
@@ -26,6 +27,7 @@ from anabranch.model.errors import LocalError
 from anabranch.store.directory import LOCK, take_lock
 
 NETWORK_FILE = "network.toml"
+SECRET_FILE = "network.secret"
 STATE = "state"
 LOGS = "logs"
 

@@ -10,25 +10,29 @@ Rules:
 1. Ports that the file does not give are drawn once for a directory: a network that is started again
    there has the same addresses, so clients find it.
 2. Relays start before edges and stop after them.
-3. It becomes another network by `changing`.
-4. Everything else is the supervisor's (`supervisor`).
+3. Its links prove a secret, which is made once for a directory where the file names none.
+4. It becomes another network by `changing`.
+5. Everything else is the supervisor's (`supervisor`).
 
 State kept: the directory, which is all that a later start needs.
 """
 
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from anabranch.config.network_file import NetworkFile, load
 from anabranch.config.ports import with_free_ports
+from anabranch.config.secret_file import create_secret
 from anabranch.config.writing import dump, save
 from anabranch.local.child import Program
-from anabranch.local.home import LOGS, NETWORK_FILE, STATE, hold
+from anabranch.local.home import LOGS, NETWORK_FILE, SECRET_FILE, STATE, hold
 from anabranch.local.observing import ask, is_serving
 from anabranch.local.supervisor import Change, Patience, State, Supervisor
 from anabranch.model.errors import LocalError
@@ -53,7 +57,7 @@ class LocalNetwork:
         self._own = files or {}
         self._lock: int | None = hold(self.directory, file.name)
         try:
-            self.file = settled(file, self.directory)
+            self.file = settled(file, self.directory, makes_secret=not self._own)
             save(self.path, dump(self.file))
         except BaseException:
             self._release()
@@ -168,9 +172,12 @@ class LocalNetwork:
         self.supervisor.send(broker, number)
 
 
-def settled(file: NetworkFile, directory: Path) -> NetworkFile:
-    """The network with its state below the directory, and with every port it needs."""
+def settled(file: NetworkFile, directory: Path, *, makes_secret: bool = True) -> NetworkFile:
+    """The network with its state below the directory, and with every port it needs. Links without
+    TLS get a secret that is in the directory, unless the file names one."""
     directory.mkdir(parents=True, exist_ok=True)
+    if makes_secret and file.tls is None and file.secret_file is None and len(file.brokers) > 1:
+        file = replace(file, secret_file=_secret_in(directory))
     placed = file.with_state(directory / STATE)
     known = directory / NETWORK_FILE
     earlier = load(known).brokers if known.exists() else {}
@@ -180,6 +187,13 @@ def settled(file: NetworkFile, directory: Path) -> NetworkFile:
         if broker in earlier and earlier[broker].port(port)
     }
     return with_free_ports(placed.with_ports(before))
+
+
+def _secret_in(directory: Path) -> Path:
+    path = directory.resolve() / SECRET_FILE
+    with contextlib.suppress(FileExistsError):
+        create_secret(path)
+    return path
 
 
 def _ignore(_change: Change) -> None:

@@ -3,10 +3,12 @@
 1. Of two neighbours the one whose name sorts first dials. It dials again after a random part of a
    pause that doubles with each failure; a link that lasted makes the pause short again.
 2. A neighbour is known by its name, its network, the revision of its file and its limits, which all
-   must fit; with TLS, by its certificate.
+   must fit; with TLS, by its certificate; with a secret, by the proof that it knows it. The life
+   that it greets with first is that of its `Hello` too.
 3. A second connection to the same neighbour takes the place of the first: whoever opened it does
    not know the first, or does not believe in it. But one of an earlier life than has been heard of
-   is refused: of two brokers with one name the younger stays.
+   is refused: of two brokers with one name the younger stays. A life that leads the clock by more
+   than `life_lead_s` is refused too, and does not count as heard of.
 4. The core hears `LinkDown` before the next `LinkUp`.
 5. What has to wait for the matching index (`warming`) is held back, and all that comes behind it.
    Meanwhile the core hears that the neighbour is alive; beyond `_HELD_BYTES_MAX` nothing is read.
@@ -22,9 +24,10 @@ from functools import partial
 from time import monotonic, perf_counter
 
 from anabranch.core import contract as say
+from anabranch.core.links import life_ahead
 from anabranch.model.carried import Nack, Replay
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.frames import Carry, Knowledge, LinkFrame, Ping
+from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Ping
 from anabranch.model.mesh_frames import Copies
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog
@@ -154,6 +157,8 @@ class Link:
                 break
             if isinstance(frame, Knowledge | Copies):
                 events += len(frame.data)
+            elif isinstance(frame, Hello) and frame.life != self.life:
+                raise RemoteError(f"{peer!r} greets with another life than before")
             handle(say.FrameReceived(peer, frame))
         every.counters.stepped(perf_counter() - began, events)
 
@@ -227,8 +232,12 @@ class Links:
         handle: Handle,
         counters: Counters,
         warm_up: WarmUp,
+        *,
+        now: Callable[[], float],
     ) -> None:
         self.name = config.name
+        self._now = now
+        self._life_lead_s = config.options.life_lead_s
         self.warm_up = warm_up
         self.limits = config.limits
         self.handle = handle
@@ -236,6 +245,7 @@ class Links:
         self.log = NodeLog(config.name)
         self._timing = config.timing
         self._tls = config.tls
+        self._secret = config.secret
         self._greeting = greeting
         self._links = {peer: Link(self, peer) for peer in config.network.links_of(config.name)}
         #: One way only needs no loads to choose by.
@@ -291,6 +301,8 @@ class Links:
                 f"a broker {theirs.name!r} with a later life is known here; two processes have this"
                 " name, or it lost its disk and its clock went back"
             )
+        if ahead := life_ahead(theirs.name, theirs.life, self._now(), self._life_lead_s):
+            return ahead
         return certificate_objection(connection.tls, theirs.name)
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
@@ -331,7 +343,7 @@ class Links:
 
     async def _connect(self, link: Link, address: Address) -> None:
         """Dial and greet; when this returns, the link is up."""
-        caller = Caller(self._greeting, _Callee(self, link.peer))
+        caller = Caller(self._greeting, _Callee(self, link.peer), self._secret)
         connection = Connection(caller, self.limits.link_waiting_bytes_max)
         tls = self._tls.dialling
         try:

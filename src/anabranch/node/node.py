@@ -28,6 +28,7 @@ from typing import Literal
 
 import msgspec
 
+from anabranch.config.secret_file import Secret
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker
 from anabranch.core.edge.cursors import SUBSCRIPTIONS
@@ -161,7 +162,8 @@ class Node:
         # The broker has taken it in; what was staged would be here twice, for good.
         self.store.recovered = say.Recovered()
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
-        self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
+        now = self._driver.clock.now
+        self.links = Links(config, self._greeting("link"), handle, counters, warm_up, now=now)
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
         self._meter = LoadMeter(counters, handle)
         room = Room(self._left_bytes, config.options, limits)
@@ -206,11 +208,18 @@ class Node:
         if "observe" in plugs:
             await self._observatory.start(plugs["observe"])
         if "links" in plugs:
+            if tls.links is None and self.config.secret is None:
+                self.log.warning(
+                    "links have neither TLS nor a secret: whoever reaches %s can speak for a"
+                    " neighbour; name a secret_file in the network file",
+                    self.addresses.links,
+                )
             self._listener(
                 plugs["links"],
                 "link",
                 self.links,
                 tls=tls.links,
+                secret=self.config.secret,
                 waiting_bytes_max=limits.link_waiting_bytes_max,
                 connections_max=limits.greetings_max + len(self.links),
             )
@@ -233,11 +242,12 @@ class Node:
         tls: ssl.SSLContext | None,
         waiting_bytes_max: int,
         connections_max: int,
+        secret: Secret | None = None,
     ) -> None:
         greeting = self._greeting(kind)
         listener = Listener(
             plug,
-            partial(Visitor, self.strangers, greeting, host, self._came_to_nothing),
+            partial(Visitor, self.strangers, greeting, host, self._came_to_nothing, secret),
             connections_max=connections_max,
             counters=self.counters,
             waiting_bytes_max=waiting_bytes_max,

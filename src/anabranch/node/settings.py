@@ -13,6 +13,7 @@ import msgspec
 
 from anabranch.config.addresses import missing_port
 from anabranch.config.network_file import NetworkFile
+from anabranch.config.secret_file import Secret, read_secret
 from anabranch.config.statistics_file import stream_excerpt
 from anabranch.config.tls import (
     clients_server_context,
@@ -83,6 +84,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Edge → where clients reach it, as far as that is known.
     origins: Mapping[str, Address] = {}
     tls: Tls = Tls()
+    #: What brokers prove to each other on links; None: nothing.
+    secret: Secret | None = None
     timing: Timing = Timing()
     #: What is known of the own stream (`model.statistics_excerpt`).
     statistics: bytes = b""
@@ -119,6 +122,7 @@ def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeCo
         neighbours={peer: Address(at.host, at.links_port) for peer, at in neighbours.items()},
         origins=_origins(file),
         tls=_tls(file, name),
+        secret=read_secret(file.secret_file) if neighbours and file.secret_file else None,
         statistics=stream_excerpt(file.statistics, name),
     )
 

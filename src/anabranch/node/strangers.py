@@ -3,12 +3,16 @@
 Whoever dials greets first; whoever was dialled answers with its own greeting, or with a refusal and
 its reason. After that a connection belongs to a link or to a session. Rules:
 
-1. A stranger has `greeting_s` to greet; then it is cut. (The TLS handshake has the same time.)
+1. A stranger has `greeting_s` to greet, and to prove the secret of the network where that is
+   wanted; then it is cut. (The TLS handshake has the same time.)
 2. There are at most `greetings_max` strangers. When one more comes, the one that has waited longest
    is cut: an honest one greets within a round trip, so it is the slow ones that lose.
 3. A stranger may send a greeting and nothing else before it is answered; it is at most
-   `GREETING_BYTES_MAX` long.
+   `GREETING_BYTES_MAX` long, and so is its proof.
 4. Where both sides have TLS, a broker's certificate carries the broker's name.
+5. With a secret (`config.secret_file`), nothing that a stranger says counts before its proof: it is
+   no link until then, and its life is not remembered. Who dials checks the answer's proof before it
+   gives its own. Nonces are made for each connection.
 
 State: connections, worth nothing after a crash.
 """
@@ -16,16 +20,24 @@ State: connections, worth nothing after a crash.
 import asyncio
 import ssl
 from collections.abc import Callable
+from secrets import token_bytes
 from typing import Protocol
 
+from msgspec.structs import replace
+
+from anabranch.config.secret_file import Secret
 from anabranch.config.tls import check_peer
 from anabranch.model.errors import RemoteError
 from anabranch.wire.greeting import (
+    NONCE_BYTES,
     Greeting,
+    Proof,
     Refusal,
     decode_greeting,
+    decode_proof,
     encode_greeting,
     objection,
+    transcript,
 )
 from anabranch.wire.transport import Connection
 
@@ -81,17 +93,33 @@ class Strangers:
 
 
 class Visitor:
-    """Owns one connection that somebody else has opened, until its greeting."""
+    """Owns one connection that somebody else has opened, until its greeting, and its proof."""
 
-    __slots__ = ("_complain", "_host", "_ours", "_strangers", "address")
+    __slots__ = (
+        "_complain",
+        "_host",
+        "_ours",
+        "_secret",
+        "_strangers",
+        "_theirs",
+        "address",
+    )
 
     def __init__(
-        self, strangers: Strangers, ours: Greeting, host: Host, complain: Complaint
+        self,
+        strangers: Strangers,
+        ours: Greeting,
+        host: Host,
+        complain: Complaint,
+        secret: Secret | None = None,
     ) -> None:
         self._strangers = strangers
-        self._ours = ours
+        self._ours = _with_nonce(ours, secret)
         self._host = host
         self._complain = complain
+        self._secret = secret
+        #: What it said, once it has greeted and while its proof is waited for.
+        self._theirs: Greeting | None = None
         self.address = ""
 
     def opened(self, connection: Connection) -> None:
@@ -100,21 +128,41 @@ class Visitor:
         self._strangers.add(connection)
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
-        """It says who it is."""
-        self._strangers.remove(connection)
+        """It says who it is, or proves what it knows."""
+        if self._theirs is not None:
+            self._proved(connection, self._theirs, decode_proof(frames[0]))
+            return
         theirs = decode_greeting(frames[0])
         reason = objection(self._ours, theirs) or self._host.judge(connection, theirs)
         if reason:
             self.refuse(connection, reason)
-            return
-        connection.send(encode_greeting(self._ours))
+        elif self._secret is None:
+            connection.send(encode_greeting(self._ours))
+            self._adopt(connection, theirs)
+        else:
+            proofs = self._secret.proofs(transcript("answerer", theirs, self._ours))
+            connection.send(encode_greeting(replace(self._ours, proofs=proofs)))
+            self._theirs = theirs
+
+    def _proved(self, connection: Connection, theirs: Greeting, proof: bytes) -> None:
+        assert self._secret is not None
+        if self._secret.common(transcript("dialler", theirs, self._ours), [proof]) is None:
+            self.refuse(connection, _another_secret(theirs.name, self._ours.name))
+        elif reason := self._host.judge(connection, theirs):
+            # Another one was faster.
+            self.refuse(connection, reason)
+        else:
+            self._adopt(connection, theirs)
+
+    def _adopt(self, connection: Connection, theirs: Greeting) -> None:
+        self._strangers.remove(connection)
         connection.allow(min(self._ours.frame_bytes_max, theirs.frame_bytes_max))
         self._host.adopt(connection, theirs)
 
     def refuse(self, connection: Connection, reason: str) -> None:
         """Say why not, and end it."""
-        connection.send(encode_greeting(Refusal(reason[:_REASON_CHARACTERS_MAX])))
-        connection.hang_up(f"refused: {reason}")
+        self._strangers.remove(connection)
+        _refuse(connection, reason)
 
     def full(self, connection: Connection, full: bool) -> None:
         """A greeting fills nothing."""
@@ -128,11 +176,12 @@ class Visitor:
 class Caller:
     """Owns one connection that we have opened, until it is answered; `answered` says how."""
 
-    __slots__ = ("_host", "_ours", "answered")
+    __slots__ = ("_host", "_ours", "_secret", "answered")
 
-    def __init__(self, ours: Greeting, host: Host) -> None:
-        self._ours = ours
+    def __init__(self, ours: Greeting, host: Host, secret: Secret | None = None) -> None:
+        self._ours = _with_nonce(ours, secret)
         self._host = host
+        self._secret = secret
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def opened(self, connection: Connection) -> None:
@@ -145,10 +194,23 @@ class Caller:
         reason = objection(self._ours, theirs) or self._host.judge(connection, theirs)
         if reason:
             raise RemoteError(reason)
+        if self._secret is not None and not self._prove(connection, theirs, self._secret):
+            _refuse(connection, _another_secret(theirs.name, self._ours.name))
+            return
         connection.allow(min(self._ours.frame_bytes_max, theirs.frame_bytes_max))
         self._host.adopt(connection, theirs)
         if not self.answered.done():
             self.answered.set_result(None)
+
+    def _prove(self, connection: Connection, theirs: Greeting, secret: Secret) -> bool:
+        """Give a proof for the one that came; False if that is not good."""
+        told = transcript("answerer", self._ours, theirs)
+        common = secret.common(told, theirs.proofs)
+        if common is None:
+            return False
+        (proof,) = common.proofs(transcript("dialler", self._ours, theirs))
+        connection.send(encode_greeting(Proof(proof)))
+        return True
 
     def full(self, connection: Connection, full: bool) -> None:
         """A greeting fills nothing."""
@@ -159,6 +221,22 @@ class Caller:
             self.answered.set_exception(RemoteError(reason))
             # Whoever has given up waiting does not want to hear of it.
             self.answered.exception()
+
+
+def _with_nonce(greeting: Greeting, secret: Secret | None) -> Greeting:
+    return greeting if secret is None else replace(greeting, nonce=token_bytes(NONCE_BYTES))
+
+
+def _refuse(connection: Connection, reason: str) -> None:
+    connection.send(encode_greeting(Refusal(reason[:_REASON_CHARACTERS_MAX])))
+    connection.hang_up(f"refused: {reason}")
+
+
+def _another_secret(theirs: str, ours: str) -> str:
+    return (
+        f"{theirs!r} and {ours!r} have no secret of the network in common; give both the same"
+        " secret_file"
+    )
 
 
 def certificate_objection(tls: ssl.SSLObject | None, name: str) -> str:

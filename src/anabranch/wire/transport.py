@@ -12,7 +12,7 @@ loop and writes it at once. Rules:
    full connection fills memory, and the owner is there to stop that.
 4. Bytes that are no frames cut the connection with their reason.
 5. Until `allow` says otherwise, frames may have only `GREETING_BYTES_MAX` bytes, and come one by
-   one. Whoever hears a greeting says `allow`, `hang_up` or `cut` before it returns.
+   one. Whoever hears the last of them says `allow`, `hang_up` or `cut` before it returns.
 6. A connection may be handed over to another owner, who hears the rest.
 7. A connection that was hung up and whose other side does not take what waits for it is cut after
    `LINGER_S`.

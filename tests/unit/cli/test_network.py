@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from anabranch.cli.main import app
 from anabranch.cli.network import SHAPES
 from anabranch.config.network_file import load
+from anabranch.config.secret_file import read_secret
 from anabranch.config.tls import rehearse
 
 runner = CliRunner()
@@ -32,7 +33,59 @@ def test_every_example_loads_and_checks_cleanly(shape: str, tmp_path: Path) -> N
     routing = "mesh" if shape in ("mesh", "braided") else "tree"
     assert done.stdout.startswith(f"network {shape}, revision 1, {routing} routing\n")
     assert "note:" not in done.stdout
-    assert runner.invoke(app, ["network", "new", shape]).stdout == path.read_text()
+    plain = runner.invoke(app, ["network", "new", shape]).stdout
+    lines = path.read_text().splitlines()
+    assert f'secret_file = "{shape}.secret"' in lines
+    assert [line for line in lines if line not in plain.splitlines()] == lines[
+        (place := lines.index(f'secret_file = "{shape}.secret"')) - 1 : place + 1
+    ]
+    bare = tmp_path / "bare.toml"
+    made = runner.invoke(app, ["network", "new", shape, "--no-secret", "--out", str(bare)])
+    assert made.exit_code == 0
+    assert bare.read_text() == plain
+    assert not bare.with_suffix(".secret").exists()
+
+
+def test_a_new_network_has_a_secret_of_its_own_that_only_its_owner_can_read(
+    tmp_path: Path,
+) -> None:
+    texts = []
+    for name in ("one", "other"):
+        path = tmp_path / f"{name}.toml"
+        done = runner.invoke(app, ["network", "new", "pair", "--out", str(path)])
+        assert done.exit_code == 0
+        secret = path.with_suffix(".secret")
+        assert secret.stat().st_mode & 0o777 == 0o600
+        texts.append(secret.read_text().strip())
+        assert load(path).secret_file == secret
+        read_secret(secret)
+        assert texts[-1] not in done.stdout + done.stderr + path.read_text()
+        for arguments in (["check", str(path)], ["check", "--json", str(path)]):
+            shown = runner.invoke(app, ["network", *arguments])
+            assert shown.exit_code == 0
+            assert f"{name}.secret" in shown.stdout
+            assert texts[-1] not in shown.stdout
+    assert texts[0] != texts[1]
+
+
+def test_a_secret_is_not_overwritten(tmp_path: Path) -> None:
+    secret = tmp_path / "mine.secret"
+    secret.write_text("precious")
+    path = tmp_path / "mine.toml"
+    done = runner.invoke(app, ["network", "new", "pair", "--out", str(path)])
+    assert done.exit_code == 2
+    assert "not overwritten" in done.stderr
+    assert secret.read_text() == "precious"
+    assert not path.exists()
+
+
+def test_a_changed_network_keeps_the_name_of_its_secret(tmp_path: Path) -> None:
+    path = tmp_path / "n.toml"
+    assert runner.invoke(app, ["network", "new", "pair", "--out", str(path)]).exit_code == 0
+    done = runner.invoke(app, ["network", "add-broker", str(path), "c", "--below", "a"])
+    assert done.exit_code == 0, done.stderr
+    assert 'secret_file = "n.secret"' in path.read_text()
+    assert load(path).secret_file == tmp_path / "n.secret"
 
 
 COMMENTED_OUT = re.compile(r"^# (?=\[|[a-z_]+ = )")
@@ -176,7 +229,7 @@ def test_check_lists_the_links_of_a_mesh_and_whose_loss_cuts_off_whom(tmp_path: 
 4 brokers: 3 edges with clients; 1 relay
 4 links; 1 to 3 at each broker
 longest path: 2 hops: a – c – d
-connections: plain, on this machine only
+connections: plain, on this machine only; brokers prove no secret
 if one broker dies:
   c: cut off from each other: a b | d
   an edge: its clients roam to another edge, if they know one

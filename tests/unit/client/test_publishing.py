@@ -1,11 +1,15 @@
 """Publishing through a real client: confirmed once, in order, through crashes and refusals."""
 
 import asyncio
+import time
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from anabranch import (
     ClientOptions,
+    ClockError,
     ClosedError,
     Event,
     EventError,
@@ -16,6 +20,7 @@ from anabranch import (
 from anabranch.model.client_frames import Publish
 from anabranch.model.encoding import decode_event
 from anabranch.model.header import EventId
+from anabranch.model.values import INT_MAX
 from tests.client_parts import Host, frames_of, network, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, resend_after_s=0.2, close_within_s=0.2)
@@ -178,14 +183,60 @@ def test_a_lower_incarnation_than_the_origin_knows_is_refused_and_mended() -> No
     async def story() -> None:
         async with network("a") as (a,):
             async with await connect(a.address, name="p", options=QUICK) as ahead:
-                ahead._incarnation = 2**62
+                ahead._incarnation = an_hour_ahead = time.time_ns() + 3600 * 10**9
                 first = await ahead.publish({"n": 1})
-                assert first.incarnation > 2**62
+                assert first.incarnation > an_hour_ahead
             async with await connect(a.address, name="p", options=QUICK) as client:
                 with pytest.raises(PublishRefusedError, match="is over"):
                     await client.publish({"n": 2})
                 again = await client.publish({"n": 2})
                 assert again.incarnation > first.incarnation
+
+    run(story)
+
+
+def test_a_name_that_was_used_up_at_a_broker_is_an_error_there_and_free_elsewhere() -> None:
+    """A log from before incarnations were bounded has the highest one there is."""
+
+    async def story() -> None:
+        async with network("a", "b") as (a, b):
+            await a.kill()
+            own, bounded = a.config, a.config.options
+            a.config = replace(own, options=replace(bounded, incarnation_lead_s=1e10))
+            await a.start()
+            lax = replace(QUICK, incarnation_lead_s=1e10)
+            async with await connect(a.address, name="p", options=lax) as last:
+                last._incarnation = INT_MAX - 1
+                assert (await last.publish({"n": 1})).incarnation == INT_MAX
+            await a.kill()
+            a.config = own
+            await a.start()
+            async with await connect(a.address, name="p", options=QUICK) as client:
+                with pytest.raises(PublishRefusedError, match="take another name"):
+                    await client.publish({"n": 2})
+                with pytest.raises(ClockError, match="take another name"):
+                    await client.publish({"n": 3})
+                assert client.unconfirmed == 0
+            async with await connect(b.address, name="p", options=QUICK) as client:
+                await client.publish({"n": 4})
+
+    run(story)
+
+
+def test_a_state_directory_from_a_clock_that_was_ahead_is_an_error_and_writes_nothing(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with network("a") as (a,):
+            async with await connect(a.address, name="p", state=tmp_path, options=QUICK) as client:
+                await client.publish({"n": 1})
+                assert client._state is not None
+                client._state.next_incarnation(time.time_ns() + 2 * 86_400 * 10**9)
+            kept = (tmp_path / "client.json").read_bytes()
+            async with await connect(a.address, name="p", state=tmp_path, options=QUICK) as client:
+                with pytest.raises(ClockError, match="set the clock"):
+                    await client.publish({"n": 2})
+            assert (tmp_path / "client.json").read_bytes() == kept
 
     run(story)
 

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -100,11 +101,12 @@ def test_a_client_with_a_state_comes_back_without_asking_the_owner(tmp_path: Pat
 def test_incarnations_grow_with_the_state_even_if_the_clock_goes_back(tmp_path: Path) -> None:
     async def story() -> None:
         state = State(tmp_path, "p", "")
-        state.next_incarnation(2**62)
+        an_hour_ahead = time.time_ns() + 3600 * 10**9
+        state.next_incarnation(an_hour_ahead)
         state.close()
         async with network("a") as (a,), await connect(a.address, state=tmp_path) as client:
             assert client.name == "p"
-            assert (await client.publish({"n": 1})).incarnation == 2**62 + 1
+            assert (await client.publish({"n": 1})).incarnation == an_hour_ahead + 1
 
     run(story)
 

@@ -4,6 +4,7 @@ import pytest
 
 from anabranch.core import contract as say
 from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.subscribing import NUMBER_LEAP_MAX
 from anabranch.core.edge.subscriptions import Stream
 from anabranch.model.carried import Claim, Find, Found
 from anabranch.model.client_frames import (
@@ -38,8 +39,8 @@ from tests.bench_parts import BILLION, LAST, Bench, body, carry
     "frame",
     [
         Publish([b"garbage"]),
-        Publish([body("p", 1), b""]),
-        Publish([body("p", 0)]),
+        Publish([body("bad", 1), b""]),
+        Publish([body("bad", 0)]),
         Confirmed("p", 1, 1),
         Staged(1),
         Committed(1, "s", 0, 0, 0, False),
@@ -127,10 +128,11 @@ def test_window_of_nothing_is_no_frame() -> None:
 def test_gap_in_a_publishers_sequences_is_refused() -> None:
     bench = Bench()
     session = bench.client("b", "feed")
-    bench.says("b", session, Publish([body("p", INT_MAX), body("q", 1)]))
+    bench.says("b", session, Publish([body("feed", INT_MAX)]))
+    bench.says("b", session, Publish([body("feed", 1)]))
     bench.run(1.0)
-    assert [each.publisher for each in bench.heard("b", session, PublishRefused)] == ["p"]
-    assert [each.publisher for each in bench.heard("b", session, Confirmed)] == ["q"]
+    assert [each.sequence for each in bench.heard("b", session, PublishRefused)] == [INT_MAX]
+    assert [each.sequence for each in bench.heard("b", session, Confirmed)] == [1]
 
 
 def test_names_used_again_stand_for_one_subscription() -> None:
@@ -147,13 +149,64 @@ def test_names_used_again_stand_for_one_subscription() -> None:
     assert bench.served()
 
 
+def test_client_that_guesses_an_id_is_refused_and_the_honest_event_is_published() -> None:
+    """Another client sends the event that a publisher is about to send, and a last one."""
+    bench = Bench()
+    feed, forger = bench.client("b", "feed"), bench.client("b", "forger")
+    guessed = [Publish([body("feed", 1)]), Publish([body("feed", 1, incarnation=INT_MAX)])]
+    for frame in guessed:
+        bench.says("b", forger, frame)
+    bench.run(1.0)
+    refusals = bench.heard("b", forger, PublishRefused)
+    assert [each.is_final for each in refusals] == [True, True]
+    assert all("'forger'" in each.reason for each in refusals)
+    bench.says("b", feed, Publish([body("feed", 1, 77)]))
+    bench.run(1.0)
+    assert [each.sequence for each in bench.heard("b", feed, Confirmed)] == [1]
+    # Nor is the forger told what was published: a repetition is not confirmed to it.
+    bench.says("b", forger, guessed[0])
+    bench.run(1.0)
+    assert len(bench.heard("b", forger, PublishRefused)) == 3
+    assert bench.heard("b", forger, Confirmed) == []
+    assert bench.served()
+
+
+@pytest.mark.parametrize("sink", ["pattern/x", "feed"])
+def test_name_of_a_join_point_or_of_another_client_does_not_become_a_sink(sink: str) -> None:
+    bench = Bench()
+    bench.client("b", "feed")
+    thief = bench.client("b", "thief")
+    bench.says("b", thief, Commit(1, sink, "q", 0, ()))
+    bench.says("b", thief, Commit(2, "thief", "q", 0, ()))
+    bench.run(1.0)
+    assert [each.request for each in bench.heard("b", thief, Refused)] == [1]
+    assert [each.request for each in bench.heard("b", thief, Committed)] == [2]
+    assert bench.served()
+
+
+@pytest.mark.parametrize("number", [NUMBER_LEAP_MAX + 1, INT_MAX])
+def test_ownership_number_that_leaps_is_refused_and_the_name_can_be_had(number: int) -> None:
+    bench = Bench()
+    session = bench.client("a", "greedy")
+    bench.says("a", session, Subscribe(1, "s", "price > 0", "durable", number=number))
+    bench.run(1.0)
+    (refused,) = bench.heard("a", session, Refused)
+    assert str(NUMBER_LEAP_MAX) in refused.reason
+    bench.says("a", session, Subscribe(2, "s", "price > 0", "durable", number=NUMBER_LEAP_MAX))
+    bench.run(1.0)
+    assert [each.number for each in bench.heard("a", session, Subscribed)] == [NUMBER_LEAP_MAX]
+    bench.give("a", say.ClientLeft(session))
+    # From there on it may grow by as much again.
+    again = bench.client("a", "greedy")
+    one = Subscribe(3, "s", "price > 0", "durable", "resume", number=2 * NUMBER_LEAP_MAX)
+    bench.says("a", again, one)
+    bench.run(1.0)
+    assert [each.number for each in bench.heard("a", again, Subscribed)] == [2 * NUMBER_LEAP_MAX]
+    assert bench.served()
+
+
 def test_ownership_number_that_cannot_grow_does_not_cost_the_broker_its_links() -> None:
     bench = Bench()
-    bench.liar("c")
-    session = bench.client("a", "greedy")
-    bench.says("a", session, Subscribe(1, "s", "price > 0", "durable", number=INT_MAX))
-    bench.run(1.0)
-    assert bench.heard("a", session, Subscribed)
     for request in (2, 3):
         bench.liar("c")
         session = bench.client("a", "greedy")
@@ -161,7 +214,8 @@ def test_ownership_number_that_cannot_grow_does_not_cost_the_broker_its_links() 
         finds = [f.content for _, f in bench.told["c"] if isinstance(f, Carry)]
         for find in finds:
             if isinstance(find, Find):
-                bench.lie("c", carry(Found(find.request, "s", 0, "", {}), target="a"))
+                found = Found(find.request, "s", INT_MAX, "price > 0", {})
+                bench.lie("c", carry(found, target="a"))
         bench.run(3.0)
     assert bench.honest_cuts() == []
     assert bench.heard("a", session, Refused)
@@ -231,7 +285,7 @@ def test_more_interest_than_a_frame_holds_lets_everything_pass_and_breaks_no_lin
         bench.says("a", session, Subscribe(n, f"s{n}", f"price = {1_000 + n}", "reliable"))
     bench.run(3.0)
     publisher = bench.client("b", "feed")
-    bench.says("b", publisher, Publish([body("p", 1, 1_299)]))
+    bench.says("b", publisher, Publish([body("feed", 1, 1_299)]))
     bench.run(1.0)
     delivered = [each for each in bench.matches("a", session) if each.data]
     assert [each.subscription for each in delivered] == ["s299"]

@@ -234,7 +234,7 @@ def test_nack_for_a_billion_ticks_brings_a_bounded_answer() -> None:
     bench = Bench(Options(nack_ticks_max=8))
     session = bench.client("b", "feed")
     for sequence in range(1, 100):
-        bench.says("b", session, Publish([body("p", sequence)]))
+        bench.says("b", session, Publish([body("feed", sequence)]))
     bench.liar("c")
     bench.run(1.0)
     bench.told["c"].clear()
@@ -272,7 +272,7 @@ def test_ticks_below_the_release_point_are_withheld_or_refused() -> None:
     bench = Bench(Options(log_ticks_max=16, retention="lossy"))
     session = bench.client("b", "feed")
     for sequence in range(1, 100):
-        bench.says("b", session, Publish([body("p", sequence)]))
+        bench.says("b", session, Publish([body("feed", sequence)]))
         bench.run(0.1)
     bench.liar("c")
     bench.run(1.0)

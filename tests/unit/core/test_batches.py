@@ -16,6 +16,7 @@ from anabranch.model.client_frames import (
     PublishRefused,
 )
 from anabranch.model.event import EventId
+from anabranch.model.values import INT_MAX
 from tests.origin_parts import EDGES, body, emits_in, ticks_of
 from tests.staging_parts import Stager
 
@@ -222,7 +223,7 @@ def test_nobody_publishes_under_the_name_of_a_sink() -> None:
     stager.staged("t", 1)
     stager.committed(0, "t")
     for again in (body(2, "sink"), body(1, "sink"), body(1, "sink", 9)):
-        stager.publish(again, session=2)
+        stager.publish(again, session=2, client="sink")
         refused = stager.refusals(2)[-1]
         assert isinstance(refused, PublishRefused)
         assert refused.is_final
@@ -232,10 +233,21 @@ def test_nobody_publishes_under_the_name_of_a_sink() -> None:
 
 def test_a_name_that_has_published_cannot_be_a_sink() -> None:
     stager = Stager(SLICES)
-    stager.publish_synced(body(1, "sink"))
+    stager.publish_synced(body(1, "sink"), client="sink")
     stager.staged("t", 1)
     assert "name of its own" in stager.refusal(stager.commit(0, "t")).reason
     assert stager.committed(0, "t", sink="other").last == 2
+
+
+def test_batch_whose_number_leads_the_clock_is_refused_and_lower_ones_go_on() -> None:
+    stager = Stager(SLICES)
+    stager.staged("t", 1)
+    highest = int((stager.now + stager.options.incarnation_lead_s) * 1e9)
+    assert "clock" in stager.refusal(stager.commit(INT_MAX, "t")).reason
+    assert "clock" in stager.refusal(stager.commit(highest + 1, "t")).reason
+    assert stager.committed(0, "t").last == 1
+    stager.staged("u", 2)
+    assert stager.committed(highest, "u").last == 2
 
 
 def test_a_sink_beyond_the_publishers_that_can_be_remembered_is_refused() -> None:

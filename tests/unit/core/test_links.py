@@ -5,7 +5,9 @@ import pytest
 from anabranch.core.contract import CutLink
 from anabranch.core.links import Links
 from anabranch.core.options import Options
+from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello
+from anabranch.model.values import INT_MAX
 
 OPTIONS = Options(heartbeat_s=0.5, dead_after_s=6.0)
 LEAST_S = 2.5 * OPTIONS.heartbeat_s
@@ -22,7 +24,7 @@ class Neighbour:
     def greet(self, life: int = 7) -> None:
         self.links.up(self.now, "b")
         self.links.heard(self.now, "b")
-        self.links.greet("b", Hello(PROTOCOL_VERSION, "b", life))
+        self.links.greet(self.now, "b", Hello(PROTOCOL_VERSION, "b", life))
 
     def beats(self, *pauses_s: float) -> None:
         for pause_s in pauses_s:
@@ -85,3 +87,16 @@ def test_patience_has_an_end() -> None:
         neighbour.links.down("b")
         neighbour.greet()
     assert neighbour.links.patience_s("b") == OPTIONS.dead_after_s
+
+
+@pytest.mark.parametrize("life", [INT_MAX, int((100.0 + OPTIONS.life_lead_s) * 1e9) + 1])
+def test_life_that_leads_the_clock_is_refused_and_does_not_keep_the_neighbour_out(
+    life: int,
+) -> None:
+    neighbour = Neighbour()
+    neighbour.links.down("b")
+    with pytest.raises(RemoteError, match="set the clock"):
+        neighbour.greet(life)
+    neighbour.links.down("b")
+    neighbour.greet(8)
+    assert neighbour.links.is_greeted("b")

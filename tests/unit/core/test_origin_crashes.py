@@ -76,7 +76,7 @@ class Run:
         first = 1 if again else publisher.confirmed + 1
         self.session += self.chance.randint(0, 1)
         bodies = publisher.bodies(first, publisher.sent)
-        self.driver.publish(*bodies, session=self.session)
+        self.driver.publish(*bodies, session=self.session, client=publisher.name)
 
     def hear(self) -> None:
         by_key = {(p.name, p.incarnation): p for p in self.publishers}
@@ -139,7 +139,7 @@ class Run:
             # A small log takes a part at a time.
             for _ in range(publisher.sent):
                 bodies = publisher.bodies(1, publisher.sent)
-                driver.publish_synced(*bodies, session=self.session + 1)
+                driver.publish_synced(*bodies, session=self.session + 1, client=publisher.name)
             assert driver.confirmed.get(key, 0) == publisher.sent, "not everything is confirmed"
         driver.read_all()
         self._check_replay()

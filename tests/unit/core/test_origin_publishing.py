@@ -7,10 +7,11 @@ from anabranch.core.asks import ChangeOffers, SyncPlease
 from anabranch.core.options import Options
 from anabranch.core.records import BlankRecord, decode_record
 from anabranch.model.carried import Done
-from anabranch.model.client_frames import Publish
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
+from anabranch.model.instants import utc_text
 from anabranch.model.limits import Limits
+from anabranch.model.values import INT_MAX
 from tests.event_parts import frame
 from tests.origin_parts import EDGES, Driver, body, ticks_of
 
@@ -98,7 +99,8 @@ def test_gap_is_refused_with_the_expected_sequence_and_so_is_what_follows() -> N
 
 def test_refusal_of_one_publisher_does_not_concern_another() -> None:
     driver = Driver()
-    driver.publish_synced(body(2), body(1, "q"), body(3))
+    driver.publish(body(2), body(3))
+    driver.publish_synced(body(1, "q"), client="q")
     assert [refusal.sequence for refusal in driver.refusals()] == [2]
     assert driver.confirmations() == [("q", 1, 1)]
 
@@ -135,7 +137,7 @@ def test_old_incarnation_is_confirmed_even_if_a_new_one_began_before_the_sync() 
 def test_bytes_that_are_no_event_raise_and_nothing_of_the_frame_is_taken(bad: bytes) -> None:
     driver = Driver()
     with pytest.raises(RemoteError):
-        driver.origin.client_frame(driver.now, 1, Publish([body(1), bad]))
+        driver.publish(body(1), bad)
     driver.publish_synced(body(1))
     assert driver.disk.last == 1
     assert driver.refusals() == []
@@ -162,7 +164,8 @@ def test_known_event_is_confirmed_although_limits_are_narrower_now() -> None:
 def test_refusals_that_hold_for_ever_say_so_and_others_do_not() -> None:
     driver = Driver(Options(publishers_max=1, log_ticks_max=3, unsynced_ticks_max=2))
     driver.publish_synced(body(1, incarnation=2))
-    driver.publish(body(2), body(1, "q"))
+    driver.publish(body(2))
+    driver.publish(body(1, "q"), client="q")
     driver.publish(body(4, incarnation=2))
     driver.publish(*(body(n, incarnation=2) for n in (2, 3, 4)))
     driver.sync_all()
@@ -223,10 +226,13 @@ def test_events_are_refused_while_too_many_bytes_wait_for_the_disk() -> None:
 
 def test_publisher_beyond_the_limit_is_refused_and_nobody_is_forgotten() -> None:
     driver = Driver(Options(publishers_max=2))
-    driver.publish_synced(body(1, "p"), body(1, "q"), body(1, "r"), body(2, "p"))
+    driver.publish(body(1))
+    for name in ("q", "r"):
+        driver.publish(body(1, name), client=name)
+    driver.publish_synced(body(2))
     assert [refusal.publisher for refusal in driver.refusals()] == ["r"]
     assert "publishers are remembered" in driver.refusals()[0].reason
-    assert driver.confirmations() == [("p", 1, 2), ("q", 1, 1)]
+    assert driver.confirmations() == [("p", 1, 1), ("q", 1, 1), ("p", 1, 2)]
 
 
 def test_transient_event_is_sent_once_and_only_its_id_is_logged() -> None:
@@ -247,9 +253,11 @@ def test_transient_event_is_sent_once_and_only_its_id_is_logged() -> None:
 
 def test_publishers_are_known_after_a_restart() -> None:
     driver = Driver()
-    driver.publish_synced(body(1), body(2), body(1, "q", 4))
+    driver.publish_synced(body(1), body(2))
+    driver.publish_synced(body(1, "q", 4), client="q")
     driver.crash()
-    driver.publish(body(2), body(1, "q", 4), body(1, "q", 3))
+    driver.publish(body(2))
+    driver.publish(body(1, "q", 4), body(1, "q", 3), client="q")
     assert driver.confirmations() == [("p", 1, 2), ("q", 4, 1)]
     assert [refusal.incarnation for refusal in driver.refusals()] == [3]
     driver.publish_synced(body(3))
@@ -258,14 +266,16 @@ def test_publishers_are_known_after_a_restart() -> None:
 
 def test_publishers_are_known_after_their_records_are_deleted() -> None:
     driver = Driver()
-    driver.publish_synced(body(1), body(2), body(1, "q", 4))
+    driver.publish_synced(body(1), body(2))
+    driver.publish_synced(body(1, "q", 4), client="q")
     for edge in EDGES:
         driver.carry(Done(3), edge)
     driver.wait(1.0)
     driver.sync_all()
     assert driver.disk.records == []
     driver.crash()
-    driver.publish_synced(body(1), body(2), body(1, "q", 4), body(2, "q", 4))
+    driver.publish_synced(body(1), body(2))
+    driver.publish_synced(body(1, "q", 4), body(2, "q", 4), client="q")
     assert driver.confirmations() == [("p", 1, 2), ("q", 4, 1), ("q", 4, 2)]
     assert driver.disk.last == 4
 
@@ -286,3 +296,88 @@ def test_checkpoint_does_not_run_ahead_of_the_log() -> None:
     driver.publish_synced(body(2))
     assert driver.confirmations() == [("p", 1, 2)]
     assert [event_id.sequence for event_id in driver.events.values()] == [1, 2]
+
+
+# -- who publishes, and how far a number may leap --------------------------------------------------
+
+
+def test_event_of_another_publisher_is_refused_for_ever_and_nothing_is_remembered() -> None:
+    driver = Driver(Options(publishers_max=1))
+    driver.publish_synced(body(1), body(2), client="forger")
+    (refusal,) = driver.refusals()
+    assert (refusal.publisher, refusal.sequence, refusal.is_final) == ("p", 1, True)
+    assert "'p'" in refusal.reason
+    assert "'forger'" in refusal.reason
+    assert driver.disk.last == 0
+    driver.publish_synced(body(1))
+    assert driver.confirmations() == [("p", 1, 1)]
+
+
+def test_event_that_is_known_is_not_confirmed_to_another_client() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1))
+    driver.publish_synced(body(1), session=2, client="forger")
+    driver.publish(body(2))
+    driver.publish(body(2), session=2, client="forger")
+    driver.sync_all()
+    assert driver.confirmations(2) == []
+    assert [refusal.sequence for refusal in driver.refusals(2)] == [1, 2]
+    assert driver.confirmations(1) == [("p", 1, 1), ("p", 1, 2)]
+
+
+def lead_of(driver: Driver) -> int:
+    """The highest incarnation that may begin now."""
+    return int((driver.now + driver.options.incarnation_lead_s) * 1e9)
+
+
+@pytest.mark.parametrize("lead_s", [86_400.0, 60.0])
+def test_incarnation_beyond_the_lead_is_refused_for_now_and_names_both_clocks(
+    lead_s: float,
+) -> None:
+    driver = Driver(Options(incarnation_lead_s=lead_s))
+    ahead = lead_of(driver) + 1
+    driver.publish_synced(body(1, incarnation=ahead), body(2, incarnation=ahead))
+    (refusal,) = driver.refusals()
+    assert (refusal.sequence, refusal.is_final, refusal.begun) == (1, False, 0)
+    assert utc_text(ahead) in refusal.reason
+    assert utc_text(int(driver.now * 1e9)) in refusal.reason
+    assert driver.disk.last == 0
+    driver.now += 1.0
+    driver.publish_synced(body(1, incarnation=ahead))
+    assert driver.confirmations() == [("p", ahead, 1)]
+
+
+def test_highest_incarnation_of_all_does_not_end_its_publisher() -> None:
+    driver = Driver()
+    driver.publish_synced(body(1))
+    driver.publish_synced(body(1, incarnation=INT_MAX))
+    assert not driver.refusals()[-1].is_final
+    driver.publish_synced(body(2))
+    driver.publish_synced(body(1, incarnation=lead_of(driver)))
+    assert driver.confirmations() == [("p", 1, 1), ("p", 1, 2), ("p", lead_of(driver), 1)]
+
+
+def test_log_with_the_highest_incarnation_of_all_is_read_and_says_what_to_do() -> None:
+    """One that was written before incarnations were bounded."""
+    driver = Driver(Options(incarnation_lead_s=1e10))
+    driver.publish_synced(body(1, incarnation=INT_MAX))
+    driver.options = Options()
+    driver.crash()
+    driver.publish_synced(body(1, incarnation=INT_MAX), body(2, incarnation=INT_MAX))
+    assert driver.confirmations() == [("p", INT_MAX, 1), ("p", INT_MAX, 2)]
+    driver.publish_synced(body(1, incarnation=5))
+    refusal = driver.refusals()[-1]
+    assert (refusal.is_final, refusal.begun) == (True, INT_MAX)
+    assert "take another name" in refusal.reason
+    assert utc_text(INT_MAX) in refusal.reason
+
+
+def test_clock_of_the_log_counts_where_that_of_the_machine_went_back() -> None:
+    driver = Driver()
+    driver.now = 1_700_000_000.0
+    driver.publish_synced(body(1))
+    driver.now = 1_000.0
+    driver.crash()
+    incarnation = int(1_700_000_100 * 1e9)
+    driver.publish_synced(body(1, incarnation=incarnation))
+    assert driver.confirmations() == [("p", incarnation, 1)]

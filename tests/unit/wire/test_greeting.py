@@ -6,9 +6,12 @@ import pytest
 from anabranch.model.errors import RemoteError
 from anabranch.wire.greeting import (
     GREETING_BYTES_MAX,
+    NONCE_BYTES,
     Greeting,
+    Proof,
     Refusal,
     decode_greeting,
+    decode_proof,
     encode_greeting,
     objection,
 )
@@ -24,7 +27,7 @@ def test_a_greeting_comes_back_as_it_was(greeting: Greeting) -> None:
 
 def test_a_greeting_begins_with_the_name_of_the_protocol_and_its_version() -> None:
     assert msgspec.msgpack.decode(encode_greeting(BROKER)) == [
-        "anabranch", 1, "link", "n", 3, "a", 9_000, 7,
+        "anabranch", 1, "link", "n", 3, "a", 9_000, 7, b"", [],
     ]  # fmt: skip
 
 
@@ -72,3 +75,55 @@ def test_a_client_need_not_know_network_and_revision() -> None:
     assert objection(broker, CLIENT) == ""
     assert objection(broker, msgspec.structs.replace(CLIENT, network="")) == ""
     assert "meets" in objection(broker, msgspec.structs.replace(CLIENT, network="m"))
+
+
+def test_a_greeting_from_before_there_were_secrets_is_one_without_a_secret() -> None:
+    data = msgspec.msgpack.encode(["anabranch", 1, "link", "n", 3, "a", 9_000, 7])
+    assert decode_greeting(data) == BROKER
+
+
+def test_of_two_brokers_the_one_without_a_secret_is_named() -> None:
+    proves = msgspec.structs.replace(BROKER, name="b", nonce=bytes(NONCE_BYTES))
+    for ours, theirs in ((BROKER, proves), (proves, BROKER)):
+        assert "'b' wants the secret" in objection(ours, theirs)
+        assert "give 'a' the secret_file" in objection(ours, theirs)
+    assert objection(proves, proves) == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        encode_greeting(BROKER),
+        msgspec.msgpack.encode(["proof"]),
+        msgspec.msgpack.encode(["proof", bytes(31)]),
+        msgspec.msgpack.encode(["proof", bytes(33)]),
+        msgspec.msgpack.encode(["proof", "x" * 32]),
+    ],
+)
+def test_anything_else_is_no_proof(data: bytes) -> None:
+    with pytest.raises(RemoteError, match="no proof of the secret"):
+        decode_proof(data)
+
+
+def test_a_proof_comes_back_as_it_was_and_a_refusal_in_its_place_says_why() -> None:
+    proof = bytes(range(32))
+    assert decode_proof(encode_greeting(Proof(proof))) == proof
+    with pytest.raises(RemoteError, match="refused: not you"):
+        decode_proof(encode_greeting(Refusal("not you")))
+
+
+def test_greetings_with_the_longest_names_and_proofs_are_within_the_bound() -> None:
+    name = "\N{GRINNING FACE}" * 255
+    longest = Greeting(
+        kind="link",
+        network=name,
+        revision=2**63 - 1,
+        name=name,
+        frame_bytes_max=2**31,
+        life=2**63 - 1,
+        nonce=bytes(NONCE_BYTES),
+        proofs=(bytes(32), bytes(32)),
+    )
+    assert decode_greeting(encode_greeting(longest)) == longest

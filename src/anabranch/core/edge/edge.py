@@ -25,6 +25,8 @@ tick, and jumped over otherwise, but not for a head alone that is too far to be 
 State: durable subscriptions and cursors are in the catalog, everything else is safe to lose.
 """
 
+from collections.abc import Container
+
 from anabranch.core import departing
 from anabranch.core.asks import Ask
 from anabranch.core.contract import Recovered
@@ -163,12 +165,20 @@ class Edge:
         """Subscription → its filter, for whoever checks."""
         return {key: each.filter for key, each in self._state.subscriptions.items()}
 
-    def is_connected(self, session: int, frame: AnyClientFrame) -> bool:
-        """Whether there is such a session; `RemoteError` if it has not said who it is."""
+    def client_of(self, session: int, frame: AnyClientFrame) -> str:
+        """The client of a session; "" if there is no such session, `RemoteError` if it has not
+        said who it is."""
         known = self._state.sessions.get(session)
-        if known is not None and not known.client:
+        if known is None:
+            return ""
+        if not known.client:
             raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
-        return known is not None
+        return known.client
+
+    @property
+    def clients(self) -> Container[str]:
+        """The names of all clients that are connected, as they come and go."""
+        return self._state.clients
 
     def client_came(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
         """A client has connected; it will say who it is."""

@@ -9,7 +9,11 @@ a frame that no client could send in earnest costs the session. Rules:
 3. A durable one resumes, and a reliable one after ticks that its client has. Best effort begins
    now.
 4. The numbers of subscriptions per edge and per session are bounded.
-5. Whoever resumes may name streams that have left the network since. There is nothing to go on with
+5. The ownership number of a client may be `NUMBER_LEAP_MAX` beyond the one that is known here, or
+   beyond 0 if none is, but no more: with the highest number of all nobody could attach any more.
+   An edge itself counts on from whatever it finds, so a client that comes back with number 0 is
+   always given the next one.
+6. Whoever resumes may name streams that have left the network since. There is nothing to go on with
    there; they are passed over.
 """
 
@@ -29,6 +33,8 @@ from anabranch.model.names import check_name
 _TICK_MAX = (1 << 62) - 1
 #: A filter that is written back is shorter than this many times its text: `1e15,` is the worst.
 _GROWTH_MAX = 8
+#: No client attaches a subscription this often while an edge does not hear of it.
+NUMBER_LEAP_MAX = 1 << 40
 
 
 class Subscribing:
@@ -60,7 +66,7 @@ class Subscribing:
             self._attaching.begin(now, Attach(key, session, frame, filter))
 
     def _without_gone(self, frame: Subscribe) -> Subscribe:
-        """Rule 5."""
+        """Rule 6."""
         streams = self._state.streams
         if frame.start != "resume" or frame.ticks.keys() <= streams.keys():
             return frame
@@ -116,6 +122,7 @@ class Subscribing:
             return f"the name {frame.subscription!r} is in use for another subscription"
         return (
             self._start_objection(frame)
+            or self._number_objection(session, frame, key)
             or self._known_objection(session, frame, key, filter)
             or ("" if key in self._state.subscriptions else self._limit_objection(session))
         )
@@ -131,6 +138,19 @@ class Subscribing:
             if tick > _TICK_MAX:
                 return f"there is no tick {tick}"
         return ""
+
+    def _number_objection(self, session: Session, frame: Subscribe, key: str) -> str:
+        """Rule 5. Join points count in steps of their own; what others say of them is checked
+        where they are taken."""
+        state = self._state
+        known = state.subscriptions.get(key) or state.closed.get(key)
+        number = 0 if known is None else known.number
+        if session.number < 0 or frame.number - number <= NUMBER_LEAP_MAX:
+            return ""
+        return (
+            f"number {frame.number} is more than {NUMBER_LEAP_MAX} beyond {number}, which is known"
+            " here; come back to the subscription without its state, and get the next number"
+        )
 
     def _known_objection(
         self, session: Session, frame: Subscribe, key: str, filter: Filter | None

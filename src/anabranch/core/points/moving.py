@@ -19,7 +19,9 @@ Each is said again until the next one comes. Rules:
    who gives it asks again.
 5. A record is checked as a definition is before it is stored: what could not be read after a
    restart is refused, and so is one that says that it goes on to somewhere else.
-6. What is here comes from nowhere else: its giver would have forgotten it before it could come
+6. No join point starts or moves `STARTS_MAX` times. A record that says so breaks the protocol, and
+   changes nothing: the next start would be beyond all numbers.
+7. What is here comes from nowhere else: its giver would have forgotten it before it could come
    back. Who says otherwise is refused; who has taken what was not given yet is not heard; and that
    the giver has forgotten it nobody else can say.
 """
@@ -32,6 +34,10 @@ from anabranch.core.points.state import PointState
 from anabranch.model.carried import PointSettled, PointTaken, TakePoint
 from anabranch.model.errors import RemoteError
 from anabranch.model.pattern.record import PointRecord
+
+#: Starts, and moves, of one join point: one every millisecond for a century. The numbers of its
+#: subscription are 2^20 times as high and still fit.
+STARTS_MAX = 1 << 42
 
 
 class Moving:
@@ -118,6 +124,8 @@ class Moving:
     def take(self, now: float, source: str, record: PointRecord) -> bool:
         """Another broker gives one away; returns whether it begins here."""
         state = self._state
+        if max(record.incarnation, record.moves) > STARTS_MAX:
+            raise RemoteError(f"pattern {record.id!r} did not start or move that often")
         known, gone = state.record(record.id), state.gone.get(record.id)
         taken = PointTaken(record.id, record.moves)
         if known is not None and known.moves >= record.moves:

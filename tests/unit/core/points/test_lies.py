@@ -46,6 +46,28 @@ def test_a_pattern_that_is_here_is_not_taken_from_elsewhere() -> None:
     assert stage.assert_detected("rise") == 1
 
 
+@pytest.mark.parametrize("leap", [{"incarnation": INT_MAX}, {"moves": INT_MAX}])
+def test_a_pattern_whose_counters_have_leapt_is_not_taken_and_its_id_stays_free(
+    leap: dict[str, int],
+) -> None:
+    stage = Stage()
+    heard: list[object] = []
+    stage.world.listener = lambda _now, _name, what: heard.append(what)
+    lie = replace(PointRecord("rise", RISE, came_from="e2"), **leap)
+    tell(stage, "e2", "e1", TakePoint(lie))
+    stage.run(2.0)
+    assert "rise" not in stage.points("e1").records
+    notes = [what.text for what in heard if isinstance(what, say.Note)]
+    assert any("did not start or move that often" in text for text in notes)
+    user = stage.user("u", "e1")
+    user.define("rise", RISE, is_new=True)
+    stage.run(1.0)
+    user.publish(symbol="A", price=10)
+    user.publish(symbol="A", price=40)
+    stage.run(2.0)
+    assert stage.assert_detected("rise") == 1
+
+
 def test_nobody_has_taken_what_was_not_given_yet() -> None:
     stage = Stage()
     stage.user("u", "e1").define("rise", RISE, is_new=True)
