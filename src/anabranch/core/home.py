@@ -129,7 +129,8 @@ class Home:
                 self._do(origin, origin.client_frame(now, session, frame))
         elif isinstance(frame, Define | Drop | Keep):
             if edge.is_connected(session, frame):
-                self._do(points, points.client_frame(now, session, frame, edge.version))
+                client = edge.client_of(session)
+                self._do(points, points.client_frame(now, session, client, frame, edge.version))
         else:
             self._do(edge, edge.client_frame(now, session, frame))
 

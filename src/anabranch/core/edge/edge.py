@@ -170,6 +170,10 @@ class Edge:
             raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
         return known is not None
 
+    def client_of(self, session: int) -> str:
+        """What a client that is connected calls itself."""
+        return self._state.sessions[session].client
+
     def client_came(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
         """A client has connected; it will say who it is."""
         self._state.begin()

@@ -233,6 +233,11 @@ class Detector:
         crowded_ns = self._endings.due_ns
         return min(firsts if crowded_ns is None else [*firsts, crowded_ns], default=None)
 
+    @property
+    def events_kept(self) -> int:
+        """How many events it has."""
+        return len(self._known)
+
     def has_room_for(self, time_ns: int) -> bool:
         """Whether an event of this time would be taken."""
         kept = len(self._known)

@@ -14,6 +14,7 @@ from anabranch.core.options import Options
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.agenda import Agenda
 from anabranch.core.points.outlook import Outlook
+from anabranch.core.points.pace import Pace
 from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.record import (
     Gone,
@@ -55,6 +56,7 @@ class PointState:
         self.start_at: dict[str, float] = {}
         #: What happened in this life at join points that are not active any more.
         self.past = WatchCounters()
+        self.pace = Pace(options)
         self.out: list[Ask] = []
         self._schemes: dict[str, Scheme] = {}
         self._session = 0
@@ -174,6 +176,7 @@ class PointState:
             self.outlook,
             self.options,
             self.limits,
+            self.pace,
         )
         self.points[record.id] = self.sessions[self._session] = point
         self.out += point.begin(now)
