@@ -228,7 +228,7 @@ class Detector:
     @property
     def due_ns(self) -> int | None:
         """The horizon behind which something waits to be looked at; None if nothing waits."""
-        firsts = [each[0] for each in (*self._waiting[:1], *self._pending[:1])]
+        firsts = [each[0] for each in self._waiting[:1]] + [each[0] for each in self._pending[:1]]
         firsts += [each.entry[0] for each in self._ended]
         crowded_ns = self._endings.due_ns
         return min(firsts if crowded_ns is None else [*firsts, crowded_ns], default=None)

@@ -154,6 +154,10 @@ class PointState:
     def _scheme(self, record: PointRecord) -> Scheme:
         scheme = self._schemes.get(record.id)
         pattern = Pattern.parse(record.text, self.limits)
+        if "bound-grows" in self.options.plants:
+            matches_max = self.limits.pattern_matches_max + record.incarnation
+            grown = replace(self.limits, pattern_matches_max=matches_max)
+            return Scheme(pattern, record.id, grown, self.options.plants)
         if scheme is None or scheme.pattern != pattern:
             scheme = Scheme(pattern, record.id, self.limits, self.options.plants)
             self._schemes[record.id] = scheme
