@@ -308,8 +308,8 @@ def test_what_comes_in_order_and_through_a_restart_keeps_the_first_matches(
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert identities(rows, text) == expected(text, events, 1)
     assert left_out(rows, text) == cut(text, events, 1) != []
+    put(tmp_path / "in", 9, [PlacedEvent("z", 2, end.time_ns + 1, {"x": 1, "t": "p"})])
     with pytest.raises(StreamingQueryException, match="pattern_matches_max"):
-        put(tmp_path / "in", 9, [PlacedEvent("z", 2, end.time_ns + 1, {"x": 1, "t": "p"})])
         followed(spark, tmp_path, text, matches_max=2)
 
 
