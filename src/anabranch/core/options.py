@@ -120,8 +120,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pattern_step_tries: int = 20_000
     #: Matches that one pattern publishes in a second, and all patterns of one client at one broker.
     #: More wait.
-    pattern_matches_per_s: float = 1_000.0
-    pattern_client_matches_per_s: float = 5_000.0
+    pattern_matches_per_s: int = 1_000
+    pattern_client_matches_per_s: int = 5_000
     #: A join point that is placed by cost looks for a better place this often.
     pattern_review_s: float = 10.0
 

@@ -285,8 +285,8 @@ def _draw_pace(pacing: Random, options: Options) -> Options:
     return msgspec.structs.replace(
         options,
         pattern_step_tries=pacing.choice((1, 300, options.pattern_step_tries)),
-        pattern_matches_per_s=pacing.choice((20.0, options.pattern_matches_per_s)),
-        pattern_client_matches_per_s=pacing.choice((20.0, options.pattern_client_matches_per_s)),
+        pattern_matches_per_s=pacing.choice((20, options.pattern_matches_per_s)),
+        pattern_client_matches_per_s=pacing.choice((20, options.pattern_client_matches_per_s)),
     )
 
 

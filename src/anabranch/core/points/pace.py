@@ -31,9 +31,10 @@ class Bucket:
 
     __slots__ = ("_at", "_level", "_per_s")
 
-    def __init__(self, now: float, per_s: float) -> None:
+    def __init__(self, now: float, per_s: int) -> None:
+        assert per_s >= 1, "a rate of nothing would never be ready"
         self._per_s = per_s
-        self._level = max(per_s, 1.0)
+        self._level = float(per_s)
         self._at = now
 
     def ready_at(self, now: float) -> float:
@@ -54,7 +55,7 @@ class Bucket:
         if now > self._at:
             # A little more than the time says, so that who waits for a time is ready then.
             gained = (now - self._at) * self._per_s + 1e-6
-            self._level = min(self._level + gained, max(self._per_s, 1.0))
+            self._level = min(self._level + gained, float(self._per_s))
             self._at = now
 
 

@@ -14,9 +14,7 @@ from tests.point_parts import OPTIONS, Stage, User
 BOMB = "a:{n > 0} THEN b:{n > 0} THEN c:{n > 0} WITHIN 1 min"
 
 
-def options(
-    *, step_tries: int = 20_000, per_s: float = 1_000.0, client_per_s: float = 5_000.0
-) -> Options:
+def options(*, step_tries: int = 20_000, per_s: int = 1_000, client_per_s: int = 5_000) -> Options:
     return replace(
         OPTIONS,
         pattern_step_tries=step_tries,
@@ -52,7 +50,7 @@ def matches_of(events: int, matches_max: int) -> int:
 
 
 def test_bucket_allows_a_second_at_once_and_then_its_rate() -> None:
-    bucket = Bucket(10.0, 4.0)
+    bucket = Bucket(10.0, 4)
     for _ in range(4):
         assert bucket.ready_at(10.0) == 10.0
         bucket.take()
@@ -70,7 +68,7 @@ def test_bucket_allows_a_second_at_once_and_then_its_rate() -> None:
 
 
 def test_client_cannot_get_a_new_rate_by_another_pattern() -> None:
-    pace = Pace(options(client_per_s=2.0))
+    pace = Pace(options(client_per_s=2))
     bucket = pace.of_client(1.0, "u")
     bucket.take()
     assert pace.of_client(1.0, "another") is not bucket
@@ -81,7 +79,7 @@ def test_client_cannot_get_a_new_rate_by_another_pattern() -> None:
 
 
 def test_pattern_publishes_no_more_than_its_rate_and_leaves_nothing_out() -> None:
-    stage = stage_with(options(per_s=5.0))
+    stage = stage_with(options(per_s=5))
     bombed(stage, 7)
     stage.run(1.0)
     early = reported(stage)
@@ -91,7 +89,7 @@ def test_pattern_publishes_no_more_than_its_rate_and_leaves_nothing_out() -> Non
 
 
 def test_patterns_of_one_client_share_a_rate_and_those_of_another_do_not() -> None:
-    stage = stage_with(options(client_per_s=5.0))
+    stage = stage_with(options(client_per_s=5))
     user = bombed(stage, 0, patterns=3)
     other = stage.user("other", "e1")
     other.define("mine", BOMB)
@@ -135,7 +133,7 @@ def test_one_step_publishes_no_more_than_it_may_and_others_have_their_turn() -> 
 
 @pytest.mark.parametrize("step_tries", [1, 3_000])
 def test_small_steps_change_nothing_though_the_broker_crashes_in_between(step_tries: int) -> None:
-    stage = stage_with(options(step_tries=step_tries, per_s=20.0), matches_max=3)
+    stage = stage_with(options(step_tries=step_tries, per_s=20), matches_max=3)
     bombed(stage, 20)
     stage.run(0.3)
     assert 0 < reported(stage) < matches_of(20, 3)
@@ -148,7 +146,7 @@ def test_small_steps_change_nothing_though_the_broker_crashes_in_between(step_tr
 
 
 def test_join_point_that_moves_while_matches_wait_reports_the_first_once() -> None:
-    stage = stage_with(options(per_s=10.0), matches_max=2)
+    stage = stage_with(options(per_s=10), matches_max=2)
     bombed(stage, 15)
     stage.run(1.0)
     stage.move("bomb0", "e1", "e2")
