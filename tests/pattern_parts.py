@@ -288,9 +288,14 @@ def detected(
     )
 
 
-def expected(pattern: Pattern, events: Iterable[PlacedEvent]) -> list[Identity]:
+def expected(
+    pattern: Pattern,
+    events: Iterable[PlacedEvent],
+    matches_max: int = DEFAULT_LIMITS.pattern_matches_max,
+) -> list[Identity]:
     """What the reference finds."""
-    return sorted(match.identity for match in reference_matches(pattern, events, "p"))
+    matches = reference_matches(pattern, events, "p", matches_max)
+    return sorted(match.identity for match in matches)
 
 
 def events_of_calls(what: Iterable[Call], without: Iterable[PlacedEvent] = ()) -> list[PlacedEvent]:

@@ -111,6 +111,7 @@ class Stage:
     ) -> None:
         """`ahead_s`: broker → how far its clock is ahead."""
         self.network = network
+        self.matches_max = limits.pattern_matches_max
         known = statistics or {}
         configs = [
             BrokerConfig(name, network, routing, options, limits, statistics=known.get(name, b""))
@@ -178,7 +179,7 @@ class Stage:
         owners = self.owners(pattern_id)
         assert len(owners) == 1, owners
         record = self.points(owners[0]).records[pattern_id]
-        detection = Detection(pattern_id, record.text, record.starts)
+        detection = Detection(pattern_id, record.text, record.starts, self.matches_max)
         logged = self.logged()
         assert check_detection(detection, logged) == []
         return sum(

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from typer.testing import CliRunner, Result
@@ -21,6 +22,7 @@ import anabranch
 from anabranch.check.patterns import reference_matches
 from anabranch.cli.main import app
 from anabranch.model.errors import LocalError, PatternError
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.values import Value
@@ -94,13 +96,38 @@ def table(events: Iterable[PlacedEvent]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def expected(text: str, events: Iterable[PlacedEvent]) -> list[str]:
-    matches = reference_matches(Pattern.parse(text), events, text)
+def expected(
+    text: str,
+    events: Iterable[PlacedEvent],
+    matches_max: int = DEFAULT_LIMITS.pattern_matches_max,
+) -> list[str]:
+    matches = reference_matches(Pattern.parse(text), events, text, matches_max)
     return sorted(msgspec.json.encode(match.identity).decode() for match in matches)
 
 
-def detected(frame: DataFrame, text: str) -> DataFrame:
-    return detect(frame, text, pattern_id=text, attributes=ATTRIBUTES, buckets=3)
+def detected(
+    frame: DataFrame, text: str, matches_max: int = DEFAULT_LIMITS.pattern_matches_max
+) -> DataFrame:
+    return detect(
+        frame,
+        text,
+        pattern_id=text,
+        attributes=ATTRIBUTES,
+        buckets=3,
+        matches_max=matches_max,
+    )
+
+
+def left_out(rows: Iterable[Row], text: str) -> list[tuple[str, int]]:
+    """The events of which is told that more matches end with them."""
+    told = [row.events[0] for row in rows if (row.pattern, row.finding) == (text, "left-out")]
+    return sorted((each.stream, each.tick) for each in told)
+
+
+def cut(text: str, events: Iterable[PlacedEvent], matches_max: int) -> list[tuple[str, int]]:
+    """The same by the reference."""
+    matches = reference_matches(Pattern.parse(text), events, text, matches_max)
+    return sorted({(each.last.stream, each.last.tick) for each in matches if each.is_cut})
 
 
 def identities(rows: Iterable[Row], text: str) -> list[str]:
@@ -120,6 +147,28 @@ def test_batch_finds_what_the_reference_finds(spark: SparkSession) -> None:
         assert len(found) > 5
         assert identities(rows, text) == found
     assert {row.finding for row in rows} == {"match"}
+
+
+#: Those that keep all matches; in the last one an event may stand for both parts, by two keys.
+MANY = [
+    "a:{x > 0} THEN b:{x < 2} WHERE a.s = b.t WITHIN 3 s LATENESS 2 s",
+    "a:{x > 0} AND b:{x < 2} WHERE a.t = b.t WITHIN 3 s",
+    "a:{x = 0} THEN NOT b:{x = 1} THEN c:{x = 2} WITHIN 3 s",
+    "a:{x > 0} AND b:{x < 2} WHERE a.s = b.t WITHIN 3 s",
+]
+
+
+def test_batch_keeps_the_first_matches_that_the_reference_keeps(spark: SparkSession) -> None:
+    events = history(Random(3), 120)
+    frame = spark.createDataFrame(table(events))
+    cases = {text: 1 + place % 2 for place, text in enumerate(MANY)}
+    findings = [detected(frame, text, matches_max) for text, matches_max in cases.items()]
+    rows = reduce(DataFrame.unionAll, findings).collect()
+    for text, matches_max in cases.items():
+        assert identities(rows, text) == expected(text, events, matches_max)
+        assert left_out(rows, text) == cut(text, events, matches_max) != []
+        assert len(expected(text, events, matches_max)) < len(expected(text, events, 1_000))
+    assert {row.finding for row in rows} == {"match", "left-out"}
 
 
 def test_a_match_has_its_events_with_their_attributes_and_what_has_no_time_is_told(
@@ -167,12 +216,25 @@ def put(folder: Path, number: int, events: Iterable[PlacedEvent]) -> None:
     os.utime(path, (1_800_000_000 + number, 1_800_000_000 + number))
 
 
-def followed(spark: SparkSession, folder: Path, text: str, buckets: int = 3) -> StreamingQuery:
+def followed(
+    spark: SparkSession,
+    folder: Path,
+    text: str,
+    buckets: int = 3,
+    matches_max: int = DEFAULT_LIMITS.pattern_matches_max,
+) -> StreamingQuery:
     """All files that are there, each as a batch, from where the checkpoint is."""
     source = spark.readStream.schema(spark.read.parquet(str(folder / "in")).schema)
     frame = source.option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     query = (
-        detect(frame, text, pattern_id=text, attributes=ATTRIBUTES, buckets=buckets)
+        detect(
+            frame,
+            text,
+            pattern_id=text,
+            attributes=ATTRIBUTES,
+            buckets=buckets,
+            matches_max=matches_max,
+        )
         .writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
@@ -231,6 +293,24 @@ def test_what_comes_in_any_order_and_through_a_restart_gives_each_match_once(
     assert len(found) > 5
     assert found != expected(text, events)
     assert identities(rows, text) == found
+
+
+def test_what_comes_in_order_and_through_a_restart_keeps_the_first_matches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    text, events = MANY[0], history(Random(5), 120)
+    coming = sorted(events, key=lambda each: each.key)
+    end = PlacedEvent("z", 1, BEGIN_NS + 3_600 * 10**9, {})
+    # What ends with the last events of the first batch is decided in the second query.
+    for place, batch in enumerate([coming[:61], [*coming[61:], end], []]):
+        put(tmp_path / "in", place, batch)
+        followed(spark, tmp_path, text, matches_max=1)
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert identities(rows, text) == expected(text, events, 1)
+    assert left_out(rows, text) == cut(text, events, 1) != []
+    put(tmp_path / "in", 9, [PlacedEvent("z", 2, end.time_ns + 1, {"x": 1, "t": "p"})])
+    with pytest.raises(StreamingQueryException, match="pattern_matches_max"):
+        followed(spark, tmp_path, text, matches_max=2)
 
 
 # -- what is refused

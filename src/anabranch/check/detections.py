@@ -7,11 +7,20 @@ anomalies:
 - `missed-pattern`: a match that nobody reported.
 - `false-pattern`: a report of something that is no match.
 - `duplicate-pattern`: a match that was reported twice.
+- `excess-pattern`: a match beyond the first `matches_max` that end with its last event, which its
+  join point cannot have taken for one of them.
+
+What can be taken for one: the events of a stream come in their order, and those of different
+streams as they like. So when a match was found, at least those events were known that are not later
+in their streams than its own. If no more matches than are reported end with its last event, of
+these alone, it may have been reported before the others came. Only patterns that report at once do
+so: ALL without absences.
 
 Only events that must be kept count: transient ones, those with a limit of time or hops, and those
 addressed to somebody may be there for one reader and not for another.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,6 +28,7 @@ import msgspec
 from anabranch.check.checker import Anomaly
 from anabranch.check.patterns import reference_matches
 from anabranch.model.encoding import Envelope
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.match import Match, PlacedEvent
 from anabranch.model.pattern.notification import (
     CONTENT_TYPE,
@@ -28,6 +38,10 @@ from anabranch.model.pattern.notification import (
 )
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import Start
+from anabranch.model.pattern.tree import Absent, nodes_of
+
+#: No history has more matches.
+_EVERY = sys.maxsize
 
 
 class LoggedEvent(msgspec.Struct, frozen=True):
@@ -45,6 +59,8 @@ class Detection(msgspec.Struct, frozen=True):
     pattern_id: str
     text: str
     starts: Mapping[str, Start]
+    #: How many matches may end with one event (`pattern_matches_max`).
+    matches_max: int = DEFAULT_LIMITS.pattern_matches_max
 
 
 def is_report(event: LoggedEvent) -> bool:
@@ -54,7 +70,12 @@ def is_report(event: LoggedEvent) -> bool:
 
 def check_detection(detection: Detection, logged: Sequence[LoggedEvent]) -> list[Anomaly]:
     """Everything that is wrong with one pattern."""
-    wanted = {digest_of(match.identity): match for match in _expected(detection, logged)}
+    pattern = Pattern.parse(detection.text)
+    history = _history(detection, logged)
+    first = reference_matches(pattern, history, detection.pattern_id, detection.matches_max)
+    every = reference_matches(pattern, history, detection.pattern_id, _EVERY)
+    wanted = {digest_of(match.identity): match for match in first}
+    others = {digest_of(match.identity): match for match in every}
     found: dict[str, LoggedEvent] = {}
     anomalies = []
     for event, match in _reports(detection.pattern_id, logged):
@@ -63,6 +84,10 @@ def check_detection(detection: Detection, logged: Sequence[LoggedEvent]) -> list
             first = found[digest]
             text = f"{_named(match)} was reported at tick {first.tick} of {first.stream!r} too"
             anomalies.append(_anomaly("duplicate-pattern", detection, event, text))
+        elif digest not in wanted and digest in others:
+            if not _may_be_early(detection, pattern, match, every):
+                text = f"{_named(match)} is beyond the first {detection.matches_max}"
+                anomalies.append(_anomaly("excess-pattern", detection, event, text))
         elif digest not in wanted:
             anomalies.append(_anomaly("false-pattern", detection, event, f"{_named(match)}"))
         found.setdefault(digest, event)
@@ -79,13 +104,30 @@ def _anomaly(name: str, detection: Detection, event: LoggedEvent, text: str) -> 
     return Anomaly(name, detection.pattern_id, event.stream, event.tick, text)
 
 
-def _expected(detection: Detection, logged: Iterable[LoggedEvent]) -> list[Match]:
-    history = [
+def _history(detection: Detection, logged: Iterable[LoggedEvent]) -> list[PlacedEvent]:
+    """The events that count."""
+    return [
         PlacedEvent(each.stream, each.tick, each.time_ns, each.envelope.attributes())
         for each in logged
         if _counts(detection, each)
     ]
-    return reference_matches(Pattern.parse(detection.text), history, detection.pattern_id)
+
+
+def _may_be_early(
+    detection: Detection, pattern: Pattern, match: Match, every: Iterable[Match]
+) -> bool:
+    """Whether no more matches than are reported need have been known when it was found."""
+    if any(isinstance(node, Absent) for node in nodes_of(pattern.root)):
+        return False
+    known: dict[str, int] = {}
+    for each in match.contributions:
+        known[each.event.stream] = max(known.get(each.event.stream, 0), each.event.tick)
+    count = sum(
+        other.last.key == match.last.key
+        and all(each.event.tick <= known.get(each.event.stream, -1) for each in other.contributions)
+        for other in every
+    )
+    return count <= detection.matches_max
 
 
 def _counts(detection: Detection, event: LoggedEvent) -> bool:

@@ -20,6 +20,9 @@ detector takes part.
    first event, then the earliest second event, and so on. LAST keeps the one with the latest event
    before the last, then the latest before that, and so on. Of two with the same events, that with
    the smaller identity is kept. No event is used up.
+8. Of the matches that end with the same event, ALL keeps the first `pattern_matches_max`, in the
+   order of FIRST. Absences at the end of a sequence are asked after that, of those that are kept,
+   since they are known only when time has passed. What is left out shows in those kept (`is_cut`).
 
 The history is complete: nothing comes after it, so every window has passed.
 """
@@ -28,9 +31,12 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise, product
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from anabranch.model.language.evaluate import evaluate
 from anabranch.model.language.operations import compare
-from anabranch.model.pattern.match import Contribution, Key, Match, PlacedEvent
+from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.pattern.match import Contribution, Identity, Key, Match, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.tree import (
     Absent,
@@ -71,18 +77,39 @@ class _Candidate(NamedTuple):
 
 
 def reference_matches(
-    pattern: Pattern, history: Iterable[PlacedEvent], pattern_id: str = ""
+    pattern: Pattern,
+    history: Iterable[PlacedEvent],
+    pattern_id: str = "",
+    matches_max: int = DEFAULT_LIMITS.pattern_matches_max,
 ) -> list[Match]:
     """All matches of `pattern` in a history that is complete, in no particular order."""
     events = list({(event.stream, event.tick): event for event in history}.values())
-    whole = Within(pattern.root, pattern.window_ns)
-    found = {
-        match.identity: match
-        for candidate in _candidates(whole, events)
-        if _joined(candidate, pattern.joins) and _undisturbed(candidate, pattern.joins, events)
-        for match in [_match_of(candidate, pattern_id)]
-    }
-    return _kept(list(found.values()), pattern.policy)
+    joins, is_all = pattern.joins, pattern.policy == "ALL"
+    found: dict[Identity, tuple[Match, _Candidate]] = {}
+    for candidate in _candidates(Within(pattern.root, pattern.window_ns), events):
+        between, final = _divided(candidate)
+        asked = between if is_all else candidate
+        if _joined(candidate, joins) and _undisturbed(asked, joins, events):
+            match = _match_of(candidate, pattern_id)
+            found[match.identity] = match, final
+    every = [match for match, _ in found.values()]
+    if not is_all:
+        return [_chosen(group, pattern.policy) for group in _groups(every).values()]
+    return [
+        match
+        for match in first_of_each(every, matches_max)
+        if _undisturbed(found[match.identity][1], joins, events)
+    ]
+
+
+def first_of_each(matches: Iterable[Match], matches_max: int) -> list[Match]:
+    """Rule 8: the first matches that end with each event."""
+    kept = []
+    for group in _groups(matches).values():
+        ordered = sorted(group, key=lambda match: (_keys(match), match.identity))
+        is_cut = len(ordered) > matches_max
+        kept += [replace(match, is_cut=is_cut) for match in ordered[:matches_max]]
+    return kept
 
 
 # -- structure
@@ -180,6 +207,15 @@ def _undisturbed(candidate: _Candidate, joins: tuple[Join, ...], events: list[Pl
     )
 
 
+def _divided(candidate: _Candidate) -> tuple[_Candidate, _Candidate]:
+    """The candidate with the absences between its events, and with those that last after them."""
+    absences = candidate.absences
+    return (
+        candidate._replace(absences=tuple(each for each in absences if each.before is not None)),
+        candidate._replace(absences=tuple(each for each in absences if each.before is None)),
+    )
+
+
 def _lies_in(absence: _Absence, event: PlacedEvent) -> bool:
     is_before = absence.before is None or event.key < absence.before
     return absence.after < event.key and is_before and event.time_ns <= absence.until_ns
@@ -202,17 +238,16 @@ def _match_of(candidate: _Candidate, pattern_id: str) -> Match:
     return Match(pattern_id, tuple(Contribution(part, event) for part, event in ordered))
 
 
-def _kept(matches: list[Match], policy: Policy) -> list[Match]:
-    """Rule 7."""
-    if policy == "ALL":
-        return matches
+def _groups(matches: Iterable[Match]) -> dict[Key, list[Match]]:
+    """The matches that end with the same event."""
     groups: dict[Key, list[Match]] = {}
     for match in matches:
         groups.setdefault(match.last.key, []).append(match)
-    return [_chosen(group, policy) for group in groups.values()]
+    return groups
 
 
 def _chosen(group: list[Match], policy: Policy) -> Match:
+    """Rule 7: the one that is kept of those that end with the same event."""
     if policy == "FIRST":
         wanted = min(_keys(match) for match in group)
     else:

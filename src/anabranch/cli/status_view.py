@@ -203,6 +203,7 @@ def _patterns(status: Status, width: int, indent: int) -> list[str]:
         f"{word}={count:,}"
         for word, count in (
             ("late", patterns.late),
+            ("left-out", patterns.left_out),
             ("overflows", patterns.overflows),
             ("withheld", patterns.withheld),
         )
@@ -274,6 +275,11 @@ def _troubles(asked: Asked) -> list[str]:
             f"{name}: {circles} copies of events went in circles, which is a mistake of ours"
         )
     patterns = status.patterns
+    if patterns is not None and patterns.left_out:
+        lines.append(
+            f"{name}: more matches of its patterns end with one event than are reported, for"
+            f" {patterns.left_out:,} events; the log says which"
+        )
     if patterns is not None and (patterns.overflows or patterns.withheld):
         lines.append(f"{name}: some of its patterns may have missed matches; the log says which")
     for stream in status.streams:

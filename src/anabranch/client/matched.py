@@ -64,6 +64,8 @@ class Matched(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     identity: Identity
     #: Whether the events are here, and not their places alone.
     is_whole: bool
+    #: Whether more matches end with the same event, and are left out (`pattern_matches_max`).
+    is_cut: bool
     #: The event that told of it, for its stream, tick and time.
     received: Received
 
@@ -104,6 +106,7 @@ def matched_by(received: Received, limits: Limits) -> Matched:
         events=tuple(_part(each, told.is_whole, limits) for each in told.match.contributions),
         identity=told.match.identity,
         is_whole=told.is_whole,
+        is_cut=told.match.is_cut,
         received=received,
     )
 

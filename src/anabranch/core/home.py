@@ -133,8 +133,9 @@ class Home:
             if client:
                 self._do(origin, origin.client_frame(now, session, frame, client))
         elif isinstance(frame, Define | Drop | Keep):
-            if edge.client_of(session, frame):
-                self._do(points, points.client_frame(now, session, frame, edge.version))
+            client = edge.client_of(session, frame)
+            if client:
+                self._do(points, points.client_frame(now, session, client, frame, edge.version))
         else:
             self._do(edge, edge.client_frame(now, session, frame))
 

@@ -120,6 +120,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pattern_again_s: float = 1.0
     #: A join point that was moved, or dropped, is remembered for this long.
     pattern_gone_s: float = 600.0
+    #: What all join points of a broker try in one step, in the tries of `pattern_tries_max`: some
+    #: ten milliseconds. The rest waits for the next step.
+    pattern_step_tries: int = 20_000
+    #: Matches that one pattern publishes in a second, and all patterns of one client at one broker.
+    #: More wait.
+    pattern_matches_per_s: int = 1_000
+    pattern_client_matches_per_s: int = 5_000
     #: A join point that is placed by cost looks for a better place this often.
     pattern_review_s: float = 10.0
 

@@ -62,6 +62,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pattern_pending_max: int = 100_000
     #: Events and places that are looked at, for one event that comes.
     pattern_tries_max: int = 100_000
+    #: Matches of one pattern that end with the same event: the first in the order of
+    #: `check.patterns`. Part of what a pattern means, so all brokers of a network have the same.
+    pattern_matches_max: int = 100
 
     # -- links and sessions
     #: Bytes of one frame, without its length in front; room for one event at least.

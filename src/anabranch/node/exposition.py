@@ -141,6 +141,12 @@ def _patterns(status: Status) -> Iterator[str]:
         "pattern_kept_ticks": ("gauge", "Ticks that patterns need to be given again", "kept"),
         "pattern_events_total": ("counter", "Events that join points took", "events"),
         "pattern_matches_total": ("counter", "Matches that were published here", "reported"),
+        "pattern_left_out_total": (
+            "counter",
+            "Events that more matches end with than are reported",
+            "left_out",
+        ),
+        "pattern_held_bytes": ("gauge", "Memory that events of patterns take", "held_bytes"),
         "pattern_late_total": ("counter", "Events that came too late for a pattern", "late"),
         "pattern_overflows_total": ("counter", "Times a pattern was at a bound", "overflows"),
         "pattern_withheld_total": ("counter", "Ranges of ticks a pattern did not get", "withheld"),

@@ -145,8 +145,9 @@ def draw_definers(
 class Detections:
     """What became of the patterns of a world."""
 
-    def __init__(self, world: World, definers: list[Definer]) -> None:
+    def __init__(self, world: World, definers: list[Definer], matches_max: int) -> None:
         self._world = world
+        self._matches_max = matches_max
         self._definers = definers
         #: Pattern → how often it had been moved when the world became calm.
         self._moves: dict[str, int] = {}
@@ -216,7 +217,8 @@ class Detections:
             return [Anomaly(name, definer.pattern_id, "", 0, text)]
         # One may be on its way, even now.
         newest = max(records, key=lambda record: record.moves)
-        found = check_detection(Detection(definer.pattern_id, definer.text, newest.starts), logged)
+        detection = Detection(definer.pattern_id, definer.text, newest.starts, self._matches_max)
+        found = check_detection(detection, logged)
         calm_moves = newest.moves - self._moves.get(definer.pattern_id, 0)
         if calm_moves > CALM_MOVES_MAX:
             text = f"it was moved {calm_moves} times although nothing changed any more"

@@ -100,6 +100,11 @@ PLANTS: dict[str, Plant] = {
     "takes-fleeting": Plant(
         "a join point counts events that nobody has to keep", 12, "false-pattern", mesh_seed=12
     ),
+    "bound-grows": Plant(
+        "a join point that starts again lets one match more end with an event",
+        25,
+        "excess-pattern",
+    ),
     "printed-algorithm": Plant(
         "copies are for all of a tree, by the cheapest link, as printed", 58, "hop-bound", "mesh"
     ),

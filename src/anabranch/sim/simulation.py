@@ -22,6 +22,7 @@ from anabranch.core.ledger import Beginning
 from anabranch.core.points.names import RESERVED
 from anabranch.core.records import EventRecord, MarkRecord, decode_record
 from anabranch.model.encoding import decode_envelope
+from anabranch.model.limits import Limits
 from anabranch.sim.applications import Application, Publisher
 from anabranch.sim.detecting import Definer, Detections, draw_definers
 from anabranch.sim.dividing import Division
@@ -58,8 +59,9 @@ class Simulation:
     def __init__(self, plan: Plan, router: RouterMaker | None = None) -> None:
         self.plan = plan
         self.rng = Random(plan.seed ^ 0x5EED)
+        limits = Limits(pattern_matches_max=plan.matches_max)
         configs = [
-            BrokerConfig(name, plan.network, plan.routing, plan.options, router=router)
+            BrokerConfig(name, plan.network, plan.routing, plan.options, limits, router=router)
             for name in plan.network.brokers
         ]
         self.world = World(configs, self.rng, Weather())
@@ -79,7 +81,7 @@ class Simulation:
         self.history: list[told.Record] = []
         self.applications: list[Application] = []
         self.definers: list[Definer] = []
-        self._detections = Detections(self.world, self.definers)
+        self._detections = Detections(self.world, self.definers, plan.matches_max)
         self._moving = Random(plan.seed ^ 0x30E5)
         self.interest_changes = 0
         self.troubled_changes = 0

@@ -15,6 +15,7 @@ import msgspec
 from anabranch.core.broker import RoutingName
 from anabranch.core.options import Options
 from anabranch.model.errors import LocalError
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
 from anabranch.sim.fault_mix import ANY, FaultMix, asked_mix, draw_mix
 from anabranch.sim.meshes import MeshKind, draw_mesh
@@ -28,6 +29,7 @@ _CHANGING = 0x1187
 #: Chosen so that the seeds which tests know by heart have none.
 _SINKING = 0x20FE
 _DETECTING = 0x9A77
+_PACING = 0xB0B5
 _COMPARING = 0xC0A9
 _MESHING = 0x3E54
 SHAPES: tuple[Shape, ...] = get_args(Shape)
@@ -67,6 +69,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     advertising: float = 0.0
     #: Patterns that are defined.
     patterns: int = 0
+    #: Matches of one pattern that may end with the same event.
+    matches_max: int = DEFAULT_LIMITS.pattern_matches_max
     #: Made at the start by all subscribers together; 0: each makes one to four.
     subscriptions: int = 0
 
@@ -100,8 +104,9 @@ def draw(
     options = _draw_staging(sinking, sinks, _draw_checkpoints(seed, _draw_retention(more, options)))
     detecting = Random(seed ^ _DETECTING)
     patterns = _draw_patterns(detecting, options, chosen)
+    pacing = Random(seed ^ _PACING)
     if patterns:
-        options = _draw_pattern_options(detecting, options)
+        options = _draw_pace(pacing, _draw_pattern_options(detecting, options))
     plan = Plan(
         seed=seed,
         routing=routing,
@@ -120,6 +125,7 @@ def draw(
         sinks=sinks,
         advertising=advertising,
         patterns=patterns,
+        matches_max=pacing.choice((1, 1, 2, DEFAULT_LIMITS.pattern_matches_max)),
     )
     return _stretched(plan, chosen.divide_s) if chosen.divide_s else plan
 
@@ -271,6 +277,16 @@ def _draw_pattern_options(detecting: Random, options: Options) -> Options:
         pattern_look_s=detecting.choice((0.02, 0.1)),
         pattern_again_s=detecting.choice((0.1, 1.0)),
         pattern_review_s=detecting.choice((0.3, 1.0, 3.0)),
+    )
+
+
+def _draw_pace(pacing: Random, options: Options) -> Options:
+    """In many worlds join points do little in a step, and publish few matches in a second."""
+    return msgspec.structs.replace(
+        options,
+        pattern_step_tries=pacing.choice((1, 300, options.pattern_step_tries)),
+        pattern_matches_per_s=pacing.choice((20, options.pattern_matches_per_s)),
+        pattern_client_matches_per_s=pacing.choice((20, options.pattern_client_matches_per_s)),
     )
 
 

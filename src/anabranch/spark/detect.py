@@ -10,7 +10,9 @@ whatever could not be done. Rules:
 2. In batch the history is complete: nothing is late, and every window has passed in the end.
 3. In streaming the watermark of a batch is the greatest time that was seen in those before it, of
    all rows, also of those that no part wants. Whatever is older than that by more than the
-   pattern's lateness is late: a row says so. The others give the matches of batch.
+   pattern's lateness is late: a row says so. The others give the matches of batch. Where more end
+   with one event than `matches_max`, and earlier events come in a later batch, some that batch
+   leaves out may have been found before.
 4. Where all parts share a key (`core.patterns.sharing`) events are divided into `buckets` by it.
    Otherwise one task has all that some part wants.
 5. An event without a time, or one beyond what 64 bits of nanoseconds can say, is told as `no-time`.
@@ -23,6 +25,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from anabranch.core.patterns.scheme import Scheme
+from anabranch.model.errors import LocalError
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.tree import attribute_names
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.spark.attribute_columns import Attributes, attribute_columns
@@ -42,6 +46,7 @@ def detect(
     carry: Sequence[str] | None = None,
     presence: str = "",
     buckets: int = BUCKETS,
+    matches_max: int = DEFAULT_LIMITS.pattern_matches_max,
 ) -> DataFrame:
     """The findings: pattern, finding, identity, time, events.
 
@@ -51,8 +56,13 @@ def detect(
     carry        the attributes that events in results have, beside those that joins name; None: all
     presence     a column that is null in rows that are no events (`silenceRows`)
     buckets      into how many shares events are divided; a checkpoint keeps to its own
+    matches_max  how many matches may end with one event: `pattern_matches_max` of the network; a
+                 checkpoint keeps to its own
     """
-    scheme = Scheme(Pattern.parse(pattern) if isinstance(pattern, str) else pattern, pattern_id)
+    if matches_max < 1:
+        raise LocalError("one match at least may end with an event: matches_max is 1 or more")
+    parsed = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
+    scheme = Scheme(parsed, pattern_id, Limits(pattern_matches_max=matches_max))
     columns = attribute_columns(events.schema, attributes)
     sent = [
         each for each in columns if carry is None or each.attribute in {*carry, *scheme.attributes}

@@ -14,10 +14,10 @@ SECOND = 10**9
 RISE = Detection("rise", "low:{p < 20} THEN high:{p > 30} WITHIN 2 s", {"e": Start(2, SECOND)})
 
 
-def logged(tick: int, event: Event, at_s: float) -> LoggedEvent:
+def logged(tick: int, event: Event, at_s: float, stream: str = "e") -> LoggedEvent:
     time_ns = int(at_s * SECOND)
     named = event.stamped(EventId("p", 1, tick), time_ns)
-    return LoggedEvent("e", tick, time_ns, decode_envelope(encode_event(named)))
+    return LoggedEvent(stream, tick, time_ns, decode_envelope(encode_event(named)))
 
 
 def price(tick: int, at_s: float, p: int, control: Control | None = None) -> LoggedEvent:
@@ -73,3 +73,37 @@ def test_a_match_that_was_reported_twice_is_a_duplicate() -> None:
 )
 def test_what_is_reported_and_is_no_match_is_false(low: LoggedEvent, high: LoggedEvent) -> None:
     assert found(low, high, report(9, low, high)) == [("false-pattern", 9)]
+
+
+# -- at most one match ends with an event
+
+
+def bounded(text: str, *events: LoggedEvent) -> list[tuple[str, int]]:
+    starts = {"e": Start(2, SECOND), "f": Start(2, SECOND)}
+    detection = Detection("rise", text, starts, matches_max=1)
+    return [(each.name, each.tick) for each in check_detection(detection, events)]
+
+
+def test_the_first_match_that_ends_with_an_event_is_wanted_and_no_other() -> None:
+    first, second, high = price(2, 2.0, 10), price(3, 2.1, 11), price(4, 3.0, 40)
+    assert bounded(RISE.text, first, second, high, report(9, first, high)) == []
+    reports = report(8, first, high), report(9, second, high)
+    assert bounded(RISE.text, first, second, high, *reports) == [("excess-pattern", 9)]
+    found = bounded(RISE.text, first, second, high, report(9, second, high))
+    assert found == [("excess-pattern", 9), ("missed-pattern", 4)]
+
+
+def test_another_may_be_reported_before_the_first_came_from_another_stream() -> None:
+    first = logged(2, Event({"p": 10}), 2.0, "f")
+    second, high = price(3, 2.1, 11), price(4, 3.0, 40)
+    reports = report(8, second, high), report(9, first, high)
+    assert bounded(RISE.text, first, second, high, *reports) == []
+    assert bounded(RISE.text, first, second, high, reports[0]) == [("missed-pattern", 4)]
+
+
+def test_what_waits_for_its_turn_reports_the_first_and_nothing_else() -> None:
+    text = "low:{p < 20} THEN NOT {p = 25} THEN high:{p > 30} WITHIN 2 s"
+    first = logged(2, Event({"p": 10}), 2.0, "f")
+    second, high = price(3, 2.1, 11), price(4, 3.0, 40)
+    reports = report(8, second, high), report(9, first, high)
+    assert bounded(text, first, second, high, *reports) == [("excess-pattern", 8)]

@@ -26,6 +26,7 @@ from anabranch.cli.pipeline.rows_out import (
     follow as follow_rows,
 )
 from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.pattern import Pattern
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ def detect(
     buckets: Annotated[
         int, typer.Option(min=1, help="Shares of events, where the parts have a key in common.")
     ] = 16,
+    matches_max: Annotated[
+        int,
+        typer.Option(min=1, help="Matches that may end with one event; as the network has it."),
+    ] = DEFAULT_LIMITS.pattern_matches_max,
     follow: Annotated[bool, typer.Option("--follow", help="Go on live, until Ctrl-C.")] = False,
     start: Annotated[
         Start, typer.Option(help="Of a network that is followed: all it has, or what is new.")
@@ -111,7 +116,7 @@ def detect(
     if not follow:
         check_output(to)
     names = None if attributes is None else [name.strip() for name in attributes.split(",")]
-    run = _Run(pattern, pattern_id, places, to, time, names, buckets)
+    run = _Run(pattern, pattern_id, places, to, time, names, buckets, matches_max)
     with spark_session(master, "detect", draws=not follow) as spark:
         if follow:
             run.follow(spark, start.value, columns, checkpoint)
@@ -131,6 +136,7 @@ class _Run(msgspec.Struct, frozen=True):
     time: str
     carry: list[str] | None
     buckets: int
+    matches_max: int
 
     # -- what there is --------------------------------------------------------------------------
 
@@ -249,6 +255,7 @@ class _Run(msgspec.Struct, frozen=True):
             carry=self.carry,
             presence=presence,
             buckets=self.buckets,
+            matches_max=self.matches_max,
         )
 
     def _missing(self, events: "DataFrame", columns: "Sequence[AttributeColumn]") -> list[str]:

@@ -1,20 +1,22 @@
-"""The one match that is kept of all that end with an event: the search of FIRST and LAST.
+"""The first matches of all that end with an event: one for FIRST and LAST, some for ALL.
 
-Slots are filled in the order of events: for FIRST from the earliest on, for LAST from the latest
-back. At each place the events that could come next are tried in that order, so the first way that
-works out is the one that is wanted, and the others are never looked at. Only where one event could
+Slots are filled in the order of events: for LAST from the latest back, otherwise from the earliest
+on. At each place the events that could come next are tried in that order, so the first ways that
+work out are those that are wanted, and the others are never looked at. Only where one event could
 fill several slots are these compared. Rules:
 
 1. The event that ends the match fills a slot that nothing must follow. All others are before it.
-2. `check.patterns`, rule 7, says which match is kept; this search gives the same.
+2. `check.patterns`, rules 7 and 8, say which matches are kept; this search gives the same, in the
+   order in which they are wanted.
 3. `outlook` is asked first whether there can be one, and how far each slot reaches. After that a
    slot for which nothing is left ends the search at once: one that is open, one that is tied to
    what was filled by a key or by a window inside.
 4. Absences are asked when all slots are filled. If one cannot be decided before a match was found,
-   nothing is claimed (`Undecided`).
+   FIRST and LAST claim nothing (`Undecided`); ALL leaves that way out and counts it. ALL does not
+   ask about absences at the end: they are asked of what was found, when they have passed.
 5. The search keeps its own levels: a match may have a hundred events, and a stack of calls that
    deep is slow. Nothing is put together beforehand, and all that is looked at counts
-   (`TriesExceeded`).
+   (`TriesExceeded`). What was surely among the first by then is in `sure`.
 
 State: the shelves, which belong to the detector.
 """
@@ -25,7 +27,7 @@ from heapq import merge
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from anabranch.core.patterns.absences import Absences
+from anabranch.core.patterns.absences import Absences, Undecided
 from anabranch.core.patterns.alternatives import slots_of
 from anabranch.core.patterns.combining import Filled
 from anabranch.core.patterns.filling import Filling
@@ -53,21 +55,33 @@ class _Range(NamedTuple):
 class _Level:
     """A place in the order of events: what could come there, and what was made of it."""
 
-    __slots__ = ("_nexts", "bound", "entry", "found", "slot", "slots")
+    __slots__ = ("_nexts", "bound", "count", "entry", "found", "slot", "slots", "ways")
 
     entry: Entry
     #: The slot that the entry is in, and the classes that have a key thereby.
     slot: int
     bound: tuple[int, ...]
 
-    def __init__(self, nexts: Iterator[tuple[Entry, Iterable[int]]]) -> None:
+    def __init__(self, nexts: Iterator[tuple[Entry, Iterable[int]]], count: int) -> None:
         self._nexts = nexts
         #: Slots that the entry has still to be tried in.
         self.slots: Iterator[int] = iter(())
-        self.found: Filled | None = None
+        #: How many ways are wanted; those with the entries before this one, and those with it.
+        self.count = count
+        self.found: list[Filled] = []
+        self.ways: list[Filled] = []
+
+    @property
+    def wanted(self) -> int:
+        """How many ways are wanted with the entry."""
+        return self.count - len(self.found)
 
     def goes_on(self) -> bool:
-        """Take the next entry, if there is one."""
+        """Take the next entry, if there is one and more is wanted."""
+        self.found += self.ways
+        self.ways = []
+        if not self.wanted:
+            return False
         for entry, slots in self._nexts:
             self.entry, self.slots = entry, iter(slots)
             return True
@@ -82,27 +96,38 @@ class Choosing:
         self._shelves = shelves
         self._absences = absences
         self._tries = tries
-        self._is_first = scheme.pattern.policy == "FIRST" or "last-is-first" in scheme.plants
+        self._is_first = scheme.pattern.policy != "LAST" or "last-is-first" in scheme.plants
         self._stops_early = "stops-early" in scheme.plants
         self._wants_more = "wants-more" in scheme.plants
-        #: Slot → the last entry it can have, for FIRST; the first one, for LAST. Empty where it
-        #: would say nothing that the search does not see at once.
+        self._is_all = scheme.pattern.policy == "ALL"
+        #: Slot → the last entry it can have, where the earliest is wanted; the first one, for LAST.
+        #: Empty where it would say nothing that the search does not see at once.
         self._ends: list[Entry] = []
+        #: How many ways could not be decided, for ALL.
+        self.undecided = 0
+        #: What was found before there were too many tries.
+        self.sure: list[Filled] = []
 
-    def choose(self, last: Entry) -> Filled | None:
-        """The match that ends with `last`, if there is any."""
-        best: Filled | None = None
-        for part in slots_of(last[4]):
-            for layout, slot in self._scheme.anchors[part]:
-                best = self._better(best, self._best_from(layout, slot, last))
+    def choose(self, last: Entry, count: int = 1) -> list[Filled]:
+        """The first matches that end with `last`, as many as are wanted, in order."""
+        self.undecided = 0
+        self.sure = []
+        anchors = [anchor for part in slots_of(last[4]) for anchor in self._scheme.ends[part]]
+        best: list[Filled] = []
+        for layout, slot in anchors:
+            filling = self._filling(layout, slot, last)
+            if filling is not None:
+                found = self._best(filling, last, slot, count, is_only=len(anchors) == 1)
+                best = self._merged(best, found, count)
         return best
 
-    def _best_from(self, layout: Layout, slot: int, last: Entry) -> Filled | None:
+    def _filling(self, layout: Layout, slot: int, last: Entry) -> Filling | None:
+        """The layout with `last` in a slot; None if there can be no match."""
         tries = self._tries
         tries.left -= _LOOK_UP_TRIES
         self._ends = []
         if layout.size > 2:
-            outlook = self._scheme.outlook_of(layout, slot)
+            outlook = self._scheme.outlook_of(layout, slot, is_last=True)
             shelves = outlook.shelves_for(last, self._shelves, tries)
             if shelves is None:
                 return None
@@ -115,15 +140,23 @@ class Choosing:
                 self._ends = ends
         tries.spend(_FILL_TRIES * layout.weights[slot])
         filling = Filling(layout, slot, last, from_first=self._is_first)
-        bound = filling.fill(slot, last)
-        return None if bound is None else self._best(filling, last, slot)
+        return None if filling.fill(slot, last) is None else filling
 
-    def _best(self, filling: Filling, last: Entry, anchor: int) -> Filled | None:
-        """The best way to fill what is open, `anchor` being filled with `last`."""
+    def _best(
+        self, filling: Filling, last: Entry, anchor: int, count: int, *, is_only: bool
+    ) -> list[Filled]:
+        """The best ways to fill what is open, `anchor` being filled with `last`."""
         if filling.layout.size == 1:
             return self._finished(filling)
+        levels = [_Level(self._nexts(filling, last, anchor, ()), count)]
+        try:
+            return self._searched(filling, levels)
+        except TriesExceeded:
+            self.sure = _sure(levels) if is_only else []
+            raise
+
+    def _searched(self, filling: Filling, levels: list[_Level]) -> list[Filled]:
         tries, weights = self._tries, filling.layout.weights
-        levels = [_Level(self._nexts(filling, last, anchor, ()))]
         while True:
             level = levels[-1]
             for slot in level.slots:
@@ -135,29 +168,37 @@ class Choosing:
                     continue
                 if not filling.is_full:
                     level.slot, level.bound = slot, bound
-                    levels.append(_Level(self._nexts(filling, level.entry, slot, bound)))
+                    nexts = self._nexts(filling, level.entry, slot, bound)
+                    levels.append(_Level(nexts, level.wanted))
                     break
-                level.found = self._better(level.found, self._finished(filling))
+                level.ways = self._merged(level.ways, self._finished(filling), level.wanted)
                 filling.empty(slot, bound)
             else:
-                # The entry was tried in all its slots. Once there is a match, no other is better.
-                if level.found is None and level.goes_on():
+                # The entry was tried in all its slots. Those behind it give nothing that is better.
+                if level.goes_on():
                     continue
                 levels.pop()
                 if not levels:
                     return level.found
                 above = levels[-1]
                 filling.empty(above.slot, above.bound)
-                above.found = self._better(above.found, level.found)
+                above.ways = self._merged(above.ways, level.found, above.wanted)
 
-    def _finished(self, filling: Filling) -> Filled | None:
+    def _finished(self, filling: Filling) -> list[Filled]:
+        """The way that all slots are filled, if it is a match."""
         layout, entries = filling.layout, filling.entries
         self._tries.left -= len(entries)
-        if layout.inner and not self._absences.inner_hold(layout, entries):
-            return None
-        if layout.final and not self._absences.final_hold(layout, entries):
-            return None
-        return layout.number, entries
+        try:
+            if layout.inner and not self._absences.inner_hold(layout, entries):
+                return []
+        except Undecided:
+            if not self._is_all:
+                raise
+            self.undecided += 1
+            return []
+        if layout.final and not self._is_all and not self._absences.final_hold(layout, entries):
+            return []
+        return [(layout.number, entries)]
 
     # -- what could come next
 
@@ -239,9 +280,15 @@ class Choosing:
 
     # -- which is better
 
-    def _better(self, one: Filled | None, other: Filled | None) -> Filled | None:
-        if one is None or other is None:
-            return other if one is None else one
+    def _merged(self, some: list[Filled], others: list[Filled], count: int) -> list[Filled]:
+        """The first of both, in order; each of them is in order."""
+        if not some or not others:
+            return some or others
+        if count == 1:
+            return [self._better(some[0], others[0])]
+        return sorted(some + others, key=lambda way: (sorted(way[1]), self._identity(way)))[:count]
+
+    def _better(self, one: Filled, other: Filled) -> Filled:
         ordered, others = sorted(one[1]), sorted(other[1])
         if ordered == others:
             return one if self._identity(one) <= self._identity(other) else other
@@ -258,6 +305,16 @@ class Choosing:
                 for part, entry in zip(parts, filled[1], strict=True)
             )
         )
+
+
+def _sure(levels: list[_Level]) -> list[Filled]:
+    """The ways that come before all that were not looked at."""
+    sure: list[Filled] = []
+    for level in levels:
+        sure += level.found
+        if level.ways or next(level.slots, None) is not None:
+            break
+    return sure
 
 
 def _entry_of(pair: tuple[Entry, int]) -> Entry:

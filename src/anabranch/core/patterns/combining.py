@@ -11,8 +11,9 @@ Rules:
 2. No event fills two slots.
 3. Where three slots or more are to be filled, `outlook` is asked first whether they can be.
 4. Absences between slots are asked when all slots are filled. What cannot be decided is counted.
-5. All that is looked at counts; `TriesExceeded` says that there was more. What was found by then is
-   in `found`.
+5. All that is looked at counts; `TriesExceeded` says that there was more to look at. The search
+   ends as well when more than `pattern_matches_max` were found (`MatchesExceeded`). What is in
+   `found` then is of no use: which matches are the first is for `choosing` to say.
 
 State: the shelves, which belong to the detector.
 """
@@ -22,10 +23,16 @@ from typing import Final
 
 from anabranch.core.patterns.absences import Absences, Undecided
 from anabranch.core.patterns.layouts import Layout
+from anabranch.core.patterns.outlook import Outlook
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Bound, Entry, Shelf, Shelves
 from anabranch.core.patterns.steps import Plan, Step
-from anabranch.core.patterns.tries import LOOK_UP_TRIES, Tries, TriesExceeded
+from anabranch.core.patterns.tries import (
+    LOOK_UP_TRIES,
+    MatchesExceeded,
+    Tries,
+    TriesExceeded,
+)
 
 #: The number of a layout, and the entries of its slots.
 Filled = tuple[int, tuple[Entry, ...]]
@@ -48,6 +55,7 @@ class Combining:
         self._shelves = shelves
         self._absences = absences
         self._tries = tries
+        self._matches_max = scheme.limits.pattern_matches_max
         self.found: list[Filled] = []
         #: How many ways could not be decided.
         self.undecided = 0
@@ -92,9 +100,12 @@ class Combining:
         self._used = {id(entry)}
         self._fill(plan, 1, filled, spans)
 
+    def _outlook_of(self, layout: Layout, slot: int) -> Outlook:
+        return self._scheme.outlook_of(layout, slot, is_last=not self._scheme.is_eager)
+
     def _spans(self, layout: Layout, slot: int, entry: Entry) -> _Spans | None:
         """Between which entries each slot is filled; None if one cannot be."""
-        outlook, tries = self._scheme.outlook_of(layout, slot), self._tries
+        outlook, tries = self._outlook_of(layout, slot), self._tries
         shelves = outlook.shelves_for(entry, self._shelves, tries)
         latest = None if shelves is None else outlook.latest(entry, shelves, tries)
         if shelves is None or latest is None:
@@ -151,14 +162,15 @@ class Combining:
         """All slots are filled."""
         self._tries.left -= len(filled)
         entries = tuple(filled)
-        if not layout.inner:
-            self.found.append((layout.number, entries))
-            return
         try:
-            if self._absences.inner_hold(layout, entries):
-                self.found.append((layout.number, entries))
+            if layout.inner and not self._absences.inner_hold(layout, entries):
+                return
         except Undecided:
             self.undecided += 1
+            return
+        self.found.append((layout.number, entries))
+        if len(self.found) > self._matches_max:
+            raise MatchesExceeded
 
     def _within(
         self, spans: _Spans, slot: int, shelf: Shelf, low: Bound, high: Bound

@@ -14,11 +14,15 @@ stream. The *horizon* lies the pattern's lateness before that. Rules:
 2. All that is not late counts, and the matches are those that `check.patterns` finds in it,
    whatever the order and however calls are divided.
 3. A match is reported once, as soon as it is final. With ALL and without absences that is when its
-   last event comes. Otherwise it is when the horizon has passed its last event, and the windows of
-   the absences it ends with.
+   last event comes, as long as few end with that event (`endings`). Otherwise it is when the
+   horizon has passed its last event, and the windows of the absences it ends with.
 4. An event is forgotten when the horizon has passed it by the scheme's retention. What is kept, and
    what an event costs, depends on what lies within the window, and not on what was before.
-5. Everything is bounded, and nothing is dropped silently. An event for which there is no room is
+5. Of the matches that end with one event ALL reports the first `pattern_matches_max`, and says so
+   if there are more. They are found without looking at the others.
+6. A step may end before all is done that the horizon allows, when the `Allowance` is spent; the
+   next call of `advance` goes on. What is found, and in which order, does not depend on it.
+7. Everything is bounded, and nothing is dropped silently. An event for which there is no room is
    refused, and said to be; everything goes on as if it had not been there, but an absence that it
    might have witnessed is not claimed. A match that cannot wait, one that cannot be decided, and an
    event that more would have to be tried for than is allowed are said too (`Overflow`).
@@ -28,6 +32,7 @@ written down at any time (`packing`); if it is lost, it is found again from the 
 retention, because no event is ever used up.
 """
 
+from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import Final, Literal
 
@@ -36,24 +41,26 @@ import msgspec
 from anabranch.core.patterns.absences import Absences, Undecided, end_of
 from anabranch.core.patterns.choosing import Choosing
 from anabranch.core.patterns.combining import Combining, Filled
+from anabranch.core.patterns.endings import Ending, Endings
 from anabranch.core.patterns.joins import PLANTED_KEYS
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Entry, Shelves
-from anabranch.core.patterns.tries import Tries, TriesExceeded
+from anabranch.core.patterns.tries import Allowance, MatchesExceeded, Tries, TriesExceeded
 from anabranch.model.pattern.match import Contribution, Match, PlacedEvent
 from anabranch.model.values import INT_MAX, INT_MIN
 
-Reason = Literal["no-room", "too-many-pending", "too-many-tries", "undecided"]
+Reason = Literal["left-out", "no-room", "too-many-pending", "too-many-tries", "undecided"]
 #: When it is final, a number that keeps the order, the entry it ends with, and the match; None, if
-#: it is to be chosen then what ends with the entry.
-Pending = tuple[int, int, Entry, Filled | None]
+#: it is to be chosen then what ends with the entry. Whether others that end with it are left out.
+Pending = tuple[int, int, Entry, Filled | None, bool]
 
 
 class Overflow(msgspec.Struct, frozen=True, array_like=True):
     """What could not be done, for one event."""
 
-    #: `no-room`: the event is not taken. `too-many-tries`: not everything that it completes was
-    #: looked for. `too-many-pending`, `undecided`: something that ends with it is not reported.
+    #: `left-out`: the first matches that end with it are reported, and others not. `no-room`: the
+    #: event is not taken. `too-many-tries`: not everything that it completes was looked for.
+    #: `too-many-pending`, `undecided`: something that ends with it is not reported.
     reason: Reason
     stream: str
     tick: int
@@ -86,14 +93,19 @@ _TOLD: Final = -1
 class Detector:
     """Detects one pattern. See the rules at the top of this module."""
 
-    def __init__(self, scheme: Scheme) -> None:
+    def __init__(self, scheme: Scheme, allowance: Allowance | None = None) -> None:
+        """Without an allowance, every call does all that it can."""
         self.scheme = scheme
         self.tally = Tally()
+        self._allowance = allowance
+        self._matches_max = scheme.limits.pattern_matches_max
         self._conditions = scheme.conditions
         self._is_eager = scheme.is_eager
         self._events_max = scheme.limits.pattern_events_max
         #: Everything before it is known, or late.
         self.horizon_ns = INT_MIN
+        #: Everything that is final before it was found; it follows the horizon.
+        self.decided_ns = INT_MIN
         #: What is later than this gets half of the room only; the caller may set it.
         self.far_ns = INT_MAX
         self._shelves = Shelves(len(scheme.names), scheme.needed)
@@ -102,6 +114,13 @@ class Detector:
         self._absences = Absences(self._shelves, self._tries, scheme.plants)
         self._combining = Combining(scheme, self._shelves, self._absences, self._tries)
         self._choosing = Choosing(scheme, self._shelves, self._absences, self._tries)
+        self._endings = Endings(self._matches_max, scheme.limits.pattern_pending_max)
+        #: Crowded entries that the horizon has passed.
+        self._ended: deque[Ending] = deque()
+        #: The last entry, in the order of events.
+        self._newest: Entry | None = None
+        #: Bytes of all events that are kept, as they were published.
+        self.bytes_kept = 0
         #: Stream and tick of all entries.
         self._known: set[tuple[str, int]] = set()
         #: Heaps: entries before their turn; entries on the shelves; matches that are not final.
@@ -122,6 +141,8 @@ class Detector:
         self._forgets_early = "forgets-early" in plants
         self._takes_again = "takes-again" in plants
         self._takes_late = "takes-late" in plants
+        self._cuts_first = "cuts-first" in plants
+        self._reports_crowded = "reports-crowded" in plants
         self._key_of = PLANTED_KEYS[next(iter(plants & PLANTED_KEYS.keys()), "")]
 
     # -- stimuli
@@ -149,31 +170,73 @@ class Detector:
         self._known.add(place)
         self.tally.taken += 1
         entry = self.entry_of(event, parts)
+        self.bytes_kept += len(event.body)
         if not self._is_eager:
             heappush(self._waiting, entry)
             return NOTHING
-        self._combine(entry)
+        self._complete(entry)
         self._keep(entry)
         return self._findings()
 
     def advance(self, watermark_ns: int) -> Findings:
-        """Everything before this time has come, but for what is late."""
+        """Everything before this time has come, but for what is late; go on with what is left."""
         horizon_ns = min(max(watermark_ns - self.scheme.pattern.lateness_ns, INT_MIN), INT_MAX)
-        if horizon_ns <= self.horizon_ns:
-            return NOTHING
+        if not self._go_on() or horizon_ns <= self.horizon_ns:
+            return self._findings()
         self.horizon_ns = horizon_ns
-        waiting = self._waiting
-        while waiting and waiting[0][0] < horizon_ns:
-            self._process(heappop(waiting))
-        self._decide_pending()
-        self._forget()
+        end_bits = self.scheme.end_bits
+        kept = (entry for entry in self._kept if entry[4] & end_bits)
+        self._ended.extend(self._endings.passed(horizon_ns, kept))
+        self._go_on()
         return self._findings()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more can be decided now; the allowance was spent."""
+        return self.decided_ns < self.horizon_ns
+
+    def _go_on(self) -> bool:
+        """Decide what the horizon has passed; whether nothing is left of that."""
+        if not self.is_behind:
+            return True
+        waiting, ended, pending = self._waiting, self._ended, self._pending
+        passed_ns = self.horizon_ns + self._is_early
+        while waiting and waiting[0][0] < self.horizon_ns:
+            if self._must_pause():
+                return False
+            self._process(heappop(waiting))
+        while ended:
+            if self._must_pause():
+                return False
+            self._decide_ending(ended.popleft())
+        while pending and pending[0][0] < passed_ns:
+            if self._must_pause():
+                return False
+            self._decide_pending(heappop(pending))
+        self.decided_ns = self.horizon_ns
+        self._forget()
+        return True
+
+    def _must_pause(self) -> bool:
+        return self._allowance is not None and self._allowance.is_spent
+
+    def _spent(self) -> None:
+        """Something was searched for; what it took is taken off the allowance."""
+        if self._allowance is not None:
+            self._allowance.left -= self._tries_max - self._tries.left
 
     @property
     def due_ns(self) -> int | None:
         """The horizon behind which something waits to be looked at; None if nothing waits."""
         firsts = [each[0] for each in self._waiting[:1]] + [each[0] for each in self._pending[:1]]
-        return min(firsts, default=None)
+        firsts += [each.entry[0] for each in self._ended]
+        crowded_ns = self._endings.due_ns
+        return min(firsts if crowded_ns is None else [*firsts, crowded_ns], default=None)
+
+    @property
+    def events_kept(self) -> int:
+        """How many events it has."""
+        return len(self._known)
 
     def has_room_for(self, time_ns: int) -> bool:
         """Whether an event of this time would be taken."""
@@ -213,37 +276,80 @@ class Detector:
     def _choose(self, entry: Entry) -> None:
         self._tries.left = self._tries_max
         try:
-            filled = self._choosing.choose(entry)
+            found = self._choosing.choose(entry)
         except TriesExceeded:
             self._overflow("too-many-tries", entry[5])
         except Undecided:
             self._overflow("undecided", entry[5])
         else:
-            if filled is not None:
+            for filled in found:
                 self._report(filled)
+        self._spent()
 
-    # -- all that an entry completes
+    # -- all that an entry completes, in whatever order events come
+
+    def _complete(self, entry: Entry) -> None:
+        """Report what is complete with an entry; what ends with too much has to wait."""
+        newest, self._newest = self._newest, max(self._newest or entry, entry)
+        self._tries.left = self._tries_max
+        try:
+            self._combining.search(entry)
+        except (TriesExceeded, MatchesExceeded):
+            if newest is None or newest < entry:
+                self._endings.crowd(entry)
+            else:
+                self._endings.crowd_times(entry[0], entry[0] + self.scheme.pattern.window_ns)
+        else:
+            for filled in self._combining.found:
+                if self._endings.may_report(filled) or self._reports_crowded:
+                    self._report(filled)
+        self._spent()
+
+    def _decide_ending(self, ending: Ending) -> None:
+        """Time has passed a crowded entry: report the first that end with it."""
+        known = {_name_of(each) for each in ending.reported}
+        found, is_cut = self._first(ending.entry)
+        for filled in found:
+            if _name_of(filled) not in known:
+                self._report(filled, is_cut=is_cut)
+        self._spent()
+
+    def _first(self, entry: Entry) -> tuple[list[Filled], bool]:
+        """The first that end with an entry, and whether there are others."""
+        choosing, matches_max = self._choosing, self._matches_max
+        self._tries.left = self._tries_max
+        try:
+            found = choosing.choose(entry, matches_max + 1)
+        except TriesExceeded:
+            self._overflow("too-many-tries", entry[5])
+            return choosing.sure[:matches_max], True
+        is_cut = len(found) > matches_max
+        if is_cut:
+            self._overflow("left-out", entry[5])
+            del found[0 if self._cuts_first else -1]
+        return found, is_cut
+
+    # -- all that ends with an entry, in the order of events
 
     def _combine(self, entry: Entry) -> None:
         combining = self._combining
         self._tries.left = self._tries_max
-        is_told = False
+        is_cut = is_told = False
         try:
             combining.search(entry)
-        except TriesExceeded:
-            self._overflow("too-many-tries", entry[5])
-            is_told = True
-        if self._is_eager:
-            for filled in combining.found:
-                self._report(filled)
-            return
-        for filled in combining.found:
+            found, undecided = combining.found, combining.undecided
+        except (TriesExceeded, MatchesExceeded):
+            self._spent()
+            found, is_cut = self._first(entry)
+            is_told, undecided = self._tries.left < 0, self._choosing.undecided
+        self._spent()
+        for filled in found:
             end_ns = self._end_of(filled)
             if end_ns is None:
-                self._report(filled)
+                self._report(filled, is_cut=is_cut)
             else:
-                self._wait(end_ns, entry, filled)
-        for _ in range(combining.undecided):
+                self._wait(end_ns, entry, filled, is_cut=is_cut)
+        for _ in range(undecided):
             self._overflow("undecided", entry[5])
         if self.scheme.final_is_long:
             self._note_left(entry, _TOLD if is_told else max(self._tries.left, 0))
@@ -255,12 +361,14 @@ class Detector:
 
     # -- matches that are not final
 
-    def _wait(self, end_ns: int, entry: Entry, filled: Filled | None) -> None:
+    def _wait(
+        self, end_ns: int, entry: Entry, filled: Filled | None, *, is_cut: bool = False
+    ) -> None:
         if len(self._pending) >= self.scheme.limits.pattern_pending_max:
             self._overflow("too-many-pending", entry[5])
             return
         self._number += 1
-        heappush(self._pending, (end_ns, self._number, entry, filled))
+        heappush(self._pending, (end_ns, self._number, entry, filled, is_cut))
         if filled is not None and self.scheme.final_is_long:
             self._left.setdefault((entry[1], entry[2]), [self._tries_max, 0])[1] += 1
 
@@ -270,17 +378,15 @@ class Detector:
         if waiting:
             waiting[0] = left
 
-    def _decide_pending(self) -> None:
-        pending = self._pending
-        passed_ns = self.horizon_ns + self._is_early
-        while pending and pending[0][0] < passed_ns:
-            _, _, entry, filled = heappop(pending)
-            if filled is None:
-                self._choose(entry)
-            else:
-                self._decide(filled, entry)
+    def _decide_pending(self, pending: Pending) -> None:
+        """The time has come of a match that was not final."""
+        _, _, entry, filled, is_cut = pending
+        if filled is None:
+            self._choose(entry)
+        else:
+            self._decide(filled, entry, is_cut=is_cut)
 
-    def _decide(self, filled: Filled, entry: Entry) -> None:
+    def _decide(self, filled: Filled, entry: Entry, *, is_cut: bool) -> None:
         """The absences that a match ends with have passed."""
         place = (entry[1], entry[2])
         left, count = self._left.pop(place, (self._tries_max, 1))
@@ -288,7 +394,7 @@ class Detector:
         is_told = left == _TOLD
         try:
             if self._absences.final_hold(self.scheme.layouts[filled[0]], filled[1]):
-                self._report(filled)
+                self._report(filled, is_cut=is_cut)
         except Undecided:
             self._overflow("undecided", entry[5])
         except TriesExceeded:
@@ -296,6 +402,8 @@ class Detector:
             if not is_told:
                 self._overflow("too-many-tries", entry[5])
             is_told = True
+        if self._allowance is not None:
+            self._allowance.left -= max(left, 0) - self._tries.left + 1
         if count > 1:
             left = _TOLD if is_told else max(self._tries.left, 0)
             self._left[place] = [left, count - 1]
@@ -308,21 +416,23 @@ class Detector:
         while kept and kept[0][0] < oldest_ns:
             entry = heappop(kept)
             known.discard((entry[1], entry[2]))
+            self.bytes_kept -= len(entry[5].body)
             self._shelves.forget(entry)
         self._absences.forget(oldest_ns)
 
     # -- reporting
 
-    def _report(self, filled: Filled) -> None:
+    def _report(self, filled: Filled, *, is_cut: bool = False) -> None:
         self.tally.matches += 1
-        self._matches.append(self._match_of(filled))
+        self._matches.append(self._match_of(filled, is_cut))
 
-    def _match_of(self, filled: Filled) -> Match:
+    def _match_of(self, filled: Filled, is_cut: bool) -> Match:
         names, parts = self.scheme.names, self.scheme.layouts[filled[0]].alternative.parts
         pairs = sorted(zip(filled[1], parts, strict=True))
         return Match(
             self.scheme.pattern_id,
             tuple([Contribution(names[part], entry[5]) for entry, part in pairs]),
+            is_cut,
         )
 
     def _overflow(self, reason: Reason, event: PlacedEvent) -> None:
@@ -358,6 +468,20 @@ class Detector:
         """From when to when events are missing that an absence should have known of."""
         return self._absences.unsure
 
+    @property
+    def endings(self) -> Endings:
+        """What was reported at once, and what has to wait for its turn."""
+        return self._endings
+
+    @property
+    def ended(self) -> list[Ending]:
+        """What has waited for its turn and is still to be decided, in order."""
+        return list(self._ended)
+
+    def put_ended(self, ended: list[Ending]) -> None:
+        """Go on with what another detector had still to decide."""
+        self._ended.extend(ended)
+
     def put_back(
         self,
         kept: list[Entry],
@@ -369,12 +493,19 @@ class Detector:
         assert not self._known, "a detector takes over before it takes events"
         for entry in kept:
             self._keep(entry)
+        self._newest = max(kept, default=None)
+        self.bytes_kept = sum(len(entry[5].body) for entry in (*kept, *waiting))
         heapify(waiting)
         heapify(pending)
         self._waiting, self._pending = waiting, pending
-        for _, _, last, filled in pending:
+        for _, _, last, filled, _ in pending:
             if filled is not None and self.scheme.final_is_long:
                 self._left.setdefault((last[1], last[2]), [self._tries_max, 0])[1] += 1
         self._number = len(pending)
         self._known = {(entry[1], entry[2]) for entry in (*kept, *waiting)}
         self._absences.unsure = unsure
+
+
+def _name_of(filled: Filled) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """What tells a match from the others of a pattern."""
+    return filled[0], tuple([(entry[1], entry[2]) for entry in filled[1]])

@@ -5,8 +5,9 @@ Spark keeps it in its state store, and a broker hands it to the next when a join
 1. `restored(scheme, packed(detector))` goes on exactly as `detector` would have.
 2. Each event is written once, however many matches wait with it. Keys are worked out anew; which
    parts an event matches is written, so that no filter is evaluated twice.
-3. The bytes name their pattern. Those of another pattern, of another version, or of no detector at
-   all are a `RemoteError`: they come from elsewhere.
+3. The bytes name their pattern, and how many matches may end with one event, which is part of what
+   it means. Those of another pattern, of another version, or of no detector at all are a
+   `RemoteError`: they come from elsewhere.
 
 `step` does all at once: the state before and some events give the state behind and the findings.
 """
@@ -18,29 +19,37 @@ import msgspec
 
 from anabranch.core.patterns.combining import Filled
 from anabranch.core.patterns.detector import Detector, Findings, Pending, Tally
+from anabranch.core.patterns.endings import Ending
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Entry
+from anabranch.core.patterns.tries import Allowance
 from anabranch.model.errors import RemoteError
 from anabranch.model.pattern.match import PlacedEvent
 
 #: Another layout of the bytes gets another number.
-PACKED_VERSION: Final = 1
+PACKED_VERSION: Final = 2
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+#: A match: its layout, and the numbers of its entries.
+_PackedFilled = tuple[_Count, list[_Count]]
+_Times = tuple[int, int]
 
 
 class _PackedPending(msgspec.Struct, frozen=True, array_like=True):
     end_ns: int
-    #: The entry it ends with; the layout and the entries of the match.
+    #: The entry it ends with, and the match; whether others that end with it are left out.
     entry: _Count
-    filled: tuple[_Count, list[_Count]] | None
+    filled: _PackedFilled | None
+    is_cut: bool
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True):
     version: int
     pattern: str
+    matches_max: int
     horizon_ns: int
-    unsure: tuple[int, int] | None
+    decided_ns: int
+    unsure: _Times | None
     tally: Tally
     #: Events and the parts they match: first those kept, then those waiting, then others that only
     #: pending matches have.
@@ -48,6 +57,12 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     kept_count: _Count
     waiting_count: _Count
     pending: list[_PackedPending]
+    #: What was reported at once, the crowded entries, and the times in which all are.
+    reported: list[_PackedFilled]
+    crowded: list[_Count]
+    crowded_times: _Times | None
+    #: Crowded entries that are to be decided, and what was reported for each.
+    ended: list[tuple[_Count, list[_PackedFilled]]]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -61,7 +76,9 @@ def packed(detector: Detector) -> bytes:
     waiting = [] if "forgets-waiting" in plants else detector.waiting
     pending = [] if "forgets-pending" in plants else detector.pending
     in_pending = [
-        entry for _, _, last, filled in pending for entry in (last, *(filled[1] if filled else ()))
+        entry
+        for _, _, last, filled, _ in pending
+        for entry in (last, *(filled[1] if filled else ()))
     ]
     numbers: dict[tuple[str, int], int] = {}
     events: list[tuple[PlacedEvent, int]] = []
@@ -72,30 +89,40 @@ def packed(detector: Detector) -> bytes:
     def number_of(entry: Entry) -> int:
         return numbers[entry[1:3]]
 
+    def shape_of(filled: Filled) -> _PackedFilled:
+        return filled[0], [number_of(entry) for entry in filled[1]]
+
     waits = [
-        _PackedPending(
-            end_ns,
-            number_of(last),
-            (filled[0], [number_of(entry) for entry in filled[1]]) if filled else None,
-        )
-        for end_ns, _, last, filled in pending
+        _PackedPending(end_ns, number_of(last), shape_of(filled) if filled else None, is_cut)
+        for end_ns, _, last, filled, is_cut in pending
     ]
+    endings = detector.endings
+    reported = [] if "forgets-reported" in plants else endings.reported
     return _encoder.encode(
         _Packed(
             PACKED_VERSION,
             detector.scheme.text,
+            detector.scheme.limits.pattern_matches_max,
             detector.horizon_ns,
+            detector.decided_ns,
             detector.unsure,
             detector.tally,
             events,
             len(kept),
             len(waiting),
             waits,
+            [shape_of(each) for each in reported],
+            [number_of(entry) for entry in endings.crowded],
+            endings.times,
+            [
+                (number_of(entry), [shape_of(each) for each in some])
+                for entry, some in detector.ended
+            ],
         )
     )
 
 
-def restored(scheme: Scheme, data: bytes) -> Detector:
+def restored(scheme: Scheme, data: bytes, allowance: Allowance | None = None) -> Detector:
     """A detector that goes on from the state `data`."""
     try:
         state = _decoder.decode(data)
@@ -107,7 +134,12 @@ def restored(scheme: Scheme, data: bytes) -> Detector:
         )
     if state.pattern != scheme.text:
         raise RemoteError("the state of a detector is that of another pattern")
-    detector = Detector(scheme)
+    if state.matches_max != scheme.limits.pattern_matches_max:
+        raise RemoteError(
+            f"the state of a detector reports {state.matches_max} matches that end with one event,"
+            f" and this one {scheme.limits.pattern_matches_max}; set pattern_matches_max as before"
+        )
+    detector = Detector(scheme, allowance)
     _check(scheme, state)
     entries = [detector.entry_of(event, parts) for event, parts in state.events]
     waiting_end = state.kept_count + state.waiting_count
@@ -117,7 +149,20 @@ def restored(scheme: Scheme, data: bytes) -> Detector:
         [_pending(number, each, entries) for number, each in enumerate(state.pending, 1)],
         state.unsure,
     )
+
+    def filled_of(each: _PackedFilled) -> Filled:
+        return each[0], tuple([entries[one] for one in each[1]])
+
+    detector.endings.put_back(
+        [filled_of(each) for each in state.reported],
+        [entries[each] for each in state.crowded],
+        state.crowded_times,
+    )
+    detector.put_ended(
+        [Ending(entries[one], [filled_of(each) for each in some]) for one, some in state.ended]
+    )
     detector.horizon_ns = state.horizon_ns
+    detector.decided_ns = state.decided_ns
     detector.tally = state.tally
     return detector
 
@@ -149,11 +194,16 @@ def _check(scheme: Scheme, state: _Packed) -> None:
     for each in state.pending:
         if (each.filled is None) != scheme.is_choosing:
             raise RemoteError("the state of a detector has a match of another policy")
-        layout, entries = each.filled or (0, [])
-        if each.filled and not _fits(scheme, layout, len(entries)):
+    matches = [each.filled for each in state.pending if each.filled]
+    matches += [*state.reported, *(filled for _, some in state.ended for filled in some)]
+    for layout, entries in matches:
+        if not _fits(scheme, layout, len(entries)):
             raise RemoteError("the state of a detector has a match that the pattern lacks")
-        if max(each.entry, *entries, 0) >= count:
+        if max(entries) >= count:
             raise RemoteError("the state of a detector lacks events of a match")
+    last = [*(each.entry for each in state.pending), *state.crowded]
+    if max([*last, *(one for one, _ in state.ended)], default=-1) >= count:
+        raise RemoteError("the state of a detector lacks events that matches end with")
 
 
 def _fits(scheme: Scheme, layout: int, slots: int) -> bool:
@@ -165,4 +215,4 @@ def _pending(number: int, each: _PackedPending, entries: list[Entry]) -> Pending
     filled: Filled | None = None
     if each.filled is not None:
         filled = (each.filled[0], tuple(entries[one] for one in each.filled[1]))
-    return each.end_ns, number, entries[each.entry], filled
+    return each.end_ns, number, entries[each.entry], filled, each.is_cut

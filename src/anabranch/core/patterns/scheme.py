@@ -62,7 +62,7 @@ class Scheme:
         #: Layout and slot → its plan, if there is one.
         self.plans: dict[tuple[int, int], Plan] = {}
         self._step_count = 0
-        self._outlooks: dict[tuple[int, int], Outlook] = {}
+        self._outlooks: dict[tuple[int, int, bool], Outlook] = {}
         self._set_modes(absent_names(pattern.root))
 
     def _set_modes(self, absent: frozenset[str]) -> None:
@@ -88,8 +88,14 @@ class Scheme:
         for part, layout, slot in self._anchors_of():
             anchors[part].append((layout, slot))
         self.anchors = tuple(map(tuple, anchors))
+        #: The same, of slots that end a match, in any case.
+        self.ends = tuple(
+            tuple((layout, slot) for layout, slot in each if not layout.alternative.later[slot])
+            for each in self.anchors
+        )
         #: The parts that have any, as bits.
-        self.anchor_bits = sum(1 << part for part, slots in enumerate(self.anchors) if slots)
+        self.anchor_bits = _bits_of(self.anchors)
+        self.end_bits = _bits_of(self.ends)
 
     def plan_from(self, layout: Layout, slot: int) -> Plan:
         """How to fill all slots of a layout, beginning with `slot`."""
@@ -107,12 +113,12 @@ class Scheme:
             self.plans.clear()
         return plan.next_step()
 
-    def outlook_of(self, layout: Layout, slot: int) -> Outlook:
-        """What has to be there for a match with an event in `slot`."""
-        outlook = self._outlooks.get((layout.number, slot))
+    def outlook_of(self, layout: Layout, slot: int, *, is_last: bool) -> Outlook:
+        """What has to be there for a match with an event in `slot`, which ends it or may not."""
+        outlook = self._outlooks.get((layout.number, slot, is_last))
         if outlook is None:
-            outlook = Outlook(layout, slot, is_last=not self.is_eager, plants=self.plants)
-            self._outlooks[layout.number, slot] = outlook
+            outlook = Outlook(layout, slot, is_last=is_last, plants=self.plants)
+            self._outlooks[layout.number, slot, is_last] = outlook
         return outlook
 
     def _anchors_of(self) -> Iterator[tuple[int, Layout, int]]:
@@ -121,6 +127,11 @@ class Scheme:
                 # Where events have their turn in order, what must be behind one is never there.
                 if self.is_eager or not layout.alternative.later[slot]:
                     yield part, layout, slot
+
+
+def _bits_of(slots: tuple[tuple[tuple[Layout, int], ...], ...]) -> int:
+    """The parts that have slots, as bits."""
+    return sum(1 << part for part, each in enumerate(slots) if each)
 
 
 def _conditions(pattern: Pattern) -> tuple[tuple[Condition, int], ...]:

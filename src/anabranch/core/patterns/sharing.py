@@ -12,8 +12,8 @@ own: Spark has one for each bucket of keys. Rules:
    belongs to that class. A slot that is alone needs no tie.
 3. A witness of an absence is joined with an attribute of that class. If a slot is alone, with
    whichever attribute of it; so an event without a key counts, too: it has no witness.
-4. FIRST and LAST choose among all matches that end with one event. All parts that a match can end
-   with have the same attribute, so these are in one share.
+4. FIRST and LAST choose among all matches that end with one event, and ALL keeps the first of them.
+   All parts that a match can end with have the same attribute, so these are in one share.
 
 What is given is the same for the same pattern. Nothing is kept here.
 """
@@ -84,9 +84,7 @@ def _chosen(scheme: Scheme, choices: _Choices) -> tuple[int, ...] | None:
     common = frozenset.intersection(*choices)
     if common:
         return (min(common),) * len(choices)
-    if not scheme.is_choosing:
-        return tuple(min(each) for each in choices)
-    last = {part for part in range(len(choices)) if scheme.anchor_bits >> part & 1}
+    last = {part for part in range(len(choices)) if scheme.end_bits >> part & 1}
     of_last = frozenset.intersection(*(choices[part] for part in last))
     if not of_last:
         return None

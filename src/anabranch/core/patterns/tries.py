@@ -8,8 +8,10 @@ is and whatever came before. Rules:
 1. One try is about one comparison of an event, or one look-up. Where much has to be compared for
    one, because it has many joins, every eight count as one more (`weight_of`).
 2. Who spends more than is left has not finished (`TriesExceeded`), and somebody is told.
+3. All detectors of a broker share one `Allowance`: what they may try in one step. An event that was
+   begun is finished; the rest waits for the next step. So it changes when, and never what.
 
-State: what is left for the event that is looked at.
+State: what is left for the event that is looked at, and for the step.
 """
 
 from typing import Final
@@ -20,6 +22,29 @@ LOOK_UP_TRIES: Final = 3
 
 class TriesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound is reached
     """More would have to be tried for one event than is allowed."""
+
+
+class MatchesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound is reached
+    """More was found for one event than is reported."""
+
+
+class Allowance:
+    """What is left of a step, in tries, for all detectors that share it."""
+
+    __slots__ = ("_size", "left")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.left = size
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the rest waits for the next step."""
+        return self.left <= 0
+
+    def renew(self) -> None:
+        """Another step begins."""
+        self.left = self._size
 
 
 class Tries:

@@ -60,7 +60,9 @@ class Beginning:
         #: Id → (session, request) of those who wait for it to begin.
         self._waiting: dict[str, list[tuple[int, int]]] = {}
 
-    def define(self, now: float, session: int, frame: Define, version: Version) -> None:
+    def define(
+        self, now: float, session: int, client: str, frame: Define, version: Version
+    ) -> None:
         """A client defines a pattern. `version` of the own edge's interest has all that is
         subscribed so far."""
         state = self._state
@@ -71,6 +73,7 @@ class Beginning:
             frame.lasts_s,
             state.outlook.name,
             version,
+            client=client,
         )
         if frame.is_new and frame.must_exist:
             self._refuse(session, frame, _CONTRADICTION)

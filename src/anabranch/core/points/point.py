@@ -18,7 +18,10 @@ keeps almost nothing itself. Rules:
    origin what is known of others; it is not waited for longer than `TOLD_WITHIN_S`.
 5. While it cannot publish it takes no more, once `HELD_MAX` matches wait. One that is to go
    elsewhere publishes nothing more: who goes on finds the same.
-6. Ticks that are withheld are counted and noted. They do not stop it.
+6. It does in one step what its broker's `pace` allows: events that came wait in a queue for their
+   turn, and so does what time has passed, and matches. Time stands still while events wait, and
+   none of these is acknowledged. Once `COMING_MAX` wait it takes no more.
+7. Ticks that are withheld are counted and noted. They do not stop it.
 
 State: the record (`record`); everything else is rebuilt (`watch`).
 
@@ -37,6 +40,7 @@ from anabranch.core.options import Options
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.names import name_of
 from anabranch.core.points.outlook import Outlook
+from anabranch.core.points.pace import EVENT_TRIES, PUBLISH_TRIES, Bucket, Pace
 from anabranch.core.points.timing import Timing
 from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.points.watch import Watch, WatchCounters
@@ -65,6 +69,8 @@ from anabranch.model.version import NOTHING
 
 #: Matches that may wait to be published before no more events are taken.
 HELD_MAX = 4_096
+#: Events that may wait for their turn before no more are taken.
+COMING_MAX = 1_024
 #: How long an origin is given to hear of an edge's interest.
 TOLD_WITHIN_S = 10.0
 #: An activation attaches its subscription with numbers of its own.
@@ -84,6 +90,7 @@ class JoinPoint:
         outlook: Outlook,
         options: Options,
         limits: Limits,
+        pace: Pace,
     ) -> None:
         self.record = record
         self.session = session
@@ -103,8 +110,14 @@ class JoinPoint:
             options=SessionOptions(plants=options.plants),
             limits=limits,
         )
-        self._watch = Watch(record, scheme, limits)
+        self._pace = pace
+        self._watch = Watch(record, scheme, limits, pace.allowance)
         self._timing = Timing(self._name, outlook, self._watch, options)
+        #: Events that wait for their turn.
+        self._coming: deque[DeliverToApplication] = deque()
+        self._coming_bytes = 0
+        #: Since when, or from when on, something can be done that a step had no room for.
+        self._work_at: float | None = None
         #: Matches to be published, and those that are not confirmed, with their sequences.
         self._held: deque[Match] = deque()
         self._sent: deque[tuple[int, Match]] = deque()
@@ -118,6 +131,7 @@ class JoinPoint:
         self._now = 0.0
         self._look_at = 0.0
         self._save_at = 0.0
+        self._rate = Bucket(0.0, options.pattern_matches_per_s)
         self._out: list[Ask] = []
 
     # -- questions --------------------------------------------------------------------------------
@@ -135,8 +149,8 @@ class JoinPoint:
     @property
     def is_settled(self) -> bool:
         """Whether all that there is to report is in the log."""
-        is_told = self._is_ready and not self._held and not self._sent
-        return is_told and not self._watch.is_waiting
+        is_told = self._is_ready and not self._coming and not self._held and not self._sent
+        return is_told and not self._watch.is_waiting and not self._watch.is_behind
 
     @property
     def may_go(self) -> bool:
@@ -156,6 +170,11 @@ class JoinPoint:
     def kept(self) -> int:
         """Ticks that it needs to be given again, should it start anew."""
         return len(self._watch.unacked)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory its events take."""
+        return self._watch.held_bytes + self._coming_bytes
 
     def standing(self) -> Mapping[str, int]:
         """Stream → the tick after which another activation has to go on."""
@@ -216,21 +235,53 @@ class JoinPoint:
             self._perform(self._client.frame(now, frame))
         except RemoteError as error:
             self.failure = str(error)
-        self._publish(now)
+        self._work(now)
         return self.take_out()
 
     def time_passed(self, now: float) -> list[Ask]:
         """A deadline has come."""
         self._now = now
         self._perform(self._client.time_passed(now))
+        self._work(now)
         if self._look_at <= now:
-            self._hold(self._timing.look(now))
+            if not self._coming:
+                self._hold(self._timing.look(now))
             self._tell_notes()
-            self._publish(now)
+            self._work(now)
             options = self._options
             is_waiting = self._watch.is_waiting
             self._look_at = now + (options.pattern_look_s if is_waiting else options.pattern_save_s)
         return self.take_out()
+
+    def _work(self, now: float) -> None:
+        """Do what there is to do, as far as this step may (rule 6)."""
+        pace = self._pace
+        while self._coming and not pace.allowance.is_spent:
+            told = self._coming.popleft()
+            self._coming_bytes -= len(told.body)
+            pace.allowance.left -= EVENT_TRIES
+            if self._watch.is_full_for(told.time_ns):
+                self._hold(self._timing.make_room(now, told.time_ns))
+            self._hold(self._watch.take(told))
+        if self._watch.is_behind and not pace.allowance.is_spent:
+            self._hold(self._watch.go_on())
+        self._publish(now)
+        self._tell_full()
+        if not self._coming and not self._watch.is_behind and not self._may_publish():
+            self._work_at = None
+        elif pace.allowance.is_spent:
+            self._work_at = now if self._work_at is None else min(self._work_at, now)
+        else:
+            self._work_at = self._published_at(now)
+
+    def _tell_full(self) -> None:
+        """Take no more events while too much waits, and more when that is done (rule 5)."""
+        held, coming = len(self._held), len(self._coming)
+        is_full = held > HELD_MAX or coming > COMING_MAX
+        has_room = held < HELD_MAX // 2 and coming < COMING_MAX // 2
+        if (is_full and not self._is_full) or (has_room and self._is_full):
+            self._is_full = is_full
+            self._out.append(PointFull(self.session, full=is_full))
 
     def _tell_notes(self) -> None:
         for text in self._watch.take_notes():
@@ -238,8 +289,8 @@ class JoinPoint:
 
     def next_deadline(self) -> float:
         """When `time_passed` is wanted."""
-        deadline = self._client.next_deadline()
-        return self._look_at if deadline is None else min(deadline, self._look_at)
+        wanted = [self._client.next_deadline(), self._work_at, self._look_at]
+        return min(each for each in wanted if each is not None)
 
     def take_out(self) -> list[Ask]:
         """What is to be done; nothing is left."""
@@ -253,9 +304,8 @@ class JoinPoint:
                 case SendFrame():
                     self._out.append(FromPoint(self.session, effect.frame))
                 case DeliverToApplication():
-                    if self._watch.is_full_for(effect.time_ns):
-                        self._hold(self._timing.make_room(self._now, effect.time_ns))
-                    self._hold(self._watch.take(effect))
+                    self._coming.append(effect)
+                    self._coming_bytes += len(effect.body)
                 case Confirm():
                     while self._sent and self._sent[0][0] <= effect.sequence:
                         self._sent.popleft()
@@ -283,31 +333,43 @@ class JoinPoint:
 
     def _hold(self, matches: Sequence[Match]) -> None:
         self._held += matches
-        if len(self._held) > HELD_MAX and not self._is_full:
-            self._is_full = True
-            self._out.append(PointFull(self.session, full=True))
+
+    def _may_publish(self) -> bool:
+        """Whether a match can be published, as soon as the pace allows it."""
+        is_able = self._is_ready and not self.failure and not self.is_going
+        return bool(self._held) and is_able and self._client.has_room()
+
+    def _published_at(self, now: float) -> float:
+        """When the next match may be published."""
+        of_client = self._pace.of_client(now, self.record.client)
+        return max(self._rate.ready_at(now), of_client.ready_at(now))
 
     def _publish(self, now: float) -> None:
         """Publish what was found, as soon as that is allowed (rules 3 and 4)."""
         if self.failure or (not self._is_ready and not self._becomes_ready(now)):
             return
-        while self._held and self._client.has_room() and not self.is_going:
+        allowance = self._pace.allowance
+        while self._may_publish() and not allowance.is_spent:
+            if self._published_at(now) > now:
+                return
             match = self._held.popleft()
             is_reported = digest_of(match.identity) in self._watch.reports
             if is_reported and "reports-again" not in self._options.plants:
                 continue
+            allowance.left -= PUBLISH_TRIES
+            self._rate.take()
+            self._pace.of_client(now, self.record.client).take()
             event = notification_of(match, self._watch.final_ns(match), self._limits)
             ids, effects = self._client.publish(now, event, time_ns=int(now * 1e9))
             self._sent.append((ids[0].sequence, match))
             self.counters.reported += 1
             self._perform(effects)
-        if self._is_full and len(self._held) < HELD_MAX // 2:
-            self._is_full = False
-            self._out.append(PointFull(self.session, full=False))
 
     def _becomes_ready(self, now: float) -> bool:
         received = self._client.received(self._name, self._missing) or {}
         is_missing = any(received.get(each, 0) < tick for each, tick in self._missing.items())
+        # Those that wait for their turn have not been looked at.
+        is_missing |= any(each.tick <= self._missing.get(each.stream, 0) for each in self._coming)
         if is_missing and "ready-at-once" not in self._options.plants:
             return False
         if now < self._told_by and not self._is_told():
@@ -359,7 +421,14 @@ class JoinPoint:
 
     def _acknowledge(self, now: float) -> None:
         if self._client.knows(self._name):
-            ticks = self._watch.unacked.ticks(self._client.progress(self._name))
+            ticks = self._watch.unacked.ticks(self._taken())
             if "acks-all" in self._options.plants:
                 ticks = dict(self._client.progress(self._name))
             self._perform(self._client.ack(now, {self._name: ticks}))
+
+    def _taken(self) -> dict[str, int]:
+        """Stream → the tick up to which everything was taken, and does not wait for its turn."""
+        taken = dict(self._client.progress(self._name))
+        for told in self._coming:
+            taken[told.stream] = min(taken.get(told.stream, told.tick), told.tick - 1)
+        return taken

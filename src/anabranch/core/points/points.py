@@ -84,6 +84,11 @@ class JoinPoints:
         """The streams of the network."""
         return self._state.outlook.streams
 
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the events take that join points have."""
+        return sum(point.held_bytes for point in self.active.values())
+
     def counted(self) -> WatchCounters:
         """What happened in this life, at all of them."""
         total = WatchCounters()
@@ -117,12 +122,17 @@ class JoinPoints:
     # -- clients ----------------------------------------------------------------------------------
 
     def client_frame(
-        self, now: float, session: int, frame: Define | Drop | Keep, version: Version
+        self,
+        now: float,
+        session: int,
+        client: str,
+        frame: Define | Drop | Keep,
+        version: Version,
     ) -> list[Ask]:
         """A client defines a pattern, or drops or keeps some. `version` is one of the edge's
         interest that has all that is subscribed so far."""
         if isinstance(frame, Define):
-            self._beginning.define(now, session, frame, version)
+            self._beginning.define(now, session, client, frame, version)
         elif isinstance(frame, Drop):
             self._dropping.drop(now, session, frame)
         else:
@@ -244,6 +254,7 @@ class JoinPoints:
     def time_passed(self, now: float) -> list[Ask]:
         """A deadline has come."""
         state = self._state
+        state.pace.allowance.renew()
         for pattern_id in state.agenda.due(now):
             point = state.points.get(pattern_id)
             if point is not None:

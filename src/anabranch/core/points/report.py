@@ -40,6 +40,8 @@ class PointReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     #: Matches that were published.
     reported: int
+    #: Events that more matches end with than are reported.
+    left_out: int
     #: Events that came too late; that a bound kept from being taken in full; ranges withheld.
     late: int
     overflows: int
@@ -54,9 +56,12 @@ class PatternsReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     events: int
     reported: int
+    left_out: int
     late: int
     overflows: int
     withheld: int
+    #: About how much memory the events take that join points have.
+    held_bytes: int
     points: tuple[PointReport, ...] = ()
 
 
@@ -70,9 +75,11 @@ def patterns_report(every: JoinPoints) -> PatternsReport:
         kept=sum(point.kept for point in every.active.values()),
         events=counted.events,
         reported=counted.reported,
+        left_out=counted.left_out,
         late=counted.late,
         overflows=counted.overflows,
         withheld=counted.withheld,
+        held_bytes=every.held_bytes,
         points=tuple(_point(every, records[each]) for each in first),
     )
 
@@ -97,6 +104,7 @@ def _point(every: JoinPoints, record: PointRecord) -> PointReport:
         events=0 if counters is None else counters.events,
         kept=0 if point is None else point.kept,
         reported=0 if counters is None else counters.reported,
+        left_out=0 if counters is None else counters.left_out,
         late=0 if counters is None else counters.late,
         overflows=0 if counters is None else counters.overflows,
         withheld=0 if counters is None else counters.withheld,

@@ -14,6 +14,7 @@ from anabranch.core.options import Options
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.agenda import Agenda
 from anabranch.core.points.outlook import Outlook
+from anabranch.core.points.pace import Pace
 from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.record import (
     Gone,
@@ -59,6 +60,7 @@ class PointState:
         self.start_at: dict[str, float] = {}
         #: What happened in this life at join points that are not active any more.
         self.past = WatchCounters()
+        self.pace = Pace(options)
         self.out: list[Ask] = []
         self._schemes: dict[str, Scheme] = {}
         self._session = 0
@@ -154,6 +156,10 @@ class PointState:
     def _scheme(self, record: PointRecord) -> Scheme:
         scheme = self._schemes.get(record.id)
         pattern = Pattern.parse(record.text, self.limits)
+        if "bound-grows" in self.options.plants:
+            matches_max = self.limits.pattern_matches_max + record.incarnation
+            grown = replace(self.limits, pattern_matches_max=matches_max)
+            return Scheme(pattern, record.id, grown, self.options.plants)
         if scheme is None or scheme.pattern != pattern:
             scheme = Scheme(pattern, record.id, self.limits, self.options.plants)
             self._schemes[record.id] = scheme
@@ -176,6 +182,7 @@ class PointState:
             self.outlook,
             self.options,
             self.limits,
+            self.pace,
         )
         self.points[record.id] = self.sessions[self._session] = point
         self.out += point.begin(now)

@@ -11,8 +11,9 @@ reported, is dropped, and what is needed for the rest is not let go of. Rules:
    may not be there when they are asked for again.
 3. An event is needed until R has passed it by the scheme's retention; a notification of the own
    pattern, which is no event to it, until R has passed what it tells of.
-4. What the detector could not do (`Overflow`), and events that are late because a clock was set
-   back between two lives, are counted and noted, many of a kind in one line. They do not stop it.
+4. What the detector left out or could not do (`Overflow`), and events that are late because a
+   clock was set back between two lives, are counted and noted, many of a kind in one line. They do
+   not stop it.
 
 State: volatile; rebuilt from what is delivered again.
 """
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 
 from anabranch.core.patterns.detector import Detector, Findings
 from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.tries import Allowance
 from anabranch.core.points.unacked import Unacked
 from anabranch.core.session.effects import DeliverToApplication
 from anabranch.model.encoding import decode_envelope
@@ -28,12 +30,16 @@ from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Match, PlacedEvent
 from anabranch.model.pattern.notification import FINAL, MATCH, PATTERN
 from anabranch.model.pattern.record import PointRecord, Start
+from anabranch.model.values import INT_MIN
+
+#: What an event takes beside its bytes, about.
+_EVENT_BYTES = 600
 
 
 class WatchCounters:
     """What happened at one join point, in this life, or at several."""
 
-    __slots__ = ("by_stream", "events", "late", "overflows", "reported", "withheld")
+    __slots__ = ("by_stream", "events", "late", "left_out", "overflows", "reported", "withheld")
 
     def __init__(self) -> None:
         self.events = 0
@@ -41,6 +47,8 @@ class WatchCounters:
         self.by_stream: dict[str, int] = {}
         self.reported = 0
         self.late = 0
+        #: Events that more matches end with than are reported.
+        self.left_out = 0
         self.overflows = 0
         self.withheld = 0
 
@@ -49,6 +57,7 @@ class WatchCounters:
         self.events += other.events
         self.reported += other.reported
         self.late += other.late
+        self.left_out += other.left_out
         self.overflows += other.overflows
         self.withheld += other.withheld
 
@@ -61,7 +70,13 @@ class WatchCounters:
 class Watch:
     """What one join point sees. See the rules at the top of this module."""
 
-    def __init__(self, record: PointRecord, scheme: Scheme, limits: Limits) -> None:
+    def __init__(
+        self,
+        record: PointRecord,
+        scheme: Scheme,
+        limits: Limits,
+        allowance: Allowance | None = None,
+    ) -> None:
         self.counters = WatchCounters()
         self.starts: dict[str, Start] = dict(record.starts)
         self.unacked = Unacked()
@@ -75,14 +90,27 @@ class Watch:
         self._id = record.id
         self._scheme = scheme
         self._limits = limits
-        self._detector = Detector(scheme)
+        self._detector = Detector(scheme, allowance)
+        #: Up to when everything is known, as was said last.
+        self._watermark_ns = INT_MIN
         #: What ends before this was reported by an earlier activation.
         self._since_ns = record.reported_ns
 
     @property
     def horizon_ns(self) -> int:
         """Everything that is final before it was found."""
-        return self._detector.horizon_ns
+        return self._detector.decided_ns
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether time has passed more than was decided; `go_on` decides more in the next step."""
+        return self._detector.is_behind
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the events take that the detector keeps: as they were published,
+        what was read from that, and where they stand."""
+        return 2 * self._detector.bytes_kept + _EVENT_BYTES * self._detector.events_kept
 
     @property
     def retention_ns(self) -> int:
@@ -141,11 +169,17 @@ class Watch:
 
     def advance(self, watermark_ns: int) -> list[Match]:
         """Everything before this time is known; what is final now and not reported."""
+        self._watermark_ns = max(self._watermark_ns, watermark_ns)
+        return self.go_on()
+
+    def go_on(self) -> list[Match]:
+        """Decide what time has passed, as far as this step may; what is final and not reported."""
         detector, lateness_ns = self._detector, self._scheme.pattern.lateness_ns
-        if detector.horizon_ns < self._since_ns:
+        watermark_ns, since_ns = self._watermark_ns, self._since_ns
+        if detector.decided_ns < since_ns:
             # What is final before that was reported by an earlier activation.
-            self._account(detector.advance(min(watermark_ns, self._since_ns + lateness_ns)))
-        if watermark_ns - lateness_ns <= self._since_ns:
+            self._account(detector.advance(min(watermark_ns, since_ns + lateness_ns)))
+        if watermark_ns - lateness_ns <= since_ns or detector.decided_ns < since_ns:
             return []
         findings = detector.advance(watermark_ns)
         self._account(findings)
@@ -165,6 +199,12 @@ class Watch:
             self.counters.late += 1
             self.note("late, and left out", event.stream, event.tick)
         for overflow in findings.overflows:
+            if overflow.reason == "left-out":
+                self.counters.left_out += 1
+                many = self._limits.pattern_matches_max
+                what = f"more than {many:,} matches end with it; the first {many:,} are reported"
+                self.note(what, overflow.stream, overflow.tick)
+                continue
             self.counters.overflows += 1
             self.note(f"{overflow.reason}; it may miss matches", overflow.stream, overflow.tick)
 

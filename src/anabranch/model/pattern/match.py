@@ -55,6 +55,8 @@ class Match(msgspec.Struct, frozen=True, array_like=True):
     pattern: str
     #: In the order of events.
     contributions: tuple[Contribution, ...]
+    #: Whether more matches end with the same event than `pattern_matches_max`, and are left out.
+    is_cut: bool = False
 
     @property
     def identity(self) -> Identity:

@@ -5,6 +5,7 @@ every event: once, in order, without gaps, to whoever subscribed to it, durably 
 
 1. The attribute `anabranch.pattern` has the pattern's id, `anabranch.pattern.match` tells the
    matches of one pattern apart, `anabranch.pattern.final_ns` says by when it was sure to be one.
+   `anabranch.pattern.is_cut` is TRUE where others that end with the same event are left out.
    They are reserved (`attributes`): brokers take them from no client.
 2. The payload is the match, with the contributing events as they were published. Where that is more
    than an event may hold, it has their places only (`is_whole` is False); they can be fetched.
@@ -28,6 +29,7 @@ from anabranch.model.values import Value
 PATTERN = "anabranch.pattern"
 MATCH = "anabranch.pattern.match"
 FINAL = "anabranch.pattern.final_ns"
+CUT = "anabranch.pattern.is_cut"
 CONTENT_TYPE = "application/x-anabranch-match"
 _DIGEST_BYTES = 16
 
@@ -79,6 +81,8 @@ def notification_of(match: Match, final_ns: int, limits: Limits = DEFAULT_LIMITS
         MATCH: digest_of(match.identity),
         FINAL: final_ns,
     }
+    if match.is_cut:
+        attributes[CUT] = True
     try:
         return Event(
             attributes, payload=_payload(match, True), content_type=CONTENT_TYPE, limits=limits
@@ -114,7 +118,8 @@ def read_notification(event: Event, limits: Limits = DEFAULT_LIMITS) -> Notifica
     contributions = [
         Contribution(each.part, _placed(each, payload.is_whole, limits)) for each in payload.places
     ]
-    return Notification(Match(payload.pattern, tuple(contributions)), payload.is_whole)
+    match = Match(payload.pattern, tuple(contributions), event.get(CUT) is True)
+    return Notification(match, payload.is_whole)
 
 
 def _placed(place: _Place, is_whole: bool, limits: Limits) -> PlacedEvent:

@@ -72,3 +72,5 @@ class PointRecord(Part, frozen=True):
     is_placed: bool = False
     #: How often it found a better place lately; looks that find none count down.
     restless: Count = 0
+    #: The client that defined it; all its patterns share a rate.
+    client: OptionalName = ""

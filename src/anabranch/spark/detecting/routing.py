@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.sharing import shared_key
 from anabranch.model.errors import LocalError
+from anabranch.model.limits import Limits
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.spark.attribute_column import AttributeColumn
 from anabranch.spark.conditions import condition
@@ -65,10 +66,13 @@ class Wish(msgspec.Struct, frozen=True):
     buckets: int
     #: Columns as tasks know them, in the order in which they stand in results.
     columns: tuple[AttributeColumn, ...]
+    #: How many matches may end with one event.
+    matches_max: int
 
     def scheme(self) -> Scheme:
         """The pattern, made ready."""
-        return Scheme(Pattern.parse(self.pattern), self.pattern_id)
+        limits = Limits(pattern_matches_max=self.matches_max)
+        return Scheme(Pattern.parse(self.pattern), self.pattern_id, limits)
 
 
 class Routing:
@@ -104,7 +108,9 @@ class Routing:
             msgspec.structs.replace(each, column=f"_{place}")
             for place, each in enumerate(self._sent)
         )
-        return Wish(self._scheme.text, self._scheme.pattern_id, self.buckets, sent)
+        scheme = self._scheme
+        matches_max = scheme.limits.pattern_matches_max
+        return Wish(scheme.text, scheme.pattern_id, self.buckets, sent, matches_max)
 
     def wanted(self) -> DataFrame:
         """The events that some part wants, routed."""

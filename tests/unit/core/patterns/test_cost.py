@@ -21,7 +21,9 @@ History = list[dict[str, Value]]
 
 def fed(text: str, history: History, tries_max: int) -> list[Findings]:
     """What is found, each event a millisecond behind the one before, and time going with it."""
-    detector = Detector(Scheme(Pattern.parse(text), "p", Limits(pattern_tries_max=tries_max)))
+    # What is asked here is what is tried, not how many matches one event may end.
+    limits = Limits(pattern_tries_max=tries_max, pattern_matches_max=1_000)
+    detector = Detector(Scheme(Pattern.parse(text), "p", limits))
     found = []
     for tick, attributes in enumerate(history):
         time_ns = tick * 1_000_000

@@ -9,6 +9,7 @@ from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.packing import packed, restored, step
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.errors import RemoteError
+from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Match
 from tests.pattern_examples import SECOND_NS, history_of, pattern_of, written
 
@@ -54,14 +55,20 @@ def test_state_of_another_pattern_is_refused() -> None:
         restored(other, packed(busy()))
 
 
+def test_state_with_another_bound_on_matches_is_refused() -> None:
+    other = Scheme(SCHEME.pattern, limits=Limits(pattern_matches_max=7))
+    with pytest.raises(RemoteError, match="reports 100 matches"):
+        restored(other, packed(busy()))
+
+
 def test_state_of_another_version_is_refused() -> None:
     raw = msgspec.msgpack.decode(packed(busy()))
-    raw[0] = 2
-    with pytest.raises(RemoteError, match="version 2"):
+    raw[0] = 99
+    with pytest.raises(RemoteError, match="version 99"):
         restored(SCHEME, msgspec.msgpack.encode(raw))
 
 
-EVENTS, KEPT, WAITING, PENDING = 5, 6, 7, 8
+EVENTS, KEPT, WAITING, PENDING, REPORTED, CROWDED, ENDED = 7, 8, 9, 10, 11, 12, 14
 
 
 @pytest.mark.parametrize(
@@ -69,11 +76,16 @@ EVENTS, KEPT, WAITING, PENDING = 5, 6, 7, 8
     [
         (KEPT, 99),
         (WAITING, 99),
-        (PENDING, [[0, 0, [7, [0, 1]]]]),
-        (PENDING, [[0, 0, [0, [0]]]]),
-        (PENDING, [[0, 0, [0, [0, 99]]]]),
-        (PENDING, [[0, 99, [0, [0, 1]]]]),
-        (PENDING, [[0, 0, None]]),
+        (PENDING, [[0, 0, [7, [0, 1]], False]]),
+        (PENDING, [[0, 0, [0, [0]], False]]),
+        (PENDING, [[0, 0, [0, [0, 99]], False]]),
+        (PENDING, [[0, 99, [0, [0, 1]], False]]),
+        (PENDING, [[0, 0, None, False]]),
+        (REPORTED, [[7, [0, 1]]]),
+        (REPORTED, [[0, [0, 99]]]),
+        (CROWDED, [99]),
+        (ENDED, [[99, []]]),
+        (ENDED, [[0, [[0, [0]]]]]),
         (EVENTS, [[["s", 1, 0, {}, b""], 8]] * 1),
         (EVENTS, [[["s", 1, 0, {}, b""], 1]] * 6),
         (EVENTS, [[["s", 1, 0, {"x": None}, b""], 1]]),

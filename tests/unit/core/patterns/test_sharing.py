@@ -20,7 +20,7 @@ A, B, C = "a:{k = 'A'}", "b:{k = 'B'}", "c:{k = 'C'}"
         (f"{A} THEN {B} THEN {C} WHERE a.s = b.s AND a.t = b.t AND b.t = c.t", ("t", "t", "t")),
         (f"3 TIMES {A} WHERE a.s = a.s", ("s",)),
         (f"3 TIMES {A} THEN {B} WHERE a.s = b.s", ("s", "s")),
-        (f"({A} OR {B}) AND {C} WHERE a.s = c.s AND b.t = c.s", ("s", "t", "s")),
+        (f"({A} OR {B}) THEN {C} WHERE a.s = c.s AND b.t = c.s", ("s", "t", "s")),
         # A witness has the key of what it prevents.
         (f"{A} THEN NOT {B} WHERE a.s = b.t", ("s", "t")),
         (f"{A} THEN NOT {B} THEN {C} WHERE a.s = c.s AND a.s = b.s", ("s", "s", "s")),
@@ -50,6 +50,9 @@ def test_a_key_that_all_parts_share_is_found(text: str, key: tuple[str, ...]) ->
         f"{A} AND {B} AND ({C} OR d:{{k = 'D'}}) WHERE a.s = c.s AND c.s = b.s AND d.s = a.s",
         # A match may end with either, so LAST would choose between two shares.
         f"{A} AND {B} WHERE a.s = b.t LAST",
+        # And ALL would keep the first of each share.
+        f"{A} AND {B} WHERE a.s = b.t",
+        f"({A} OR {B}) AND {C} WHERE a.s = c.s AND b.t = c.s",
     ],
 )
 def test_without_a_key_in_common_there_is_none(text: str) -> None:
