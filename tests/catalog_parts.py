@@ -201,15 +201,16 @@ def used_machine() -> Machine:
     session = machine.connect("worker")
     machine.subscribe(session, "audit", number=1)
     machine.subscribe(session, "slow", number=1)
-    machine.publish(session, "early", 1, 1, 2, 3)
+    early, feed = machine.connect("early"), machine.connect("feed")
+    machine.publish(early, "early", 1, 1, 2, 3)
     newest = machine.delivered(session)[-1]
     machine.say(session, Ack({"a": {"audit": newest, "slow": newest}}))
     machine.wait(2.0)
     assert machine.first_tick > 1
-    machine.publish(session, "feed", 1, 1, 2, 3, 4, 5)
+    machine.publish(feed, "feed", 1, 1, 2, 3, 4, 5)
     machine.say(session, Ack({"a": {"audit": machine.first_tick + 1}}))
     machine.wait(1.0)
-    machine.publish(session, "feed", 1, 6, 7)
+    machine.publish(feed, "feed", 1, 6, 7)
     for pattern in ("rise", "gone"):
         machine.say(session, Define(machine.request(), pattern, RISE, is_new=True))
         machine.wait(1.0)
@@ -223,7 +224,9 @@ def used_machine() -> Machine:
         machine.say(session, Stage(machine.request(), "open", index, staged, index == 2))
     machine.wait(1.0)
     kinds = {type(frame) for frame in machine.sent[session]}
-    assert {Subscribed, Confirmed, Defined, Dropped, Staged, Committed} <= kinds
+    assert {Subscribed, Defined, Dropped, Staged, Committed} <= kinds
+    assert machine.heard(early, Confirmed)
+    assert machine.heard(feed, Confirmed)
     assert Refused not in kinds, machine.heard(session, Refused)
     return machine
 
@@ -231,7 +234,7 @@ def used_machine() -> Machine:
 def serves(machine: Machine) -> None:
     """An honest publisher and an honest subscriber get what they want."""
     subscriber = machine.connect("honest-subscriber")
-    publisher = machine.connect("honest-publisher")
+    publisher = machine.connect("honest")
     machine.subscribe(subscriber, "honest", "price > 100", number=1)
     machine.publish(publisher, "honest", 1, 1)
     bodies = [

@@ -301,7 +301,7 @@ def spoilt(table: str, key: str) -> Machine:
 
 def test_a_departing_broker_still_departs_until_a_later_revision() -> None:
     machine = spoilt("broker", "departing")
-    session = machine.connect("c")
+    session = machine.connect("new")
     machine.publish(session, "new", 1, 1)
     assert [frame.is_final for frame in machine.heard(session, PublishRefused)] == [True]
     assert machine.again(revision=2).broker.departure is not None
@@ -311,7 +311,7 @@ def test_a_departing_broker_still_departs_until_a_later_revision() -> None:
 def test_a_publisher_with_events_in_the_log_goes_on_exactly_where_it_was() -> None:
     machine = spoilt("publishers", "feed")
     for _ in range(2):
-        session = machine.connect("c")
+        session = machine.connect("feed")
         machine.publish(session, "feed", 1, 6, 7)
         assert machine.heard(session, Confirmed)[-1] == Confirmed("feed", 1, 7)
         assert not machine.heard(session, PublishRefused)
@@ -325,14 +325,14 @@ def test_a_publisher_with_events_in_the_log_goes_on_exactly_where_it_was() -> No
 def test_a_publisher_that_only_the_catalog_knew_may_not_go_on_with_an_old_incarnation() -> None:
     machine = spoilt("publishers", "early")
     for _ in range(2):
-        session = machine.connect("c")
+        session = machine.connect("early")
         machine.publish(session, "early", 1, 3)
         machine.publish(session, "early", 2, 1)
         refused = machine.heard(session, PublishRefused)
         assert [frame.is_final for frame in refused] == [True, True]
         machine = machine.again(revision=2)
     begun = refused[-1].begun
-    session = machine.connect("c")
+    session = machine.connect("early")
     machine.publish(session, "early", begun + 1, 1)
     assert machine.heard(session, Confirmed) == [Confirmed("early", begun + 1, 1)]
 
@@ -345,7 +345,7 @@ def test_the_log_speaks_for_a_beginning_and_for_a_checkpoint(key: str) -> None:
         assert good.broker.origin is not None
         assert each.broker.origin.oldest == good.broker.origin.oldest
         assert each.broker.origin.newest >= good.broker.origin.newest
-        session = each.connect("c")
+        session = each.connect("feed")
         each.publish(session, "feed", 1, 7)
         assert each.heard(session, Confirmed) == [Confirmed("feed", 1, 7)]
 
