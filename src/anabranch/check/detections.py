@@ -72,9 +72,9 @@ def check_detection(detection: Detection, logged: Sequence[LoggedEvent]) -> list
     """Everything that is wrong with one pattern."""
     pattern = Pattern.parse(detection.text)
     history = _history(detection, logged)
-    first = reference_matches(pattern, history, detection.pattern_id, detection.matches_max)
+    kept = reference_matches(pattern, history, detection.pattern_id, detection.matches_max)
     every = reference_matches(pattern, history, detection.pattern_id, _EVERY)
-    wanted = {digest_of(match.identity): match for match in first}
+    wanted = {digest_of(match.identity): match for match in kept}
     others = {digest_of(match.identity): match for match in every}
     found: dict[str, LoggedEvent] = {}
     anomalies = []

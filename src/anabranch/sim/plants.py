@@ -89,7 +89,7 @@ PLANTS: dict[str, Plant] = {
         "a join point does not look which matches are reported", 26, "duplicate-pattern"
     ),
     "ready-at-once": Plant(
-        "a join point reports before it knows what is reported", 26, "duplicate-pattern"
+        "a join point reports before it knows what is reported", 343, "duplicate-pattern"
     ),
     "acks-all": Plant(
         "a join point acknowledges events that it still needs", 21, "missed-pattern", mesh_seed=12

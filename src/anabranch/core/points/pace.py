@@ -23,7 +23,7 @@ from anabranch.core.patterns.tries import Allowance
 #: What it counts to read an event, and to publish a match, in the time that it takes to look at an
 #: entry of a detector.
 EVENT_TRIES = 50
-PUBLISH_TRIES = 200
+PUBLISH_TRIES = 400
 
 
 class Bucket:
