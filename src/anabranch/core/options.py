@@ -20,6 +20,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: A link on which nothing was heard for this long is cut.
     dead_after_s: float = 2.0
 
+    # -- clients
+    #: A frame of a client has to be complete this long after its first byte.
+    frame_s: float = 30.0
+
     # -- origin
     #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
     retention: Literal["refuse", "lossy"] = "refuse"
@@ -41,8 +45,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ticks: int = 8_192
     #: Publishers remembered. None is ever forgotten, so a new one beyond these is refused.
     publishers_max: int = 1_000_000
-    #: Bytes of events that are staged and not committed, and the tokens they are staged with.
-    stage_bytes_max: int = 256 * 1024 * 1024
+    #: Bytes of events that are staged and not committed (at most the share of staging in
+    #: `memory_bytes_max`), and the tokens they are staged with.
+    stage_bytes_max: int = 128 * 1024 * 1024
     stage_tokens_max: int = 16_384
     #: What is staged and not committed for this long is dropped.
     stage_keep_s: float = 3_600.0

@@ -40,6 +40,7 @@ from anabranch.node.fetching import Fetching, OwnStream
 from anabranch.node.links import Links
 from anabranch.node.listening import Listener, address_of, bind
 from anabranch.node.load_meter import LoadMeter
+from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import Counters
 from anabranch.node.news import StoreNews
 from anabranch.node.notes import NodeLog, Throttle
@@ -47,7 +48,7 @@ from anabranch.node.observe import Observatory, Page
 from anabranch.node.room import Room, free_bytes
 from anabranch.node.sessions import Sessions
 from anabranch.node.settings import Address, NodeConfig
-from anabranch.node.status import Status, counted, link_status, resident_bytes
+from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
 from anabranch.node.strangers import Host, Strangers, Visitor
 from anabranch.node.warming import WarmUp
 from anabranch.store.store import Store
@@ -164,9 +165,18 @@ class Node:
         self.links = Links(config, self._greeting("link"), handle, counters, warm_up)
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
         self._meter = LoadMeter(counters, handle)
-        room = Room(self._left_bytes, config.options, limits)
-        self.sessions = Sessions(handle, counters, limits, warm_up, self.fetching, room=room)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
+        self.memory = MemoryBudget(limits, config.options.frame_s, counters)
+        self.sessions = Sessions(
+            handle,
+            counters,
+            limits,
+            warm_up,
+            self.fetching,
+            room=Room(self._left_bytes, config.options, limits),
+            strangers=self.strangers,
+            memory=self.memory,
+        )
         self._refusals = Throttle(self.log)
 
     def _own_stream(self) -> OwnStream:
@@ -301,6 +311,7 @@ class Node:
         self.fetching.close()
         self._meter.close()
         self.warm_up.close()
+        self.memory.close()
         for listener in self._listeners:
             listener.close()
         self._observatory.close()
@@ -368,6 +379,7 @@ class Node:
             strangers=len(self.strangers),
             sessions=len(self.sessions),
             client_waiting_bytes=self.sessions.waiting_bytes(),
+            memory=memory_status(self.memory, self.links.all(), self.broker, config.limits),
             subscriptions=found.subscriptions,
             streams=found.streams,
             cursors=found.cursors,

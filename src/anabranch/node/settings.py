@@ -23,6 +23,7 @@ from anabranch.config.tls import (
 from anabranch.core.broker import BrokerConfig, RoutingName
 from anabranch.core.options import Options
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.memory_shares import reads_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
 from anabranch.store.store import StoreOptions
 
@@ -89,8 +90,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreOptions = StoreOptions()
 
     def core(self) -> BrokerConfig:
-        """What the core is told of it."""
-        core = (self.name, self.network, self.routing, self.options, self.limits)
+        """What the core is told of it, with options that keep to their shares of the memory."""
+        options, limits = self.options, self.limits
+        reads_max = max(reads_bytes_max(limits) // options.replay_bytes_max, 1)
+        options = msgspec.structs.replace(
+            options,
+            stage_bytes_max=min(options.stage_bytes_max, staging_bytes_max(limits)),
+            reads_max=min(options.reads_max, reads_max),
+        )
+        core = (self.name, self.network, self.routing, options, limits)
         return BrokerConfig(*core, revision=self.revision, statistics=self.statistics)
 
 

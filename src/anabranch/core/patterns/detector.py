@@ -37,6 +37,7 @@ from anabranch.core.patterns.absences import Absences, Undecided, end_of
 from anabranch.core.patterns.choosing import Choosing
 from anabranch.core.patterns.combining import Combining, Filled
 from anabranch.core.patterns.joins import PLANTED_KEYS
+from anabranch.core.patterns.kept_bytes import KeptBytes, size_of
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Entry, Shelves
 from anabranch.core.patterns.tries import Tries, TriesExceeded
@@ -86,8 +87,14 @@ _TOLD: Final = -1
 class Detector:
     """Detects one pattern. See the rules at the top of this module."""
 
-    def __init__(self, scheme: Scheme) -> None:
+    def __init__(self, scheme: Scheme, room: KeptBytes | None = None) -> None:
+        """`room` is shared with others; without it only the number of events is bounded."""
         self.scheme = scheme
+        self._room = room
+        if room is not None:
+            room.begin()
+        #: Of all entries.
+        self._kept_bytes = 0
         self.tally = Tally()
         self._conditions = scheme.conditions
         self._is_eager = scheme.is_eager
@@ -102,8 +109,8 @@ class Detector:
         self._absences = Absences(self._shelves, self._tries, scheme.plants)
         self._combining = Combining(scheme, self._shelves, self._absences, self._tries)
         self._choosing = Choosing(scheme, self._shelves, self._absences, self._tries)
-        #: Stream and tick of all entries.
-        self._known: set[tuple[str, int]] = set()
+        #: Stream and tick of all entries → their bytes, which nobody counts without a room.
+        self._known: dict[tuple[str, int], int] = {}
         #: Heaps: entries before their turn; entries on the shelves; matches that are not final.
         self._waiting: list[Entry] = []
         self._kept: list[Entry] = []
@@ -146,7 +153,9 @@ class Detector:
             return Findings(late=(event,))
         if not self.has_room_for(event.time_ns):
             return self._refuse(event, parts)
-        self._known.add(place)
+        self._known[place] = size = 0 if self._room is None else size_of(event)
+        if size:
+            self._keeps(size)
         self.tally.taken += 1
         entry = self.entry_of(event, parts)
         if not self._is_eager:
@@ -177,8 +186,21 @@ class Detector:
 
     def has_room_for(self, time_ns: int) -> bool:
         """Whether an event of this time would be taken."""
-        kept = len(self._known)
+        kept, room = len(self._known), self._room
+        if room is not None and not room.has_room_for(self._kept_bytes):
+            return False
         return kept < self._events_max and (time_ns <= self.far_ns or kept < self._events_max // 2)
+
+    def _keeps(self, by: int) -> None:
+        self._kept_bytes += by
+        if self._room is not None:
+            self._room.used += by
+
+    def close(self) -> None:
+        """It takes nothing more, and gives back the room of what it kept."""
+        if self._room is not None:
+            self._room.end(self._kept_bytes)
+            self._room = None
 
     # -- one entry
 
@@ -307,7 +329,9 @@ class Detector:
         kept, known = self._kept, self._known
         while kept and kept[0][0] < oldest_ns:
             entry = heappop(kept)
-            known.discard((entry[1], entry[2]))
+            size = known.pop((entry[1], entry[2]), 0)
+            if size:
+                self._keeps(-size)
             self._shelves.forget(entry)
         self._absences.forget(oldest_ns)
 
@@ -376,5 +400,9 @@ class Detector:
             if filled is not None and self.scheme.final_is_long:
                 self._left.setdefault((last[1], last[2]), [self._tries_max, 0])[1] += 1
         self._number = len(pending)
-        self._known = {(entry[1], entry[2]) for entry in (*kept, *waiting)}
+        self._known = dict.fromkeys([(entry[1], entry[2]) for entry in (*kept, *waiting)], 0)
+        if self._room is not None:
+            for entry in (*kept, *waiting):
+                self._known[entry[1], entry[2]] = size = size_of(entry[5])
+                self._keeps(size)
         self._absences.unsure = unsure

@@ -34,6 +34,7 @@ from msgspec.structs import replace
 from anabranch.core.asks import Ask, FromPoint, PointCame, PointFull, PointLeft
 from anabranch.core.contract import Note
 from anabranch.core.options import Options
+from anabranch.core.patterns.kept_bytes import KeptBytes
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.names import name_of
 from anabranch.core.points.outlook import Outlook
@@ -84,6 +85,7 @@ class JoinPoint:
         outlook: Outlook,
         options: Options,
         limits: Limits,
+        room: KeptBytes,
     ) -> None:
         self.record = record
         self.session = session
@@ -103,7 +105,7 @@ class JoinPoint:
             options=SessionOptions(plants=options.plants),
             limits=limits,
         )
-        self._watch = Watch(record, scheme, limits)
+        self._watch = Watch(record, scheme, limits, room)
         self._timing = Timing(self._name, outlook, self._watch, options)
         #: Matches to be published, and those that are not confirmed, with their sequences.
         self._held: deque[Match] = deque()
@@ -193,6 +195,7 @@ class JoinPoint:
     def stop(self, now: float) -> list[Ask]:
         """Be active no more; its subscription stays, without a client."""
         self._perform(self._client.disconnected(now))
+        self._watch.close()
         self._tell_notes()
         self._out.append(PointLeft(self.session))
         return self.take_out()

@@ -78,6 +78,11 @@ class JoinPoints:
         """The streams of the network."""
         return self._state.outlook.streams
 
+    @property
+    def kept_bytes(self) -> int:
+        """What their detectors keep."""
+        return self._state.room.used
+
     def counted(self) -> WatchCounters:
         """What happened in this life, at all of them."""
         total = WatchCounters()

@@ -20,6 +20,7 @@ State: volatile; rebuilt from what is delivered again.
 from collections.abc import Mapping
 
 from anabranch.core.patterns.detector import Detector, Findings
+from anabranch.core.patterns.kept_bytes import KeptBytes
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.unacked import Unacked
 from anabranch.core.session.effects import DeliverToApplication
@@ -61,7 +62,9 @@ class WatchCounters:
 class Watch:
     """What one join point sees. See the rules at the top of this module."""
 
-    def __init__(self, record: PointRecord, scheme: Scheme, limits: Limits) -> None:
+    def __init__(
+        self, record: PointRecord, scheme: Scheme, limits: Limits, room: KeptBytes
+    ) -> None:
         self.counters = WatchCounters()
         self.starts: dict[str, Start] = dict(record.starts)
         self.unacked = Unacked()
@@ -75,7 +78,7 @@ class Watch:
         self._id = record.id
         self._scheme = scheme
         self._limits = limits
-        self._detector = Detector(scheme)
+        self._detector = Detector(scheme, room)
         #: What ends before this was reported by an earlier activation.
         self._since_ns = record.reported_ns
 
@@ -103,6 +106,10 @@ class Watch:
     def is_waiting(self) -> bool:
         """Whether there is anything that only the passing of time decides."""
         return self._detector.due_ns is not None
+
+    def close(self) -> None:
+        """It sees nothing more."""
+        self._detector.close()
 
     def start(self, stream: str, tick: int) -> bool:
         """A stream is there from this tick on; whether that is new (rule 1)."""
