@@ -28,6 +28,7 @@ from typing import Literal
 
 import msgspec
 
+from anabranch.config.token_file import read_token
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker
 from anabranch.core.edge.cursors import SUBSCRIPTIONS
@@ -94,8 +95,11 @@ class Node:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._driver = Driver(self.log, self.counters, self.fail)
         self.warm_up = WarmUp(self.log, config.state, self.fail, self._load)
+        token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
         self._observatory = Observatory(
-            {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page}
+            {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page},
+            config.observe_hosts,
+            token,
         )
         plugs = self._bind()
         try:

@@ -79,6 +79,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     clients: Address | None = None
     links: Address | None = None
     observe: Address | None = None
+    #: Names by which the observe port may be asked, and the file with the token that it wants.
+    observe_hosts: tuple[str, ...] = ()
+    observe_token_file: Path | None = None
     #: Neighbour → where it listens for links.
     neighbours: Mapping[str, Address] = {}
     #: Edge → where clients reach it, as far as that is known.
@@ -124,6 +127,8 @@ def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeCo
         clients=Address(here.listen_host, here.clients_port) if name in network.edges else None,
         links=Address(here.listen_host, here.links_port) if neighbours else None,
         observe=Address(here.observe_host, here.observe_port),
+        observe_hosts=(here.host, here.observe_host, *here.observe_hosts),
+        observe_token_file=here.observe_token_file,
         neighbours={peer: Address(at.host, at.links_port) for peer, at in neighbours.items()},
         origins=_origins(file),
         tls=_tls(file, name),
