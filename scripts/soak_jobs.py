@@ -49,7 +49,8 @@ def jobs(root: Path) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    return [*property_jobs, *_sim_jobs(), *_kill_jobs(), *_spark_jobs(), *_bench_jobs()]
+    processes = [*_kill_jobs(), *_memory_jobs()]
+    return [*property_jobs, *_sim_jobs(), *processes, *_spark_jobs(), *_bench_jobs()]
 
 
 def _property_job(path: Path) -> Job:
@@ -89,6 +90,14 @@ def _kill_jobs() -> Iterator[Job]:
     yield kills
     on_mesh = (*kills.arguments, "--routing", "mesh")
     yield replace(kills, name="process/kills-mesh", arguments=on_mesh)
+
+
+def _memory_jobs() -> Iterator[Job]:
+    """Clients that want a broker's memory; it fails if they get more than 256 MiB of it."""
+    unit = ("connections", r'"connections":(\d+)')
+    for attack in "sequential", "unknown", "held", "subscribers", "staging", "fetches":
+        command = ("-m", "tests.process.memory_attack", "--attack", attack, "--scale", "1")
+        yield Job(f"process/memory-{attack}", (*command, "--json"), 1, *unit, measures=True)
 
 
 def _spark_jobs() -> Iterator[Job]:

@@ -177,9 +177,10 @@ async def _come_in(stranger: Stranger, number: int) -> str:
 
 
 async def _has_come(place: Address, number: int) -> Stranger:
-    """Connect and greet at once: who is slow to greet is cut."""
+    """Connect, greet and begin a session at once: who is slow to say who it is is cut."""
     stranger = await Stranger.at(place)
     assert await _come_in(stranger, number) == ""
+    stranger.send(framed(encode_client(Connect(PROTOCOL_VERSION, f"many-{number}"))))
     return stranger
 
 

@@ -16,7 +16,7 @@ from anabranch.cli import reaching
 from anabranch.cli.errors import CommandError, CommandGroup
 from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
-from anabranch.cli.status import ask_all, brokers_of
+from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.points.report import PointReport
 from anabranch.model.pattern.pattern import Pattern
@@ -184,11 +184,12 @@ def list_patterns(
     network: Annotated[
         Path | None, typer.Option("--network", "-n", help="Ask all brokers of this file.")
     ] = None,
+    token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document per pattern.")] = False,
 ) -> None:
     """List the patterns that brokers detect, and what came of them. Ends with 1 if a broker does
     not answer."""
-    asked = asyncio.run(ask_all(brokers_of(network, addresses or [])))
+    asked = asyncio.run(ask_all(brokers_of(network, addresses or [], token_file)))
     found = [
         (each.status.broker, point)
         for each in asked

@@ -6,6 +6,7 @@ others is in `status_view`.
 """
 
 import asyncio
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
@@ -21,19 +22,41 @@ from anabranch.local.observing import NO_HTTP, ask
 from anabranch.node.status import Status
 
 _decoder = msgspec.json.Decoder(Status)
+_REFUSAL_MAX = 500
 
 
-def brokers_of(network: Path | None, addresses: list[str]) -> list[Asked]:
-    """Whom to ask."""
+#: For commands that ask brokers.
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help="File with the token that observe ports want. Default: the one in the network file.",
+        show_default=False,
+    ),
+]
+
+
+def brokers_of(
+    network: Path | None, addresses: list[str], token_file: Path | None = None
+) -> list[Asked]:
+    """Whom to ask, and with which token."""
     if (network is None) == (not addresses):
         raise CommandError(
             "say which brokers: --network FILE, or addresses of observe ports such as"
             " 127.0.0.1:4102, not both"
         )
     if network is None:
-        return [_at(address) for address in addresses]
+        return [_at(address, token_file) for address in addresses]
     file = running_file(network, "observe")
-    found = [Asked(b.name, b.observe_host, b.observe_port) for b in file.brokers.values()]
+    found = [
+        Asked(
+            each.name,
+            each.observe_host,
+            each.observe_port,
+            token_file=token_file or each.observe_token_file,
+        )
+        for each in file.brokers.values()
+    ]
     for each in found:
         if not each.port:
             raise CommandError(
@@ -43,11 +66,11 @@ def brokers_of(network: Path | None, addresses: list[str]) -> list[Asked]:
     return found
 
 
-def _at(address: str) -> Asked:
+def _at(address: str, token_file: Path | None) -> Asked:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise CommandError(f"{address!r} is no address; write HOST:PORT, as in 127.0.0.1:4102")
-    return Asked(address, host.strip("[]") or "127.0.0.1", int(port))
+    return Asked(address, host.strip("[]") or "127.0.0.1", int(port), token_file=token_file)
 
 
 async def ask_all(brokers: list[Asked]) -> list[Asked]:
@@ -56,15 +79,27 @@ async def ask_all(brokers: list[Asked]) -> list[Asked]:
 
 
 async def _ask(asked: Asked) -> Asked:
-    answer = await ask(asked.host, asked.port, "/status")
+    answer = await ask(asked.host, asked.port, "/status", asked.token_file)
     if answer is None or answer[0] != 200:
-        is_other = answer is not None and answer[0] == NO_HTTP
-        return msgspec.structs.replace(asked, status=None, is_other_port=is_other)
+        code, body = (0, b"") if answer is None else answer
+        is_other = answer is not None and code == NO_HTTP
+        refusal = _refusal(code, body, asked.token_file)
+        return msgspec.structs.replace(asked, status=None, is_other_port=is_other, refusal=refusal)
     try:
         status = _decoder.decode(answer[1])
     except msgspec.DecodeError as error:
         raise CommandError(f"{asked.host}:{asked.port} is no broker: {error}") from error
-    return Asked(status.broker, asked.host, asked.port, status)
+    return Asked(status.broker, asked.host, asked.port, status, token_file=asked.token_file)
+
+
+def _refusal(code: int, body: bytes, token_file: Path | None) -> str:
+    """What a broker answers that does not want to tell; "" for anything else."""
+    if code == HTTPStatus.UNAUTHORIZED:
+        wrong = f"the token in {token_file} is not the one it wants"
+        return wrong if token_file else "it wants a token; give --token-file"
+    if code == HTTPStatus.MISDIRECTED_REQUEST:
+        return body[:_REFUSAL_MAX].decode(errors="replace").strip()
+    return ""
 
 
 def status(
@@ -74,10 +109,11 @@ def status(
     network: Annotated[
         Path | None, typer.Option("--network", "-n", help="Ask all brokers of this file.")
     ] = None,
+    token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document per broker.")] = False,
 ) -> None:
     """Show how brokers are: links, queues, subscriptions, the log, what lags, vectors."""
-    asked = asyncio.run(ask_all(brokers_of(network, addresses or [])))
+    asked = asyncio.run(ask_all(brokers_of(network, addresses or [], token_file)))
     if as_json:
         for each in asked:
             print_json(each.status or {"broker": each.name, "state": "down"})

@@ -12,6 +12,7 @@ This module keeps no state.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 from rich.console import RenderableType
@@ -70,11 +71,17 @@ class Asked(msgspec.Struct, frozen=True):
     status: Status | None = None
     #: Somebody is there, and it is no observe port.
     is_other_port: bool = False
+    #: The file with the token to be shown.
+    token_file: Path | None = None
+    #: What it says instead of a status.
+    refusal: str = ""
 
     @property
     def silence(self) -> str:
         """Why there is no status."""
         where = f"{self.host}:{self.port}"
+        if self.refusal:
+            return f"{where} does not tell its status: {self.refusal}"
         if self.is_other_port:
             return (
                 f"{where} is there and speaks no HTTP: it may be a port for clients; give the"

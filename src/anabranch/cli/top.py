@@ -16,7 +16,7 @@ from rich.text import Text
 
 from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
-from anabranch.cli.status import ask_all, brokers_of
+from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
 from anabranch.core.points.report import PatternsReport
 from anabranch.core.report import MeshReport
@@ -90,13 +90,15 @@ def top(
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, max=3_600, help="Seconds between two looks.")
     ] = 1.0,
+    *,
+    token_file: TokenFile = None,
     once: Annotated[bool, typer.Option("--once", help="Show one interval, then end.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --once: one JSON document per broker.")
     ] = False,
 ) -> None:
     """Watch brokers at work: events per second, links, queues, lag. Ctrl-C ends it."""
-    brokers = brokers_of(network, addresses or [])
+    brokers = brokers_of(network, addresses or [], token_file)
     if once:
         before, after = asyncio.run(_two_looks(brokers, every_s))
         if as_json:

@@ -4,8 +4,10 @@ Rules:
 
 1. Acknowledgements are gathered for `ack_after_s`, for all subscriptions at once.
 2. Where there is a state, the broker hears of nothing that is not written down: else origins could
-   forget what the next process would ask for at another broker. Writing is dear, so there durable
-   subscriptions are gathered for `keep_every_s`, or until a quarter of the window is used.
+   forget what the next process would ask for at another broker. Durable subscriptions are gathered
+   for `keep_every_s` there, or until a quarter of the window is used. A disk that takes long is
+   written to less often, so that the application waits for it a tenth of the time at most, but
+   every `KEEP_S_MAX` at least. What was not written when the process is killed comes again.
 3. What the application is told of a durable subscription (that it stands, where it starts) is
    written down before it sees it, once for all that came together.
 
@@ -20,6 +22,16 @@ from anabranch.client.options import ClientOptions
 from anabranch.client.state import State
 from anabranch.client.subscription import Subscription
 from anabranch.client.uplink import Uplink
+
+#: The longest pause between two writes, where `keep_every_s` is not longer.
+KEEP_S_MAX = 1.0
+#: The pause after a write, in times that the write took.
+_PAUSES = 9
+
+
+def pause_s(keep_every_s: float, took_s: float) -> float:
+    """How long to gather before the next write, if the last one took this long."""
+    return max(keep_every_s, min(_PAUSES * took_s, KEEP_S_MAX))
 
 
 class Acknowledging:
@@ -41,6 +53,7 @@ class Acknowledging:
         self._owing: dict[Subscription, None] = {}
         self._owing_kept: dict[Subscription, None] = {}
         self._paying = Later(options.ack_after_s, self._pay)
+        self._keep_every_s = options.keep_every_s
         self._keeping = Later(options.keep_every_s, self._keep)
         self._is_unkept = False
 
@@ -97,7 +110,9 @@ class Acknowledging:
         """Write down how durable subscriptions stand."""
         self._is_unkept = False
         if self._state is not None and self.home is not None:
+            began_s = self._loop.time()
             self._state.keep(self.home.session.standings())
+            self._keeping.delay_s = pause_s(self._keep_every_s, self._loop.time() - began_s)
 
     def forget(self, subscription: Subscription) -> None:
         """A subscription is over."""

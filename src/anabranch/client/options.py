@@ -54,8 +54,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     start_within_s: float = 5.0
     #: Acknowledgements are gathered for this long, or until a quarter of the window has arrived.
     ack_after_s: float = 0.05
-    #: The state directory is brought up to date this often.
-    keep_every_s: float = 1.0
+    #: The state directory is brought up to date this often, and less often where that takes long.
+    keep_every_s: float = 0.05
 
     # -- patterns
     #: How long `define_pattern`, `drop_pattern` and `subscribe_pattern` wait for their broker.

@@ -35,7 +35,17 @@ PortName = Literal["clients", "links", "observe"]
 PORT_NAMES: tuple[PortName, ...] = ("clients", "links", "observe")
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
-_KEYS = ("host", "clients", "links", "observe", "listen", "observe_host", "state")
+_KEYS = (
+    "host",
+    "clients",
+    "links",
+    "observe",
+    "listen",
+    "observe_host",
+    "observe_hosts",
+    "observe_token_file",
+    "state",
+)
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -51,6 +61,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Where it listens for clients and links.
     listen_host: str = LOOPBACK
     observe_host: str = LOOPBACK
+    #: Names by which its observe port may be asked, beside addresses and these hosts.
+    observe_hosts: tuple[str, ...] = ()
+    #: The file with the token that its observe port wants; absolute.
+    observe_token_file: Path | None = None
     #: Absolute.
     state: Path
 
@@ -122,8 +136,28 @@ def _read_broker(table: Table, name: str, network: Network, advice: str) -> Brok
         observe_port=table.integer("observe", 0, 0, PORT_MAX),
         listen_host=_host(table, "listen", host),
         observe_host=_host(table, "observe_host", LOOPBACK),
+        observe_hosts=_observe_hosts(table),
+        observe_token_file=_token_file(table, name),
         state=table.file("state", f"state/{name}"),
     )
+
+
+def _observe_hosts(table: Table) -> tuple[str, ...]:
+    names = table.texts("observe_hosts")
+    for number, name in enumerate(names):
+        if not _HOST_NAME.fullmatch(name):
+            raise table.error(
+                ("observe_hosts", number),
+                f"{name[:80]!r} is no host name; give a name without a port",
+            )
+    return tuple(names)
+
+
+def _token_file(table: Table, name: str) -> Path | None:
+    if not table.has("observe_token_file"):
+        return None
+    path = table.file("observe_token_file")
+    return Path(str(path).replace("{broker}", name))
 
 
 def _host(table: Table, key: str, default: str) -> str:

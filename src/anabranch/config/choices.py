@@ -19,6 +19,7 @@ from anabranch.config.reading import INTEGER_MAX, Table
 from anabranch.core.options import Options
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
+from anabranch.model.memory_shares import clients_bytes_max
 
 Choices = TypeVar("Choices", Limits, Options)
 
@@ -47,6 +48,14 @@ _UNWRITTEN = {"plants"}
 def read_limits(table: Table) -> Limits:
     """The limits of a network; what is not written has its default."""
     limits = _read(table, Limits)
+    if clients_bytes_max(limits) < limits.frame_bytes_max:
+        key = "memory_bytes_max" if table.has("memory_bytes_max") else "frame_bytes_max"
+        raise table.error(
+            key,
+            f"clients may hold {clients_bytes_max(limits)} bytes of memory together, and a single"
+            f" frame has up to {limits.frame_bytes_max}; make memory_bytes_max at least six times"
+            " frame_bytes_max",
+        )
     least = limits.event_bytes_max + FRAME_BESIDE_EVENT_BYTES
     if limits.frame_bytes_max < least:
         key = "frame_bytes_max" if table.has("frame_bytes_max") else "event_bytes_max"

@@ -41,6 +41,7 @@ from anabranch.config.tls import BROKER, TlsFiles
 from anabranch.core.broker import BrokerConfig, RoutingName
 from anabranch.core.options import Options
 from anabranch.model.limits import Limits
+from anabranch.model.memory_shares import staging_bytes_max
 from anabranch.model.network import Network
 
 _TABLES = ("network", "tree", "sites", "mesh", "brokers", "limits", "options", "tls")
@@ -146,14 +147,15 @@ def _network_file(root: Table) -> NetworkFile:
         check_hosts_name_nobody(brokers, root.table("brokers"))
     elif not plaintext:
         check_plaintext(brokers, root.table("brokers"))
+    limits = read_limits(root.table("limits"))
     return NetworkFile(
         name=name,
         revision=revision,
         left=left,
         routing=routing,
         shape=shape,
-        limits=read_limits(root.table("limits")),
-        options=read_options(root.table("options")),
+        limits=limits,
+        options=_read_options(root, limits),
         brokers=brokers,
         tls=tls,
         plaintext=plaintext,
@@ -162,6 +164,19 @@ def _network_file(root: Table) -> NetworkFile:
         path=path,
         network=network,
     )
+
+
+def _read_options(root: Table, limits: Limits) -> Options:
+    table = root.table("options")
+    options = read_options(table)
+    share = staging_bytes_max(limits)
+    if table.has("stage_bytes_max") and options.stage_bytes_max > share:
+        raise table.error(
+            "stage_bytes_max",
+            f"{options.stage_bytes_max} bytes are more than staging's third of memory_bytes_max,"
+            f" which is {share}; raise memory_bytes_max in [limits]",
+        )
+    return options
 
 
 def _read_left(head: Table, network: Network) -> tuple[str, ...]:

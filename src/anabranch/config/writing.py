@@ -88,11 +88,15 @@ def _broker(settings: BrokerSettings, near: str) -> dict[str, object]:
         "observe": settings.observe_port,
         "listen": settings.listen_host,
         "observe_host": settings.observe_host,
+        "observe_hosts": settings.observe_hosts,
+        "observe_token_file": str(settings.observe_token_file or "").removeprefix(near),
         "state": str(settings.state).removeprefix(near),
     }
     left_out = {"observe_host": LOOPBACK, "listen": settings.host}
     return {
-        key: value for key, value in values.items() if value != 0 and value != left_out.get(key)
+        key: value
+        for key, value in values.items()
+        if value not in {0, "", ()} and value != left_out.get(key)
     }
 
 

@@ -75,6 +75,11 @@ class History:
         self._reads: dict[int, _Purpose] = {}
         self._request = 0
 
+    @property
+    def reads(self) -> int:
+        """Reads of the log that are under way."""
+        return len(self._reads)
+
     # -- nacks ----------------------------------------------------------------------------------
 
     def nack(

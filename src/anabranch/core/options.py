@@ -22,6 +22,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: How far the life of a neighbour, a time in ns, may lead this broker's clock.
     life_lead_s: float = 86_400.0
 
+    # -- clients
+    #: A frame of a client has to be complete this long after its first byte.
+    frame_s: float = 30.0
+
     # -- origin
     #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
     retention: Literal["refuse", "lossy"] = "refuse"
@@ -46,8 +50,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: How far the incarnation of a publisher, a time in ns, may lead this broker's clock. So may
     #: the number of a batch.
     incarnation_lead_s: float = 86_400.0
-    #: Bytes of events that are staged and not committed, and the tokens they are staged with.
-    stage_bytes_max: int = 256 * 1024 * 1024
+    #: Bytes of events that are staged and not committed (at most the share of staging in
+    #: `memory_bytes_max`), and the tokens they are staged with.
+    stage_bytes_max: int = 128 * 1024 * 1024
     stage_tokens_max: int = 16_384
     #: What is staged and not committed for this long is dropped.
     stage_keep_s: float = 3_600.0

@@ -115,6 +115,11 @@ class Origin:
         """The newest tick, synced or not."""
         return self._tail.last
 
+    @property
+    def reads(self) -> int:
+        """Reads of the log that are under way."""
+        return self._history.reads
+
     def depart(self, now: float) -> None:
         """Take no new event any more, and keep nothing that nobody needs."""
         self._intake.is_departing = True

@@ -76,9 +76,7 @@ class LocalNetwork:
             name=name,
             command=command,
             log=self.directory / LOGS / f"{name}.log",
-            is_ready=partial(
-                is_serving, settings.observe_host, settings.observe_port, file.name, name
-            ),
+            is_ready=partial(is_serving, settings, file.name),
             rank=int(name in file.network.edges),
         )
 
@@ -147,7 +145,8 @@ class LocalNetwork:
     async def status(self, broker: str) -> bytes:
         """What a broker says about itself, as JSON; empty if it says nothing."""
         settings = self.file.broker(broker)
-        answer = await ask(settings.observe_host, settings.observe_port, "/status")
+        token_file = settings.observe_token_file
+        answer = await ask(settings.observe_host, settings.observe_port, "/status", token_file)
         return b"" if answer is None or answer[0] != 200 else answer[1]
 
     # -- what may happen to it ------------------------------------------------------------------

@@ -67,6 +67,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pattern_matches_max: int = 100
 
     # -- links and sessions
+    #: Bytes of memory that others can make one broker process hold: clients, reads of the log,
+    #: staging and detectors; `model.memory_shares` divides them.
+    memory_bytes_max: int = 384 * 1024 * 1024
     #: Bytes of one frame, without its length in front; room for one event at least.
     frame_bytes_max: int = 16 * 1024 * 1024
     #: Connections of clients to one broker.

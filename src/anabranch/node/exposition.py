@@ -21,6 +21,8 @@ _COUNTERS = {
     "events_received": "Events that came over links, repeated ones included",
     "events_published": "Events that came from publishers, repeated and refused ones included",
     "events_taken": "Events of publishers that got a tick of the log",
+    "frames_late": "Sessions that were cut because a frame was not complete in time",
+    "memory_cuts": "Sessions that were cut for the memory they held",
     "fetches": "Questions of clients about the log that were answered",
     "nacks": "Requests for ticks that were missing",
     "publishes_refused": "Refusals told to publishers",
@@ -72,6 +74,7 @@ def _lines(status: Status, counters: Counters) -> Iterator[str]:
     cpu = "What the process has used of processors"
     yield from _family("cpu_seconds_total", "counter", cpu, [(_NONE, status.cpu_s)])
     yield from _gauges(status)
+    yield from _memory(status)
     yield from _staging(status)
     yield from _patterns(status)
     yield from _links(status)
@@ -120,6 +123,18 @@ def _gauges(status: Status) -> Iterator[str]:
     }
     for name, (text, value) in gauges.items():
         yield from _family(name, "gauge", text, [(_NONE, value)])
+
+
+def _memory(status: Status) -> Iterator[str]:
+    memory = status.memory
+    if memory is None:
+        return
+    uses = ("clients", "links", "reads", "staging", "detectors")
+    held = [({"use": use}, float(getattr(memory, use))) for use in uses]
+    yield from _family("memory_bytes", "gauge", "Memory held for others", held)
+    bounded = [use for use in uses if use != "links"]
+    bounds = [({"use": use}, float(getattr(memory, f"{use}_max"))) for use in bounded]
+    yield from _family("memory_bytes_max", "gauge", "The bound of that", bounds)
 
 
 def _staging(status: Status) -> Iterator[str]:

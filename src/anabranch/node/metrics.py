@@ -55,6 +55,8 @@ class Counters:
         "events_s",
         "events_taken",
         "fetches",
+        "frames_late",
+        "memory_cuts",
         "nacks",
         "publishes_refused",
         "replays",
@@ -91,6 +93,9 @@ class Counters:
         self.requests_refused = 0
         self.connections_taken = 0
         self.connections_refused = 0
+        #: Sessions that were cut for the memory they held, and for a frame that took too long.
+        self.memory_cuts = 0
+        self.frames_late = 0
         #: From the arrival of some bytes until everything that follows from them is under way.
         self.step_s = Histogram(STEP_BOUNDS)
         #: From the wish for a sync to its fulfilment.

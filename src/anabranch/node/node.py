@@ -29,6 +29,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.config.secret_file import Secret
+from anabranch.config.token_file import read_token
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker
 from anabranch.core.edge.cursors import SUBSCRIPTIONS
@@ -41,6 +42,7 @@ from anabranch.node.fetching import Fetching, OwnStream
 from anabranch.node.links import Links
 from anabranch.node.listening import Listener, address_of, bind
 from anabranch.node.load_meter import LoadMeter
+from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import Counters
 from anabranch.node.news import StoreNews
 from anabranch.node.notes import NodeLog, Throttle
@@ -48,7 +50,7 @@ from anabranch.node.observe import Observatory, Page
 from anabranch.node.room import Room, free_bytes
 from anabranch.node.sessions import Sessions
 from anabranch.node.settings import Address, NodeConfig
-from anabranch.node.status import Status, counted, link_status, resident_bytes
+from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
 from anabranch.node.strangers import Host, Strangers, Visitor
 from anabranch.node.warming import WarmUp
 from anabranch.store.store import Store
@@ -94,8 +96,11 @@ class Node:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._driver = Driver(self.log, self.counters, self.fail)
         self.warm_up = WarmUp(self.log, config.state, self.fail, self._load)
+        token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
         self._observatory = Observatory(
-            {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page}
+            {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page},
+            config.observe_hosts,
+            token,
         )
         plugs = self._bind()
         try:
@@ -166,9 +171,18 @@ class Node:
         self.links = Links(config, self._greeting("link"), handle, counters, warm_up, now=now)
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
         self._meter = LoadMeter(counters, handle)
-        room = Room(self._left_bytes, config.options, limits)
-        self.sessions = Sessions(handle, counters, limits, warm_up, self.fetching, room=room)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
+        self.memory = MemoryBudget(limits, config.options.frame_s, counters)
+        self.sessions = Sessions(
+            handle,
+            counters,
+            limits,
+            warm_up,
+            self.fetching,
+            room=Room(self._left_bytes, config.options, limits),
+            strangers=self.strangers,
+            memory=self.memory,
+        )
         self._refusals = Throttle(self.log)
 
     def _own_stream(self) -> OwnStream:
@@ -311,6 +325,7 @@ class Node:
         self.fetching.close()
         self._meter.close()
         self.warm_up.close()
+        self.memory.close()
         for listener in self._listeners:
             listener.close()
         self._observatory.close()
@@ -380,6 +395,7 @@ class Node:
             client_waiting_bytes=self.sessions.waiting_bytes(),
             set_aside=found.set_aside,
             set_aside_kept=found.set_aside_kept,
+            memory=memory_status(self.memory, self.links.all(), self.broker, config.limits),
             subscriptions=found.subscriptions,
             streams=found.streams,
             cursors=found.cursors,

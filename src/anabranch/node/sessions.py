@@ -12,6 +12,9 @@
 7. A chunk that the disk may have no room for (`room`) is refused here, not by the core.
 8. A session that was cut counts as left at once; its connection may last a little longer, until
    what was sent is through, or the client does not take it.
+9. A client that has not sent `Connect` yet is a stranger (`strangers`): its time is short, and so
+   are its frames.
+10. What a session makes the broker hold has a bound with that of all others (`memory_budget`).
 
 State: connections, worth nothing after a crash.
 """
@@ -39,8 +42,10 @@ from anabranch.model.client_frames import (
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.node.fetching import Fetching
+from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import Counters
 from anabranch.node.room import Room
+from anabranch.node.strangers import Strangers
 from anabranch.node.warming import WarmUp, asks_for_index
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting
@@ -57,7 +62,19 @@ _ALIVE = encode_client(Alive())
 class Session:
     """One client that is connected. See the rules at the top of this module."""
 
-    __slots__ = ("_every", "_held", "client", "connection", "is_full", "is_told", "name", "number")
+    __slots__ = (
+        "_every",
+        "_held",
+        "_held_bytes",
+        "account",
+        "client",
+        "connection",
+        "is_full",
+        "is_over",
+        "is_told",
+        "name",
+        "number",
+    )
 
     def __init__(self, every: "Sessions", number: int, connection: Connection, name: str) -> None:
         self._every = every
@@ -71,8 +88,12 @@ class Session:
         self.is_full = False
         #: Whether the client knows that the session is over.
         self.is_told = False
-        #: Frames that wait for the matching index.
+        #: Whether it was cut, and only its connection is left.
+        self.is_over = False
+        #: Frames that wait for the matching index, and their bytes.
         self._held: list[bytes] = []
+        self._held_bytes = 0
+        self.account = every.memory.account(self)
 
     def opened(self, connection: Connection) -> None:
         """It was open before it became a session."""
@@ -115,12 +136,19 @@ class Session:
             if type(frame) is Publish:
                 counters.events_published += len(frame.bodies)
             elif type(frame) is Connect:
-                self.client = frame.client
+                self._known(connection, frame.client)
         has_events = counters.events_published > published
         counters.stepped(perf_counter() - began, has_events=has_events)
 
+    def _known(self, connection: Connection, client: str) -> None:
+        self.client = client
+        self._every.strangers.remove(connection)
+        connection.allow(connection.frame_bytes_max)
+
     def _ask(self, question: Fetch | Describe) -> None:
-        if self.client:
+        if self.client and (no := self._every.memory.why_not()):
+            self.send(Refused(question.request, no, BUSY))
+        elif self.client:
             self._every.fetching.ask(self, question)
         else:
             what = type(question).__name__
@@ -129,13 +157,27 @@ class Session:
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         if _ALIVE in frames:
             self._every.handle(say.ClientFrameReceived(self.number, Alive()))
-        self._held += [data for data in frames if data != _ALIVE]
-        if sum(map(len, self._held)) > _HELD_BYTES_MAX:
+        waiting = [data for data in frames if data != _ALIVE]
+        self._held += waiting
+        self._holds(self._held_bytes + sum(map(len, waiting)))
+        if self._held_bytes > _HELD_BYTES_MAX:
             connection.deafen()
+
+    def _holds(self, held_bytes: int) -> None:
+        by, self._held_bytes = held_bytes - self._held_bytes, held_bytes
+        if by and self.account.holder is not None:
+            self.account.changed(by)
 
     def _release(self, connection: Connection) -> None:
         frames, self._held = self._held, []
+        self._holds(0)
         self._go_on(connection, frames, 0)
+
+    def let_go(self) -> None:
+        """The session is over: what waits of it is not looked at any more."""
+        self.is_over = True
+        self._held = []
+        self._holds(0)
 
     def _go_on(self, connection: Connection, frames: list[bytes], first: int) -> None:
         if not self._every.closed_because:
@@ -149,8 +191,9 @@ class Session:
         if not full:
             self._every.fetching.room(self)
 
-    def closed(self, _connection: Connection, _reason: str) -> None:
+    def closed(self, connection: Connection, _reason: str) -> None:
         """The connection is gone."""
+        self._every.strangers.remove(connection)
         self._every.gone(self)
 
     def send(self, frame: AnyClientFrame) -> None:
@@ -194,10 +237,14 @@ class Sessions:
         fetching: Fetching,
         *,
         room: Room,
+        strangers: Strangers,
+        memory: MemoryBudget,
     ) -> None:
         self.handle = handle
         self.fetching = fetching
         self.room = room
+        self.strangers = strangers
+        self.memory = memory
         self.warm_up = warm_up
         self.counters = counters
         self.limits = limits
@@ -214,7 +261,7 @@ class Sessions:
 
     def judge(self, _connection: Connection, _theirs: Greeting) -> str:
         """Whether a client may come in."""
-        return self.closed_because
+        return self.closed_because or self.memory.why_not()
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
         """A client has greeted."""
@@ -222,6 +269,7 @@ class Sessions:
         session = Session(self, self._last_number, connection, theirs.name)
         self._sessions[session.number] = session
         connection.hand_over(session)
+        self.strangers.add(connection)
         self.handle(say.ClientCame(session.number))
 
     def send(self, number: int, frame: AnyClientFrame) -> None:
@@ -247,6 +295,8 @@ class Sessions:
             return
         if not session.is_told:
             session.send(Cut("", reason[:_REASON_CHARACTERS_MAX]))
+        session.let_go()
+        self.strangers.remove(session.connection)
         self._leaving.add(session)
         self.fetching.left(number)
         session.connection.hang_up(reason)
@@ -265,6 +315,8 @@ class Sessions:
 
     def gone(self, session: Session) -> None:
         """A connection is over."""
+        session.let_go()
+        session.account.close()
         self._leaving.discard(session)
         if not self._leaving:
             self._all_left.set()

@@ -24,6 +24,7 @@ from anabranch.config.tls import (
 from anabranch.core.broker import BrokerConfig, RoutingName
 from anabranch.core.options import Options
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.memory_shares import reads_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
 from anabranch.store.store import StoreOptions
 
@@ -79,6 +80,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     clients: Address | None = None
     links: Address | None = None
     observe: Address | None = None
+    #: Names by which the observe port may be asked, and the file with the token that it wants.
+    observe_hosts: tuple[str, ...] = ()
+    observe_token_file: Path | None = None
     #: Neighbour → where it listens for links.
     neighbours: Mapping[str, Address] = {}
     #: Edge → where clients reach it, as far as that is known.
@@ -92,8 +96,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreOptions = StoreOptions()
 
     def core(self) -> BrokerConfig:
-        """What the core is told of it."""
-        core = (self.name, self.network, self.routing, self.options, self.limits)
+        """What the core is told of it, with options that keep to their shares of the memory."""
+        options, limits = self.options, self.limits
+        reads_max = max(reads_bytes_max(limits) // options.replay_bytes_max, 1)
+        options = msgspec.structs.replace(
+            options,
+            stage_bytes_max=min(options.stage_bytes_max, staging_bytes_max(limits)),
+            reads_max=min(options.reads_max, reads_max),
+        )
+        core = (self.name, self.network, self.routing, options, limits)
         return BrokerConfig(*core, revision=self.revision, statistics=self.statistics)
 
 
@@ -119,6 +130,8 @@ def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeCo
         clients=Address(here.listen_host, here.clients_port) if name in network.edges else None,
         links=Address(here.listen_host, here.links_port) if neighbours else None,
         observe=Address(here.observe_host, here.observe_port),
+        observe_hosts=(here.host, here.observe_host, *here.observe_hosts),
+        observe_token_file=here.observe_token_file,
         neighbours={peer: Address(at.host, at.links_port) for peer, at in neighbours.items()},
         origins=_origins(file),
         tls=_tls(file, name),

@@ -5,12 +5,14 @@
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 from typing import Literal
 
 import msgspec
 
+from anabranch.core.broker import Broker
 from anabranch.core.points.report import PatternsReport
 from anabranch.core.report import (
     CursorReport,
@@ -21,7 +23,10 @@ from anabranch.core.report import (
     StagingReport,
     StreamReport,
 )
+from anabranch.model.limits import Limits
+from anabranch.model.memory_shares import detectors_bytes_max, reads_bytes_max
 from anabranch.node.links import Link
+from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import Counters
 
 _STATM = Path("/proc/self/statm")
@@ -46,6 +51,25 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: int
     frames_received: int
     received_bytes: int
+
+
+class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory that others make the broker hold, in bytes, and the bound of each use."""
+
+    bytes_max: int
+    #: Frames that are not complete or wait, and what waits to be written, of all clients.
+    clients: int
+    clients_max: int
+    #: The same of neighbours.
+    links: int
+    #: Reads of the log that are under way, at most.
+    reads: int
+    reads_max: int
+    staging: int
+    staging_max: int
+    #: Events that join points keep.
+    detectors: int
+    detectors_max: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +102,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     set_aside_kept: int = 0
     #: What waits to be sent to clients.
     client_waiting_bytes: int
+    #: None of a broker of an earlier version.
+    memory: MemoryStatus | None = None
     subscriptions: int
     streams: tuple[StreamReport, ...]
     cursors: tuple[CursorReport, ...]
@@ -99,6 +125,26 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     mesh: MeshReport | None = None
     #: Where patterns are detected; None if it is no edge.
     placing: PlacingReport | None = None
+
+
+def memory_status(
+    budget: MemoryBudget, links: Iterable[Link], broker: Broker, limits: Limits
+) -> MemoryStatus:
+    """What is held, and for whom."""
+    options, origin, points = broker.config.options, broker.origin, broker.points
+    connections = [link.connection for link in links if link.connection is not None]
+    return MemoryStatus(
+        bytes_max=limits.memory_bytes_max,
+        clients=budget.measured_bytes(),
+        clients_max=budget.bytes_max,
+        links=sum(each.waiting_bytes + each.pending_bytes for each in connections),
+        reads=0 if origin is None else origin.reads * options.replay_bytes_max,
+        reads_max=reads_bytes_max(limits),
+        staging=0 if origin is None else origin.staging.size,
+        staging_max=options.stage_bytes_max,
+        detectors=0 if points is None else points.held_bytes,
+        detectors_max=detectors_bytes_max(limits),
+    )
 
 
 def link_status(link: Link) -> LinkStatus:

@@ -4,11 +4,13 @@ Whoever dials greets first; whoever was dialled answers with its own greeting, o
 its reason. After that a connection belongs to a link or to a session. Rules:
 
 1. A stranger has `greeting_s` to greet, and to prove the secret of the network where that is
-   wanted; then it is cut. (The TLS handshake has the same time.)
+   wanted; then it is cut. (The TLS handshake has the same time.) A client that has greeted is a
+   stranger again, with as much time, until it has sent `Connect`.
 2. There are at most `greetings_max` strangers. When one more comes, the one that has waited longest
    is cut: an honest one greets within a round trip, so it is the slow ones that lose.
 3. A stranger may send a greeting and nothing else before it is answered; it is at most
-   `GREETING_BYTES_MAX` long, and so is its proof.
+   `GREETING_BYTES_MAX` long, and so is its proof. So is what a client sends before its `Connect`,
+   and that itself.
 4. Where both sides have TLS, a broker's certificate carries the broker's name.
 5. With a secret (`config.secret_file`), nothing that a stranger says counts before its proof: it is
    no link until then, and its life is not remembered. Who dials checks the answer's proof before it
@@ -57,7 +59,7 @@ class Host(Protocol):
 
 
 class Strangers:
-    """All connections that have not greeted. See the rules at the top of this module."""
+    """All connections of strangers. See the rules at the top of this module."""
 
     def __init__(self, greeting_s: float, strangers_max: int) -> None:
         self._greeting_s = greeting_s
@@ -72,13 +74,13 @@ class Strangers:
         """One has come."""
         if len(self._waiting) >= self._strangers_max:
             oldest = next(iter(self._waiting))
-            oldest.cut("it has not greeted, and others want to")
+            oldest.cut("it has not said who it is, and others want to")
             self.remove(oldest)
         timer = asyncio.get_running_loop().call_later(self._greeting_s, self._late, connection)
         self._waiting[connection] = timer
 
     def _late(self, connection: Connection) -> None:
-        connection.cut(f"it has not greeted within {self._greeting_s:g} s")
+        connection.cut(f"it has not said who it is within {self._greeting_s:g} s")
 
     def remove(self, connection: Connection) -> None:
         """It has greeted, or is gone."""
@@ -156,7 +158,11 @@ class Visitor:
 
     def _adopt(self, connection: Connection, theirs: Greeting) -> None:
         self._strangers.remove(connection)
-        connection.allow(min(self._ours.frame_bytes_max, theirs.frame_bytes_max))
+        frame_bytes_max = min(self._ours.frame_bytes_max, theirs.frame_bytes_max)
+        if self._ours.kind == "client":
+            connection.restrict(frame_bytes_max)
+        else:
+            connection.allow(frame_bytes_max)
         self._host.adopt(connection, theirs)
 
     def refuse(self, connection: Connection, reason: str) -> None:

@@ -7,15 +7,21 @@ loop and writes it at once. Rules:
 1. The owner hears `opened` once, then `received` any number of times, then `closed` once, with a
    reason; after `cut`, nothing but `closed`.
 2. What is sent in one turn of the loop goes out in one write, in order. `flush` writes at once.
+   More than `GATHERED_BYTES_MAX` are written before the turn ends.
 3. More than `waiting_bytes_max` waiting to be written is `full`, told to the owner as it happens,
    and again when half of it has gone. Nothing is ever dropped here: whoever goes on sending to a
-   full connection fills memory, and the owner is there to stop that.
+   full connection fills memory, and the owner is there to stop that. A `Meter` counts what a
+   connection holds, of frames that are not complete and of what waits to be written.
 4. Bytes that are no frames cut the connection with their reason.
 5. Until `allow` says otherwise, frames may have only `GREETING_BYTES_MAX` bytes, and come one by
-   one. Whoever hears the last of them says `allow`, `hang_up` or `cut` before it returns.
+   one. Whoever hears the last of them says `allow`, `restrict`, `hang_up` or `cut` before it
+   returns. `restrict` leaves what arrives as small as a greeting, one by one, and allows larger
+   frames to be sent.
 6. A connection may be handed over to another owner, who hears the rest.
 7. A connection that was hung up and whose other side does not take what waits for it is cut after
    `LINGER_S`.
+8. When a connection ends, what has arrived of a frame is freed at once; when it is lost, so are its
+   references to its owner and its transport. A lost connection is part of no reference cycle.
 
 What arrives is read into one buffer per thread: an idle connection costs next to nothing.
 A connection's state is worth nothing after it.
@@ -37,6 +43,8 @@ from anabranch.wire.greeting import GREETING_BYTES_MAX
 #: connection deals with all of it in one turn of the loop, and others wait.
 CHUNK_BYTES = 64 * 1024
 WAITING_BYTES_MAX = 8 * 1024 * 1024
+#: What is gathered in one turn of the loop before it is written.
+GATHERED_BYTES_MAX = 256 * 1024
 LINGER_S = 2.0
 
 _GREETING_LIMITS = Limits(frame_bytes_max=GREETING_BYTES_MAX)
@@ -68,23 +76,53 @@ class Owner(Protocol):
         """The connection is over."""
 
 
+class Meter(Protocol):
+    """Counts the bytes that a connection holds."""
+
+    def changed(self, by: int) -> None:
+        """This many bytes more, or less. It may cut the connection."""
+
+
+class _Nobody:
+    """Owns connections that are lost."""
+
+    def opened(self, connection: "Connection") -> None:
+        """It is lost."""
+
+    def received(self, connection: "Connection", frames: list[bytes]) -> None:
+        """Nobody hears it."""
+
+    def full(self, connection: "Connection", full: bool) -> None:
+        """Nothing waits any more."""
+
+    def closed(self, connection: "Connection", reason: str) -> None:
+        """Its owner has heard of it."""
+
+
+_NOBODY = _Nobody()
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection. See the rules at the top of this module."""
 
     __slots__ = (
         "_buffer",
         "_frame_bytes_max",
+        "_gathered_bytes",
         "_is_closed",
         "_is_flushing",
         "_is_greeting",
         "_linger",
         "_loop",
+        "_meter",
+        "_metered_bytes",
         "_outgoing",
         "_owner",
         "_reader",
         "_reason",
         "_transport",
         "_waiting_bytes_max",
+        "is_deaf",
         "received_bytes",
         "sent_bytes",
     )
@@ -97,6 +135,13 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(_GREETING_LIMITS)
         self._frame_bytes_max = GREETING_BYTES_MAX
         self._outgoing: list[bytes] = []
+        #: Bytes of these.
+        self._gathered_bytes = 0
+        self._meter: Meter | None = None
+        #: What the meter has counted.
+        self._metered_bytes = 0
+        #: Whether nothing is read although more may have arrived.
+        self.is_deaf = False
         self._is_flushing = False
         self._is_greeting = True
         self._is_closed = False
@@ -130,6 +175,36 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_bytes_max = frame_bytes_max
         self._reader.allow(frame_bytes_max)
 
+    def restrict(self, frame_bytes_max: int) -> None:
+        """Frames may have this many bytes from now on when they are sent; those that arrive stay as
+        small as a greeting, until `allow`."""
+        self._frame_bytes_max = frame_bytes_max
+
+    def meter(self, meter: Meter) -> None:
+        """Count what this connection holds from now on."""
+        self._meter = meter
+        self.measure()
+
+    def measure(self) -> None:
+        """Tell the meter what has changed. What was written since the last time is not told
+        otherwise."""
+        meter = self._meter
+        if meter is not None:
+            held = self.pending_bytes + self.waiting_bytes
+            by, self._metered_bytes = held - self._metered_bytes, held
+            if by:
+                meter.changed(by)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What has arrived of a frame that is not complete."""
+        return self._reader.pending_bytes
+
+    @property
+    def frames_received(self) -> int:
+        """Frames that were complete, greetings included."""
+        return self._reader.frames
+
     @property
     def frame_bytes_max(self) -> int:
         """How many bytes a frame may have."""
@@ -142,11 +217,13 @@ class Connection(asyncio.BufferedProtocol):
     def deafen(self) -> None:
         """Read no more until `listen`; what was sent goes out all the same."""
         if self._transport is not None and not self._is_closed:
+            self.is_deaf = True
             self._transport.pause_reading()
 
     def listen(self) -> None:
         """Read again."""
         if self._transport is not None and not self._is_closed:
+            self.is_deaf = False
             self._transport.resume_reading()
 
     def send(self, frame: bytes) -> None:
@@ -159,7 +236,10 @@ class Connection(asyncio.BufferedProtocol):
                 f"a frame of {size} bytes cannot be sent here; at most {self._frame_bytes_max} can"
             )
         self._outgoing += (size.to_bytes(LENGTH_BYTES), frame)
-        if not self._is_flushing:
+        self._gathered_bytes += LENGTH_BYTES + size
+        if self._gathered_bytes > GATHERED_BYTES_MAX:
+            self._write()
+        elif not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self.flush)
 
@@ -170,35 +250,43 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._is_closed:
             self.sent_bytes += len(data)
             self._transport.write(data)
+            self.measure()
 
     def flush(self) -> None:
         """Write what was sent in this turn."""
         self._is_flushing = False
-        if not self._outgoing or self._transport is None:
+        if self._outgoing:
+            self._write()
+
+    def _write(self) -> None:
+        if self._transport is None:
             return
         data = b"".join(self._outgoing)
         self._outgoing.clear()
+        self._gathered_bytes = 0
         if not self._is_closed:
             self.sent_bytes += len(data)
             self._transport.write(data)
+            self.measure()
 
     @property
     def waiting_bytes(self) -> int:
         """What waits to be written."""
-        gathered = sum(map(len, self._outgoing))
-        return gathered + (self._transport.get_write_buffer_size() if self._transport else 0)
+        transport = self._transport
+        return self._gathered_bytes + (transport.get_write_buffer_size() if transport else 0)
 
     def hang_up(self, reason: str) -> None:
         """End the connection when everything sent before has been written."""
         self.flush()
         self._end(reason)
-        if self._transport is not None:
+        if self._transport is not None and self._linger is None:
             self._transport.close()
             self._linger = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def cut(self, reason: str) -> None:
         """End the connection now."""
         self._outgoing.clear()
+        self._gathered_bytes = 0
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -206,6 +294,8 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self, reason: str) -> None:
         self._is_closed = True
         self._reason = self._reason or reason
+        self._reader.release()
+        self.measure()
 
     # -- for asyncio ----------------------------------------------------------------------------
 
@@ -232,6 +322,9 @@ class Connection(asyncio.BufferedProtocol):
             self._take(self._buffer[:nbytes])
         except RemoteError as error:
             self.cut(str(error))
+        else:
+            if self._reader.pending_bytes or self._metered_bytes:
+                self.measure()
 
     def _take(self, chunk: memoryview | bytes) -> None:
         while self._is_greeting and not self._is_closed:
@@ -241,8 +334,10 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._owner.received(self, greeting)
             chunk = b""
+        if self._is_closed:
+            return
         frames = self._reader.feed(chunk)
-        if frames and not self._is_closed:
+        if frames:
             self._owner.received(self, frames)
 
     def eof_received(self) -> bool:
@@ -264,5 +359,14 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         if self._linger is not None:
             self._linger.cancel()
+            self._linger = None
+        self._outgoing.clear()
+        self._gathered_bytes = 0
+        self._reader.release()
+        meter, self._meter = self._meter, None
+        if meter is not None and self._metered_bytes:
+            meter.changed(-self._metered_bytes)
         reason = self._reason or (f"{exc}" if exc else "the other side closed the connection")
-        self._owner.closed(self, reason)
+        owner, self._owner = self._owner, _NOBODY
+        owner.closed(self, reason)
+        self._transport = None

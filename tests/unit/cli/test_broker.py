@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from anabranch.cli.main import app
 from anabranch.cli.status_view import duration, size
+from tests.broker_parts import Brokers
 
 runner = CliRunner()
 BOUND_S = 60.0
@@ -101,6 +102,37 @@ def test_status_and_top_show_it(lasting: Process) -> None:
         runner.invoke(app, ["top", "--once", "--json", "--every", "0.1", place]).stdout
     )
     assert rates["taken/s"] == 0
+
+
+def test_status_and_top_show_the_token_that_a_broker_wants(tmp_path: Path) -> None:
+    token = "a-secret-of-some-length"
+    secret, other = tmp_path / "a.token", tmp_path / "other.token"
+    for path, text in (secret, token), (other, "another-secret-of-some-length"):
+        path.touch(mode=0o600)
+        path.write_text(f"{text}\n")
+    lines = '[brokers.a]\nobserve_token_file = "{broker}.token"\n'
+    with Brokers(tmp_path, f'[network]\nname = "one"\n[tree]\na = []\n{lines}') as brokers:
+        brokers.start("a")
+        place = str(brokers["a"].places["observe"])
+        none = runner.invoke(app, ["status", place])
+        assert none.exit_code == 1
+        assert "it wants a token; give --token-file" in " ".join(none.stdout.split())
+        wrong = runner.invoke(app, ["status", place, "--token-file", str(other)])
+        assert wrong.exit_code == 1
+        assert "is not the one it wants" in " ".join(wrong.stdout.split())
+        shown = ["--token-file", str(secret)]
+        for command in (
+            ["status", place, "--json", *shown],
+            ["status", "--network", str(brokers.path), "--json"],
+            ["top", "--once", "--every", "0.1", "--json", place, *shown],
+            ["pattern", "list", place, *shown],
+        ):
+            done = runner.invoke(app, command)
+            assert done.exit_code == 0, done.stdout
+            assert token not in done.stdout
+        assert brokers["a"].end() == 0
+        assert token not in brokers["a"].said()
+    assert token not in brokers.path.read_text()
 
 
 def test_a_broker_that_does_not_answer_is_down(tmp_path: Path) -> None:

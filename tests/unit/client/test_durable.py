@@ -14,6 +14,7 @@ from anabranch import (
     SubscriptionRefusedError,
     connect,
 )
+from anabranch.client.acknowledging import KEEP_S_MAX, pause_s
 from tests.client_parts import acked, network, numbers, publish, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, ack_after_s=0.01, resend_after_s=0.2)
@@ -158,6 +159,61 @@ def test_what_was_started_is_kept_before_it_is_seen_and_kept_before_it_is_acknow
                 assert again.withheld_ticks == 0
 
     run(story)
+
+
+def test_the_later_of_what_client_and_broker_know_counts(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address) as p:
+            one = await connect(a.address, name="s", state=tmp_path / "one", options=QUICK)
+            subscription = await one.subscribe("TRUE", durable="d", new=True)
+            await subscription.wait_started("a")
+            # What a process that is killed leaves may be older than what the broker knows.
+            copytree(tmp_path / "one", tmp_path / "old")
+            await publish(p, *range(20))
+            assert await numbers(subscription, 11) == list(range(11))
+            tenth = subscription.started["a"] + 9
+            await until(lambda: acked(a, "d").get("a", 0) >= tenth)
+            one.abandon(ClosedError("killed"))
+            async with await connect(a.address, name="s", state=tmp_path / "old") as again:
+                # The one that was in hand, and what follows.
+                found = await again.subscribe("TRUE", durable="d")
+                assert found.was_resumed
+                assert await numbers(found, 10) == list(range(10, 20))
+                assert found.withheld_ticks == 0
+
+    run(story)
+
+
+def test_a_client_knows_more_than_a_broker_that_lost_acknowledgements(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with network("a") as (a,), await connect(a.address) as p:
+            one = await connect(a.address, name="s", state=tmp_path / "one", options=QUICK)
+            subscription = await one.subscribe("TRUE", durable="d", new=True)
+            await subscription.wait_started("a")
+            await publish(p, *range(20))
+            assert await numbers(subscription, 11) == list(range(11))
+            tenth = subscription.started["a"] + 9
+            await until(lambda: acked(a, "d").get("a", 0) >= tenth)
+            one.abandon(ClosedError("killed"))
+            # Cursors are written now and then: the broker forgets the last of them.
+            await a.kill()
+            await a.start()
+            async with await connect(a.address, name="s", state=tmp_path / "one") as again:
+                found = await again.subscribe("TRUE", durable="d")
+                assert await numbers(found, 10) == list(range(10, 20))
+
+    run(story)
+
+
+def test_a_slow_disk_is_written_to_less_often() -> None:
+    assert pause_s(0.05, 0.001) == 0.05
+    assert pause_s(0.05, 0.02) == pytest.approx(0.18)
+    assert pause_s(0.05, 5.0) == KEEP_S_MAX
+    assert pause_s(3600.0, 5.0) == 3600.0
+
+
+def test_a_state_costs_no_further_repetition_where_the_disk_is_quick() -> None:
+    assert ClientOptions().keep_every_s <= ClientOptions().ack_after_s
 
 
 def test_a_durable_subscription_roams_and_sees_each_event_once() -> None:

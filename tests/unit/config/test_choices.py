@@ -76,3 +76,20 @@ def test_whole_numbers_do_for_times() -> None:
 def test_a_limit_of_age_needs_lossy_retention() -> None:
     with pytest.raises(ConfigError, match=r"n.toml:6: options.log_age_s_max: .*lossy"):
         loads(f"{HEAD}[options]\nlog_age_s_max = 5\n", PATH)
+
+
+def test_a_frame_has_room_in_what_clients_may_hold() -> None:
+    text = f"{HEAD}[limits]\nmemory_bytes_max = 90_000_000\n"
+    with pytest.raises(ConfigError, match="at least six times frame_bytes_max"):
+        loads(text, PATH)
+    text = f"{HEAD}[limits]\nframe_bytes_max = 100_000_000\n"
+    with pytest.raises(ConfigError, match=r"limits\.frame_bytes_max: clients may hold 67108864"):
+        loads(text, PATH)
+
+
+def test_staging_has_room_in_its_share_of_the_memory() -> None:
+    wish = "[options]\nstage_bytes_max = 200_000_000\n"
+    with pytest.raises(ConfigError, match="more than staging's third of memory_bytes_max"):
+        loads(f"{HEAD}{wish}", PATH)
+    file = loads(f"{HEAD}{wish}[limits]\nmemory_bytes_max = 600_000_000\n", PATH)
+    assert file.options.stage_bytes_max == 200_000_000

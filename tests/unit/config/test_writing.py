@@ -92,7 +92,10 @@ TLS = st.sampled_from(
 def files(draw: st.DrawFn) -> NetworkFile:
     shape = draw(trees() | sites() | meshes())
     options = "".join(f"{k} = {v}\n" for k, v in draw(OPTIONS).items())
-    limits = "".join(f"{k} = {v}\n" for k, v in draw(LIMITS).items())
+    chosen = draw(LIMITS)
+    if "frame_bytes_max" in chosen:
+        chosen["memory_bytes_max"] = 6 * chosen["frame_bytes_max"] + draw(st.integers(0, 9))
+    limits = "".join(f"{k} = {v}\n" for k, v in chosen.items())
     routings = ["mesh"] if "[mesh]" in shape else ["tree", "flood", "mesh"]
     routing = draw(st.sampled_from(routings))
     head = f'[network]\nname = "n"\nrevision = {draw(st.integers(1, 9))}\nrouting = "{routing}"\n'

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
+from anabranch.config.addresses import BrokerSettings
 from anabranch.local.observing import is_serving
 
 OURS = {"network": "pair", "broker": "a", "pid": 7, "state": "ready", "more": [1]}
@@ -21,7 +23,8 @@ async def answered(body: bytes, code: int = 200) -> bool:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
-        return await is_serving(host, port, "pair", "a", 7)
+        at = BrokerSettings(name="a", observe_host=host, observe_port=port, state=Path("/nowhere"))
+        return await is_serving(at, "pair", 7)
 
 
 def test_a_broker_that_serves_is_known_by_network_name_and_process() -> None:

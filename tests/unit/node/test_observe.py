@@ -9,9 +9,11 @@ import pytest
 
 from anabranch import ClientOptions, ConnectError, connect
 from anabranch.core.report import MeshReport
+from anabranch.local.observing import ask as local_ask
+from anabranch.model.errors import LocalError
 from anabranch.node.metrics import Histogram
 from anabranch.node.node import Node
-from anabranch.node.observe import REQUEST_BYTES_MAX
+from anabranch.node.observe import CONNECTIONS_MAX, REQUEST_BYTES_MAX
 from anabranch.node.status import Status
 from tests.node_parts import RawClient, Stranger, address, chain, config, running, until
 
@@ -29,7 +31,7 @@ async def ask(node: Node, request: str) -> tuple[str, str]:
 
 
 async def get(node: Node, path: str) -> str:
-    line, body = await ask(node, f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n")
+    line, body = await ask(node, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert line == "HTTP/1.1 200 OK"
     return body
 
@@ -203,6 +205,8 @@ def test_health_is_ok_while_it_serves(tmp_path: Path) -> None:
     [
         ("GET /nowhere HTTP/1.1\r\n\r\n", "404"),
         ("POST /status HTTP/1.1\r\n\r\n", "405"),
+        ("GET /status HTTP/1.1\r\n\r\n", "400"),
+        ("GET /status HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", "400"),
         ("GET\r\n\r\n", "400"),
         ("\x00\x01\r\n\r\n", "400"),
         ("\x00\x00\x00\x20 what a client says first", "400"),
@@ -235,8 +239,104 @@ def test_a_client_that_comes_here_is_told_to_use_another_port(tmp_path: Path) ->
 def test_a_head_request_gets_no_body(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(config("a", tmp_path)) as node:
-            line, body = await ask(node, "HEAD /status HTTP/1.1\r\n\r\n")
+            line, body = await ask(node, "HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (line, body) == ("HTTP/1.1 200 OK", "")
+
+    asyncio.run(story())
+
+
+async def code_of(node: Node, page: str, *fields: str) -> int:
+    """The code of the answer to a request with these fields."""
+    lines = "".join(f"{field}\r\n" for field in fields)
+    line, _ = await ask(node, f"GET {page} HTTP/1.1\r\n{lines}\r\n")
+    return int(line.split(" ")[1])
+
+
+@pytest.mark.parametrize("page", ["/health", "/status"])
+def test_idle_connections_do_not_keep_a_monitor_out(tmp_path: Path, page: str) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            place = address(node, "observe")
+            idle = [await Stranger.at(place) for _ in range(CONNECTIONS_MAX)]
+            await until(lambda: len(node._observatory._connections) == CONNECTIONS_MAX)
+            assert await get(node, page)
+            # It was the oldest that had to go.
+            assert await idle[0].end() == b""
+            idle[-1].send(b"GET /health HTTP/1.1\r\n\r\n")
+            assert (await idle[-1].end()).endswith(b"ok\n")
+            for each in idle:
+                await each.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.0.0.1:4102",
+        "[::1]:4102",
+        "192.0.2.7",
+        "localhost",
+        "LOCALHOST.:80",
+        "broker.example.org:4102",
+    ],
+)
+def test_a_broker_is_asked_by_its_addresses_and_names(tmp_path: Path, host: str) -> None:
+    async def story() -> None:
+        given = config("a", tmp_path, observe_hosts=("broker.example.org",))
+        async with running(given) as node:
+            assert await code_of(node, "/status", f"Host: {host}") == 200
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil", ""])
+def test_a_web_page_cannot_read_a_status_by_a_name_of_its_own(tmp_path: Path, host: str) -> None:
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            for page in "/status", "/metrics":
+                assert await code_of(node, page, f"Host: {host}") == 421
+            assert await code_of(node, "/health", f"Host: {host}") == 200
+            request = f"GET /status HTTP/1.1\r\nHost: {host}\r\n\r\n"
+            assert "observe_hosts" in (await ask(node, request))[1]
+
+    asyncio.run(story())
+
+
+def test_with_a_token_only_who_shows_it_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        token = "a-secret-of-some-length"
+        path = tmp_path / "token"
+        path.touch(mode=0o600)
+        path.write_text(f"{token}\n")
+        async with running(config("a", tmp_path, observe_token_file=path)) as node:
+            here = "Host: localhost"
+            for page in "/status", "/metrics":
+                assert await code_of(node, page, here) == 401
+                assert await code_of(node, page, here, "Authorization: Bearer other") == 401
+                assert await code_of(node, page, here, f"Authorization: Basic {token}") == 401
+                assert await code_of(node, page, here, f"Authorization: Bearer {token}") == 200
+                assert await code_of(node, page, here, f"authorization: bearer {token}") == 200
+                evil = ("Host: evil.example", f"Authorization: Bearer {token}")
+                assert await code_of(node, page, *evil) == 421
+            assert await code_of(node, "/health") == 200
+            shown = await local_ask("127.0.0.1", address(node, "observe").port, "/status", path)
+            assert shown is not None
+            assert shown[0] == 200
+            assert token.encode() not in shown[1]
+
+    asyncio.run(story())
+
+
+def test_a_token_file_that_others_may_read_keeps_the_broker_from_starting(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("a-secret-of-some-length")
+    path.chmod(0o640)
+
+    async def story() -> None:
+        with pytest.raises(LocalError, match=r"\(mode 0640\); make it private: chmod 600"):
+            await Node(config("a", tmp_path, observe_token_file=path)).start()
 
     asyncio.run(story())
 

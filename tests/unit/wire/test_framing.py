@@ -91,3 +91,39 @@ def test_a_reader_holds_no_frame_that_it_gave_away() -> None:
         assert tracemalloc.get_traced_memory()[0] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_reader_holds_what_has_arrived_of_a_frame_and_nothing_between_two() -> None:
+    reader = FrameReader()
+    reader.feed(framed(bytes(1_000))[:300])
+    assert reader.pending_bytes == 300
+    assert reader.feed(framed(bytes(1_000))[300:] + b"\0") == [bytes(1_000)]
+    assert reader.pending_bytes == 1
+    assert reader.feed(b"\0\0\1a") == [b"a"]
+    assert reader.pending_bytes == 0
+    assert reader.frames == 2
+
+
+def test_the_buffer_of_a_large_frame_is_freed_with_the_frame() -> None:
+    reader = FrameReader()
+    large = framed(bytes(4_000_000))
+    tracemalloc.start()
+    try:
+        for place in range(0, len(large), 65_536):
+            reader.feed(large[place : place + 65_536])
+        # Small frames go on without an end, each cut by the end of a chunk.
+        reader.feed(framed(b"small")[:2])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert reader.frames == 1
+    assert held < 100_000
+
+
+def test_a_released_reader_holds_nothing_and_takes_nothing() -> None:
+    reader = FrameReader()
+    reader.feed(framed(bytes(1_000))[:500])
+    reader.release()
+    assert reader.pending_bytes == 0
+    with pytest.raises(RemoteError, match="the connection is over"):
+        reader.feed(b"more")

@@ -1,15 +1,17 @@
 """Connections over real sockets: order, gathering, fullness, ends."""
 
 import asyncio
+import gc
 import socket
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.wire import transport
-from anabranch.wire.framing import framed
+from anabranch.wire.framing import FrameReader, framed
 from anabranch.wire.greeting import GREETING_BYTES_MAX
 from anabranch.wire.transport import Connection
 
@@ -96,6 +98,13 @@ async def read(plug: socket.socket, size: int) -> bytes:
 async def write(plug: socket.socket, data: bytes) -> None:
     async with asyncio.timeout(BOUND_S):
         await asyncio.get_running_loop().sock_sendall(plug, data)
+
+
+async def unheard(condition: Callable[[], bool]) -> None:
+    """Wait for something that no owner hears of."""
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
 
 
 def test_frames_are_heard_in_order_and_the_first_one_alone() -> None:
@@ -263,5 +272,121 @@ def test_a_deaf_connection_hears_nothing_and_still_speaks() -> None:
             connection.send(b"still here")
             assert await read(plug, 14) == framed(b"still here")
             assert owner.frames() == []
+
+    asyncio.run(story())
+
+
+class KeepingOwner(Owner):
+    """Knows its connection, as a session does."""
+
+    def opened(self, connection: Connection) -> None:
+        self.connection = connection
+        super().opened(connection)
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def changed(self, by: int) -> None:
+        self.bytes += by
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Only what nobody refers to is freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("end", ["there", "cut", "hung up"])
+def test_a_closed_connection_is_freed_without_the_collector(end: str) -> None:
+    async def connection_that_ends() -> weakref.ref[FrameReader]:
+        owner = KeepingOwner()
+        async with connected(owner) as (connection, plug):
+            await write(plug, framed(b"hello") + framed(bytes(100_000))[:-1])
+            await unheard(lambda: connection.pending_bytes > 100_000)
+            found = weakref.ref(connection._reader)
+            if end == "there":
+                plug.close()
+            elif end == "cut":
+                connection.cut("enough")
+            else:
+                connection.hang_up("enough")
+            await owner.until(lambda: owner.of("closed"))
+        return found
+
+    async def story() -> None:
+        reader = await connection_that_ends()
+        # The loop lets go of the handle that it runs last.
+        await asyncio.sleep(0)
+        assert reader() is None
+
+    asyncio.run(story())
+
+
+def test_what_arrives_stays_as_small_as_a_greeting_until_it_is_allowed() -> None:
+    class Careful(Owner):
+        def received(self, connection: Connection, frames: list[bytes]) -> None:
+            self.note("received", frames)
+            if frames == [b"hello"]:
+                connection.restrict(1_000_000)
+            else:
+                connection.allow(connection.frame_bytes_max)
+
+    async def story() -> None:
+        large = bytes(10_000)
+        owner = Careful()
+        async with connected(owner) as (connection, plug):
+            await write(plug, framed(b"hello") + framed(b"me") + framed(large))
+            await owner.until(lambda: len(owner.frames()) == 3)
+            connection.send(bytes(500_000))
+        hasty = Careful()
+        async with connected(hasty) as (_, plug):
+            await write(plug, framed(b"hello") + framed(large))
+            await hasty.until(lambda: hasty.of("closed"))
+            assert hasty.frames() == [b"hello"]
+            assert f"1 to {GREETING_BYTES_MAX} are allowed" in str(hasty.of("closed")[0])
+
+    asyncio.run(story())
+
+
+def test_a_meter_counts_what_arrives_and_what_waits() -> None:
+    async def story() -> None:
+        owner, meter = Owner(), Meter()
+        async with connected(owner) as (connection, plug):
+            await write(plug, framed(b"hello"))
+            await owner.until(owner.frames)
+            connection.meter(meter)
+            await write(plug, framed(bytes(50_000))[:-1])
+            await unheard(lambda: connection.pending_bytes == 50_003)
+            assert meter.bytes == 50_003
+            await write(plug, b"\0")
+            await owner.until(lambda: len(owner.frames()) == 2)
+            await unheard(lambda: meter.bytes == 0)
+            connection.allow(1_000_000)
+            connection.send(bytes(900_000))
+            assert meter.bytes == connection.waiting_bytes > 100_000
+            assert len(await read(plug, 900_004)) == 900_004
+            connection.measure()
+            assert meter.bytes == 0
+            connection.send(bytes(900_000))
+            connection.cut("enough")
+            await owner.until(lambda: owner.of("closed"))
+            assert meter.bytes == 0
+
+    asyncio.run(story())
+
+
+def test_much_that_is_sent_in_one_turn_is_written_before_it_ends() -> None:
+    async def story() -> None:
+        owner = Owner()
+        async with connected(owner) as (connection, plug):
+            connection.allow(1_000_000)
+            connection.send(bytes(transport.GATHERED_BYTES_MAX))
+            assert plug.recv(4) == transport.GATHERED_BYTES_MAX.to_bytes(4)
 
     asyncio.run(story())

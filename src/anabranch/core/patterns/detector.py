@@ -43,6 +43,7 @@ from anabranch.core.patterns.choosing import Choosing
 from anabranch.core.patterns.combining import Combining, Filled
 from anabranch.core.patterns.endings import Ending, Endings
 from anabranch.core.patterns.joins import PLANTED_KEYS
+from anabranch.core.patterns.kept_bytes import KeptBytes, size_of
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Entry, Shelves
 from anabranch.core.patterns.tries import Allowance, MatchesExceeded, Tries, TriesExceeded
@@ -93,9 +94,20 @@ _TOLD: Final = -1
 class Detector:
     """Detects one pattern. See the rules at the top of this module."""
 
-    def __init__(self, scheme: Scheme, allowance: Allowance | None = None) -> None:
-        """Without an allowance, every call does all that it can."""
+    def __init__(
+        self,
+        scheme: Scheme,
+        allowance: Allowance | None = None,
+        room: KeptBytes | None = None,
+    ) -> None:
+        """Without an allowance, every call does all that it can. `room` is shared with others;
+        without it only the number of events is bounded."""
         self.scheme = scheme
+        self._room = room
+        if room is not None:
+            room.begin()
+        #: Of all entries.
+        self._kept_bytes = 0
         self.tally = Tally()
         self._allowance = allowance
         self._matches_max = scheme.limits.pattern_matches_max
@@ -119,10 +131,8 @@ class Detector:
         self._ended: deque[Ending] = deque()
         #: The last entry, in the order of events.
         self._newest: Entry | None = None
-        #: Bytes of all events that are kept, as they were published.
-        self.bytes_kept = 0
-        #: Stream and tick of all entries.
-        self._known: set[tuple[str, int]] = set()
+        #: Stream and tick of all entries → their bytes, which nobody counts without a room.
+        self._known: dict[tuple[str, int], int] = {}
         #: Heaps: entries before their turn; entries on the shelves; matches that are not final.
         self._waiting: list[Entry] = []
         self._kept: list[Entry] = []
@@ -167,10 +177,11 @@ class Detector:
             return Findings(late=(event,))
         if not self.has_room_for(event.time_ns):
             return self._refuse(event, parts)
-        self._known.add(place)
+        self._known[place] = size = 0 if self._room is None else size_of(event)
+        if size:
+            self._keeps(size)
         self.tally.taken += 1
         entry = self.entry_of(event, parts)
-        self.bytes_kept += len(event.body)
         if not self._is_eager:
             heappush(self._waiting, entry)
             return NOTHING
@@ -240,8 +251,21 @@ class Detector:
 
     def has_room_for(self, time_ns: int) -> bool:
         """Whether an event of this time would be taken."""
-        kept = len(self._known)
+        kept, room = len(self._known), self._room
+        if room is not None and not room.has_room_for(self._kept_bytes):
+            return False
         return kept < self._events_max and (time_ns <= self.far_ns or kept < self._events_max // 2)
+
+    def _keeps(self, by: int) -> None:
+        self._kept_bytes += by
+        if self._room is not None:
+            self._room.used += by
+
+    def close(self) -> None:
+        """It takes nothing more, and gives back the room of what it kept."""
+        if self._room is not None:
+            self._room.end(self._kept_bytes)
+            self._room = None
 
     # -- one entry
 
@@ -415,8 +439,9 @@ class Detector:
         kept, known = self._kept, self._known
         while kept and kept[0][0] < oldest_ns:
             entry = heappop(kept)
-            known.discard((entry[1], entry[2]))
-            self.bytes_kept -= len(entry[5].body)
+            size = known.pop((entry[1], entry[2]), 0)
+            if size:
+                self._keeps(-size)
             self._shelves.forget(entry)
         self._absences.forget(oldest_ns)
 
@@ -494,7 +519,6 @@ class Detector:
         for entry in kept:
             self._keep(entry)
         self._newest = max(kept, default=None)
-        self.bytes_kept = sum(len(entry[5].body) for entry in (*kept, *waiting))
         heapify(waiting)
         heapify(pending)
         self._waiting, self._pending = waiting, pending
@@ -502,7 +526,11 @@ class Detector:
             if filled is not None and self.scheme.final_is_long:
                 self._left.setdefault((last[1], last[2]), [self._tries_max, 0])[1] += 1
         self._number = len(pending)
-        self._known = {(entry[1], entry[2]) for entry in (*kept, *waiting)}
+        self._known = dict.fromkeys([(entry[1], entry[2]) for entry in (*kept, *waiting)], 0)
+        if self._room is not None:
+            for entry in (*kept, *waiting):
+                self._known[entry[1], entry[2]] = size = size_of(entry[5])
+                self._keeps(size)
         self._absences.unsure = unsure
 
 

@@ -37,6 +37,7 @@ from msgspec.structs import replace
 from anabranch.core.asks import Ask, FromPoint, PointCame, PointFull, PointLeft
 from anabranch.core.contract import Note
 from anabranch.core.options import Options
+from anabranch.core.patterns.kept_bytes import KeptBytes
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.names import name_of
 from anabranch.core.points.outlook import Outlook
@@ -91,6 +92,7 @@ class JoinPoint:
         options: Options,
         limits: Limits,
         pace: Pace,
+        room: KeptBytes,
     ) -> None:
         self.record = record
         self.session = session
@@ -111,7 +113,7 @@ class JoinPoint:
             limits=limits,
         )
         self._pace = pace
-        self._watch = Watch(record, scheme, limits, pace.allowance)
+        self._watch = Watch(record, scheme, limits, pace.allowance, room)
         self._timing = Timing(self._name, outlook, self._watch, options)
         #: Events that wait for their turn.
         self._coming: deque[DeliverToApplication] = deque()
@@ -172,9 +174,9 @@ class JoinPoint:
         return len(self._watch.unacked)
 
     @property
-    def held_bytes(self) -> int:
-        """About how much memory its events take."""
-        return self._watch.held_bytes + self._coming_bytes
+    def coming_bytes(self) -> int:
+        """Bytes of the events that wait for their turn."""
+        return self._coming_bytes
 
     def standing(self) -> Mapping[str, int]:
         """Stream → the tick after which another activation has to go on."""
@@ -212,6 +214,7 @@ class JoinPoint:
     def stop(self, now: float) -> list[Ask]:
         """Be active no more; its subscription stays, without a client."""
         self._perform(self._client.disconnected(now))
+        self._watch.close()
         self._tell_notes()
         self._out.append(PointLeft(self.session))
         return self.take_out()

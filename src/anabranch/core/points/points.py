@@ -87,7 +87,8 @@ class JoinPoints:
     @property
     def held_bytes(self) -> int:
         """About how much memory the events take that join points have."""
-        return sum(point.held_bytes for point in self.active.values())
+        waiting = sum(point.coming_bytes for point in self.active.values())
+        return self._state.room.used + waiting
 
     def counted(self) -> WatchCounters:
         """What happened in this life, at all of them."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from anabranch.core.asks import Ask, SyncPlease
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
+from anabranch.core.patterns.kept_bytes import KeptBytes
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.agenda import Agenda
 from anabranch.core.points.outlook import Outlook
@@ -27,6 +28,7 @@ from anabranch.core.points.record import (
 from anabranch.core.points.watch import WatchCounters
 from anabranch.model.errors import EventError, FilterError
 from anabranch.model.limits import Limits
+from anabranch.model.memory_shares import detectors_bytes_max
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import PointRecord
 
@@ -63,6 +65,8 @@ class PointState:
         self.pace = Pace(options)
         self.out: list[Ask] = []
         self._schemes: dict[str, Scheme] = {}
+        #: What the detectors of all of them keep.
+        self.room = KeptBytes(detectors_bytes_max(limits))
         self._session = 0
         self._ticket = 0
         self._tickets: dict[int, Then] = {}
@@ -183,6 +187,7 @@ class PointState:
             self.options,
             self.limits,
             self.pace,
+            self.room,
         )
         self.points[record.id] = self.sessions[self._session] = point
         self.out += point.begin(now)

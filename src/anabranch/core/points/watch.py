@@ -21,6 +21,7 @@ State: volatile; rebuilt from what is delivered again.
 from collections.abc import Mapping
 
 from anabranch.core.patterns.detector import Detector, Findings
+from anabranch.core.patterns.kept_bytes import KeptBytes
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.tries import Allowance
 from anabranch.core.points.unacked import Unacked
@@ -31,9 +32,6 @@ from anabranch.model.pattern.match import Match, PlacedEvent
 from anabranch.model.pattern.notification import FINAL, MATCH, PATTERN
 from anabranch.model.pattern.record import PointRecord, Start
 from anabranch.model.values import INT_MIN
-
-#: What an event takes beside its bytes, about.
-_EVENT_BYTES = 600
 
 
 class WatchCounters:
@@ -75,7 +73,8 @@ class Watch:
         record: PointRecord,
         scheme: Scheme,
         limits: Limits,
-        allowance: Allowance | None = None,
+        allowance: Allowance,
+        room: KeptBytes,
     ) -> None:
         self.counters = WatchCounters()
         self.starts: dict[str, Start] = dict(record.starts)
@@ -90,7 +89,7 @@ class Watch:
         self._id = record.id
         self._scheme = scheme
         self._limits = limits
-        self._detector = Detector(scheme, allowance)
+        self._detector = Detector(scheme, allowance, room)
         #: Up to when everything is known, as was said last.
         self._watermark_ns = INT_MIN
         #: What ends before this was reported by an earlier activation.
@@ -105,12 +104,6 @@ class Watch:
     def is_behind(self) -> bool:
         """Whether time has passed more than was decided; `go_on` decides more in the next step."""
         return self._detector.is_behind
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory the events take that the detector keeps: as they were published,
-        what was read from that, and where they stand."""
-        return 2 * self._detector.bytes_kept + _EVENT_BYTES * self._detector.events_kept
 
     @property
     def retention_ns(self) -> int:
@@ -131,6 +124,10 @@ class Watch:
     def is_waiting(self) -> bool:
         """Whether there is anything that only the passing of time decides."""
         return self._detector.due_ns is not None
+
+    def close(self) -> None:
+        """It sees nothing more."""
+        self._detector.close()
 
     def start(self, stream: str, tick: int) -> bool:
         """A stream is there from this tick on; whether that is new (rule 1)."""

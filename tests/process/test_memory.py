@@ -1,0 +1,28 @@
+"""Clients that want a broker's memory do not get much of it, and hurt nobody beside them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.process.memory_attack import COST_BYTES_MAX, attack
+from tests.process_parts import run
+
+pytestmark = pytest.mark.slow
+
+#: What may stay when everybody is gone, but for what is staged.
+LEFT_BYTES_MAX = 160 * 1024 * 1024
+#: Parts of the full attacks, each large enough to cost an unbounded broker more than is allowed.
+SCALES = {"sequential": 0.06, "held": 0.3, "subscribers": 0.1}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_an_attack_on_memory_costs_a_bounded_amount(tmp_path: Path, name: str) -> None:
+    async def work() -> None:
+        outcome = await attack(name, tmp_path, SCALES[name])
+        assert outcome.cost_bytes <= COST_BYTES_MAX, outcome
+        assert outcome.after_bytes - outcome.idle_bytes <= LEFT_BYTES_MAX, outcome
+        assert outcome.connections > 0
+        assert outcome.honest > 20
+        assert (outcome.lost, outcome.repeated) == (0, 0), outcome
+
+    run(work())
