@@ -254,6 +254,8 @@ class SegmentedLog:
         if not file.reserve(0, reserved):
             file.close()
             path.unlink()
+            # Or a power cut may bring the name back, behind records of the segment that goes on.
+            sync_directory(self._directory)
             self.is_full = True
             return False
         self._finish()
