@@ -22,6 +22,9 @@ SEEDS_FLOORS = (
 #: seeds have most of these.
 MESH_FLOORS = (("splits", 4_000), ("moves", 200), ("advertised", 300))
 
+#: The same of four lives of a broker whose power fails after every call to its disk.
+POWER_FLOORS = (("prefixes", 600), ("losses", 3_000), ("torn", 300), ("promises", 200))
+
 #: The same of networks that are in parts for minutes, in which as much happens in more time.
 DIVIDED_FLOORS = (("deliveries", 50_000), ("interest_changes", 1_000))
 
@@ -49,7 +52,8 @@ def jobs(root: Path) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    return [*property_jobs, *_sim_jobs(), *_kill_jobs(), *_spark_jobs(), *_bench_jobs()]
+    broken = [*_kill_jobs(), _power_job()]
+    return [*property_jobs, *_sim_jobs(), *broken, *_spark_jobs(), *_bench_jobs()]
 
 
 def _property_job(path: Path) -> Job:
@@ -89,6 +93,14 @@ def _kill_jobs() -> Iterator[Job]:
     yield kills
     on_mesh = (*kills.arguments, "--routing", "mesh")
     yield replace(kills, name="process/kills-mesh", arguments=on_mesh)
+
+
+def _power_job() -> Job:
+    """Every power cut of four lives per chunk, each on what a cut left of the one before."""
+    command = ("-m", "tests.power.cut_loop", "--seed", "{seed}", "--json")
+    amount = ("--lives", "4", "--rounds", "12", "--chances", "2")
+    job = Job("power/cuts", (*command, *amount), 60, "states", r'"states":(\d+)')
+    return replace(job, adds_up=True, floors=POWER_FLOORS)
 
 
 def _spark_jobs() -> Iterator[Job]:

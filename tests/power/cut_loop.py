@@ -14,7 +14,7 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -36,9 +36,6 @@ from tests.power.recovery_check import BrokenPromiseError, Found, check, start, 
 from tests.power.workload import live
 from tests.power.write_stream import Call
 from tests.store_parts import quick_directory
-
-#: Changes a write stream before it is judged: a planted bug.
-Plant = Callable[[Sequence[Call]], list[Call]]
 
 
 class Counts(msgspec.Struct, kw_only=True):
@@ -172,7 +169,7 @@ def try_life(
         image = trial.cut(number, AS_WRITTEN)
         if is_changed:
             changes += 1
-            choices = [Chance(draw.getrandbits(40)) for _ in range(chances)]
+            choices: list[Choice] = [Chance(draw.getrandbits(40)) for _ in range(chances)]
             if changes % every == 0:
                 choices += ADVERSARIES
             for choice in choices:

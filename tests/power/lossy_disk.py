@@ -15,8 +15,8 @@ every image. Of the rest:
    as a whole. File systems with a journal keep a beginning of all changes: that is among it.
 5. A sync of a file does not sync its name, and a sync of a directory does not sync what its files
    hold: ext4 and XFS do more than that, POSIX does not.
-6. A sync covers the calls that were recorded before it began, when it has returned. fdatasync covers
-   the length too, as it does wherever the length is needed to read the data.
+6. A sync covers the calls that were recorded before it began, when it has returned. fdatasync
+   covers the length too, as it does wherever the length is needed to read the data.
 
 The shared memory of sqlite (`-shm`) is written through a mapping and not recorded. sqlite makes it
 again when the first connection opens, so an image has either none or one full of nonsense.
@@ -24,6 +24,7 @@ again when the first connection opens, so an image has either none or one full o
 A `Choice` says what is lost. Some are adversaries that are tried everywhere; `Chance` draws.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -86,7 +87,6 @@ class Disk:
         self._inodes: dict[int, _File | _Directory] = {}
         self._syncs: dict[int, tuple[_File | _Directory, int]] = {}
         self._serial = 0
-        #: The serial number of the newest call that changed something, for the choices.
         for path, content in sorted(image.items()):
             made = _Directory() if content is None else _File(content)
             parent, name = self._parent(path)
@@ -168,20 +168,6 @@ class Disk:
         """What the process itself would read now."""
         return self.image(Choice())
 
-    def unsynced(self) -> list[int]:
-        """Serial numbers of everything that a power cut may take, oldest first."""
-        found = []
-        folders: list[_Directory] = [self._root]
-        while folders:
-            folder = folders.pop()
-            found += [serial for serial, _ in folder.pending]
-            for each in folder.names.values():
-                if isinstance(each, _Directory):
-                    folders.append(each)
-                else:
-                    found += [serial for serial, _ in each.pending]
-        return sorted(found)
-
 
 def _apply(content: bytearray, call: Call) -> None:
     length = _length(len(content), call)
@@ -212,14 +198,11 @@ def _rename(
 def _settle(found: "_File | _Directory", serial: int) -> None:
     """What was there when a sync began is on disk."""
     if isinstance(found, _File):
-        covered = [call for number, call in found.pending if number <= serial]
-        for call in covered:
-            _apply(found.synced, call)
+        while found.pending and found.pending[0][0] <= serial:
+            _apply(found.synced, found.pending.pop(0)[1])
     else:
-        covered = [call for number, call in found.pending if number <= serial]  # type: ignore[misc]
-        for change in covered:
-            _rename(found.synced, change)  # type: ignore[arg-type]
-    del found.pending[: len(covered)]
+        while found.pending and found.pending[0][0] <= serial:
+            _rename(found.synced, found.pending.pop(0)[1])
 
 
 def _kept_names(
@@ -243,7 +226,8 @@ def _kept_data(file: _File, path: str, choice: Choice) -> bytes:
     content = bytearray(file.synced)
     length = len(content)
     #: Where a shorter length was lost: rule 3.
-    lost_from = None
+    lost_from = sys.maxsize
+    #: Sector → how many calls it has seen.
     chosen: dict[int, int] = {}
     for place, call in enumerate(pending):
         if place < sized:
@@ -251,34 +235,29 @@ def _kept_data(file: _File, path: str, choice: Choice) -> bytes:
         if call.kind == "T" and place < sized:
             del content[call.one :]
         elif call.kind == "T":
-            lost_from = call.one if lost_from is None else min(lost_from, call.one)
+            lost_from = min(lost_from, call.one)
         elif call.kind == "W":
-            _write_sectors(content, call, place, seen, chosen, lost_from)
+            for sector in _sectors(call):
+                if sector not in chosen:
+                    chosen[sector] = seen(sector)
+                if place < chosen[sector] and (sector + 1) * SECTOR_BYTES <= lost_from:
+                    _write_sector(content, call, sector)
     del content[length:]
     return bytes(content) + bytes(length - len(content))
 
 
-def _write_sectors(
-    content: bytearray,
-    call: Call,
-    place: int,
-    seen: Seen,
-    chosen: dict[int, int],
-    lost_from: int | None,
-) -> None:
-    """Write those sectors of a call that saw it."""
+def _sectors(call: Call) -> range:
+    """The sectors that a call writes."""
+    return range(call.one // SECTOR_BYTES, (call.one + len(call.data) - 1) // SECTOR_BYTES + 1)
+
+
+def _write_sector(content: bytearray, call: Call, sector: int) -> None:
+    """Write what a call has for a sector."""
     start, end = call.one, call.one + len(call.data)
-    for sector in range(start // SECTOR_BYTES, (end - 1) // SECTOR_BYTES + 1):
-        if sector not in chosen:
-            chosen[sector] = seen(sector)
-        if place >= chosen[sector]:
-            continue
-        if lost_from is not None and (sector + 1) * SECTOR_BYTES > lost_from:
-            continue
-        first = max(start, sector * SECTOR_BYTES)
-        last = min(end, (sector + 1) * SECTOR_BYTES)
-        content += bytes(max(last - len(content), 0))
-        content[first:last] = call.data[first - start : last - start]
+    first = max(start, sector * SECTOR_BYTES)
+    last = min(end, (sector + 1) * SECTOR_BYTES)
+    content += bytes(max(last - len(content), 0))
+    content[first:last] = call.data[first - start : last - start]
 
 
 # -- what is lost ---------------------------------------------------------------------------------
@@ -329,15 +308,14 @@ class NamesOnly(Choice):
 
 
 class OneOfEach(Choice):
-    """Of each file and directory only the last call is lost; or only the last one is kept."""
+    """Of each file and directory the last call is lost; or every second sector, and all changes of
+    a directory but the last."""
 
     def __init__(self, *, kept: bool) -> None:
         self._kept = kept
-        self.name = "the last of each" if kept else "all but the last of each"
+        self.name = "every second sector" if kept else "all but the last of each"
 
     def data(self, path: str, calls: int) -> tuple[int, Seen]:
-        # A sector that has the last call has those before it, so the others are left to chance:
-        # every second sector has seen all, the rest nothing.
         if self._kept:
             return calls, lambda sector: calls if sector % 2 else 0
         return max(calls - 1, 0), lambda _sector: max(calls - 1, 0)

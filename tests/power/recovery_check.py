@@ -80,7 +80,7 @@ class Found(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
-# -- the store --------------------------------------------------------------------------------------
+# -- the store ------------------------------------------------------------------------------------
 
 
 def start(image: Image, root: Path) -> Found:
@@ -91,9 +91,7 @@ def start(image: Image, root: Path) -> Found:
     try:
         if (state / "identity.toml").exists():
             verify(locate(state), record_time_ns)
-        store = Store.open(
-            state, network=NETWORK_NAME, broker=NAME, options=STORE, listener=ears
-        )
+        store = Store.open(state, network=NETWORK_NAME, broker=NAME, options=STORE, listener=ears)
     except AnabranchError as error:
         raise BrokenPromiseError(f"it does not start: {error}") from error
     recovered = store.recovered
@@ -114,9 +112,7 @@ def start(image: Image, root: Path) -> Found:
     return found
 
 
-def written_records(
-    calls: list[Call], inodes: Mapping[str, int], image: Image
-) -> dict[int, bytes]:
+def written_records(calls: list[Call], inodes: Mapping[str, int], image: Image) -> dict[int, bytes]:
     """Every record that a life wrote, by its tick."""
     salts: dict[int, int] = {}
     for path, number in inodes.items():
@@ -137,7 +133,7 @@ def written_records(
     return records
 
 
-# -- the core ---------------------------------------------------------------------------------------
+# -- the core -------------------------------------------------------------------------------------
 
 
 class Interview:
@@ -366,9 +362,7 @@ class _Questions:
                 places.append(event.attributes["place"])
         first = self._promises.batches[batch].ticks[0]
         is_forgotten = 0 < first < self._found.first_tick
-        _require(
-            is_forgotten or places == [*range(BATCH_EVENTS)], f"batch {batch} has {places}"
-        )
+        _require(is_forgotten or places == [*range(BATCH_EVENTS)], f"batch {batch} has {places}")
 
 
 def _own(recovered: say.Recovered) -> say.Recovered:

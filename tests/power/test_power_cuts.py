@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(bool(write_stream.why_not()), reason=write_stream.why_not() or "it can"),
 ]
 SEED = 7
-ROUNDS = 8
+ROUNDS = 10
 
 
 @pytest.fixture(scope="module")

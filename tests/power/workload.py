@@ -9,6 +9,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -22,11 +23,13 @@ BOUND_S = 120.0
 BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.2)
 #: Where the state directory is below what is recorded; its parents do not exist at first.
 STATE = "lib/brokers/a"
-PATTERN = "low:{{n < 4 AND life = {life}}} THEN high:{{n > 95 AND life = {life}}} WITHIN 600 s"
+PATTERN = "low:{{n < 4 AND life = {life}}} THEN high:{{n > 95 AND life = {life}}} WITHIN 1 s"
 BATCH_EVENTS = 9
 
 
-def live(library: Path, root: Path, trace: Path, *, life: int, rounds: int, seed: int) -> list[Call]:
+def live(
+    library: Path, root: Path, trace: Path, *, life: int, rounds: int, seed: int
+) -> list[Call]:
     """Let a broker live on the disk below `root`; everything that it did there and said."""
     draw = Random(f"{seed} {life}")
     command = [sys.executable, "-m", "tests.power.broker_child", str(root / STATE)]
@@ -64,23 +67,24 @@ async def _work(publisher: Client, reader: Client, life: int, rounds: int, draw:
     every = await reader.subscribe("n >= 0", durable="every", manual_ack=True, window=4_096)
     few = await reader.subscribe("n < 50", durable="few", manual_ack=True, window=4_096)
     await publisher.define_pattern(f"pattern-{life}", PATTERN.format(life=life))
-    unread = 0
+    forgotten = (await reader.describe()).oldest
     for number in range(rounds):
         size = draw.choice((1, 1, 2, 7, 24))
         events = [_event(life, draw) for _ in range(size)]
         payload = draw.randbytes(draw.choice((0, 20, 300, 1_500)))
         await publisher.publish_many(events, payload=payload)
-        unread += size
         if number % 4 == 1:
-            unread += await _write_batch(publisher, life, number)
+            await _write_batch(publisher, life, number)
         # The last rounds of a life stay unread, for the next one.
-        if number < rounds - 3:
-            unread = await _read(every, unread, draw)
-        if number % 5 == 4 and number < rounds - 3:
-            await _read_some(few)
+        if number < rounds - 2:
+            await _read(every, every.waiting_events - draw.choice((0, 0, 3)))
+        if number % 3 == 2 and number < rounds - 2:
+            await _read(few, few.waiting_events * 3 // 4)
+        if number in (rounds // 3, rounds * 2 // 3):
+            forgotten = await _let_forget(reader, (every, few), forgotten)
         if number == rounds // 3:
             brief = await reader.subscribe("n > 50", durable=f"brief-{life}", new=True)
-        if number == rounds * 2 // 3:
+        if number == rounds * 2 // 3 - 1:
             await brief.unsubscribe()
 
 
@@ -88,7 +92,7 @@ def _event(life: int, draw: Random) -> dict[str, int]:
     return {"n": draw.randrange(100), "life": life}
 
 
-async def _write_batch(publisher: Client, life: int, number: int) -> int:
+async def _write_batch(publisher: Client, life: int, number: int) -> None:
     batch = 1_000 * life + number
     tokens = [f"{batch}-{part}" for part in range(3)]
     size = BATCH_EVENTS // len(tokens)
@@ -96,24 +100,21 @@ async def _write_batch(publisher: Client, life: int, number: int) -> int:
         events = [{"n": 50, "batch": batch, "place": part * size + i} for i in range(size)]
         await publisher.stage(token, events)
     await publisher.commit(sink="sink", query="query", batch=batch, tokens=tokens)
-    return BATCH_EVENTS
 
 
-async def _read(every: Subscription, unread: int, draw: Random) -> int:
-    """Read all but a few, and acknowledge."""
+async def _read(subscription: Subscription, count: int) -> None:
+    """Read this much of what has come, and acknowledge."""
     received = None
-    left = draw.choice((0, 0, 3))
-    while unread > left:
-        received = await every.get()
-        unread -= 1
-    await every.ack(received)
-    return unread
-
-
-async def _read_some(few: Subscription) -> None:
-    """Read half of what there is, and acknowledge."""
-    received = None
-    for _ in range(few.waiting_events // 2):
-        received = await few.get()
+    for _ in range(count):
+        received = await subscription.get()
     if received is not None:
-        await few.ack(received)
+        await subscription.ack(received)
+
+
+async def _let_forget(reader: Client, readers: Sequence[Subscription], tick: int) -> int:
+    """Read everything, until the broker has forgotten this tick; the newest one there is."""
+    while (now := await reader.describe()).oldest <= tick:
+        for each in readers:
+            await _read(each, each.waiting_events)
+        await asyncio.sleep(0.005)
+    return now.head

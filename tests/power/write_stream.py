@@ -1,15 +1,16 @@
 """The write stream of a process: every call that changed a file or waited for the disk, in order.
 
 `recorder.c` writes it; this module builds the recorder with the C compiler of the machine and reads
-what it wrote. It needs Linux, glibc and a C compiler. Where one is missing `build` says which, and
-the tests are skipped. Device mapper's log-writes target records the same below the file system; it
-needs root and a kernel that has it, which few machines for tests do. What the recorder cannot see is
-what a file system adds of its own, so `lossy_disk` models that pessimistically.
+what it wrote. It needs Linux, glibc and a C compiler. Where one is missing `why_not` says which,
+and the tests are skipped. Device mapper's log-writes target records the same below the file system;
+it needs root and a kernel that has it, which few machines for tests do. The recorder cannot see
+what a file system does by itself, so `lossy_disk` models a pessimistic one.
 
 This module keeps no state.
 """
 
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -38,6 +39,8 @@ def why_not() -> str:
     """Why nothing can be recorded on this machine; "" if it can."""
     if sys.platform != "linux":
         return f"the recorder needs Linux, and this is {sys.platform}"
+    if platform.libc_ver()[0] != "glibc":
+        return "the recorder needs the C library of GNU, and Python uses another one"
     if _compiler() is None:
         return "the recorder needs a C compiler (cc or gcc), and there is none"
     return ""
