@@ -89,4 +89,4 @@ if __name__ == "__main__":
     checkpoint_often()
     if len(sys.argv) > 2:
         deny_every(int(sys.argv[2]))
-    sys.exit(run(config(Path(sys.argv[1])), ready, read))
+    sys.exit(run(config(Path(sys.argv[1])), ready, read) or 0)

@@ -47,7 +47,7 @@ def test_every_prefix_and_every_loss_keeps_the_promises_of_two_lives(
 
 
 def _tried(life: Life, promises: Promises, counts: Counts) -> tuple[Image, Promises]:
-    return try_life(life, promises, counts, chances=1, seed=SEED, every=6)
+    return try_life(life, promises, counts, chances=1, seed=SEED, every=8)
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
