@@ -22,6 +22,9 @@ SEEDS_FLOORS = (
 #: seeds have most of these.
 MESH_FLOORS = (("splits", 4_000), ("moves", 200), ("advertised", 300))
 
+#: The same of four lives of a broker whose power fails after every call to its disk.
+POWER_FLOORS = (("prefixes", 600), ("losses", 3_000), ("torn", 300), ("promises", 200))
+
 #: The same of networks that are in parts for minutes, in which as much happens in more time.
 DIVIDED_FLOORS = (("deliveries", 50_000), ("interest_changes", 1_000))
 
@@ -49,7 +52,7 @@ def jobs(root: Path) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    processes = [*_kill_jobs(), *_memory_jobs()]
+    processes = [*_kill_jobs(), *_memory_jobs(), _power_job()]
     return [*property_jobs, *_sim_jobs(), *processes, *_spark_jobs(), *_bench_jobs()]
 
 
@@ -98,6 +101,14 @@ def _memory_jobs() -> Iterator[Job]:
     for attack in "sequential", "unknown", "held", "subscribers", "staging", "fetches":
         command = ("-m", "tests.process.memory_attack", "--attack", attack, "--scale", "1")
         yield Job(f"process/memory-{attack}", (*command, "--json"), 1, *unit, measures=True)
+
+
+def _power_job() -> Job:
+    """Every power cut of four lives per chunk, each on what a cut left of the one before."""
+    command = ("-m", "tests.power.cut_loop", "--seed", "{seed}", "--json")
+    amount = ("--lives", "4", "--rounds", "12", "--chances", "2")
+    job = Job("power/cuts", (*command, *amount), 60, "states", r'"states":(\d+)')
+    return replace(job, adds_up=True, floors=POWER_FLOORS)
 
 
 def _spark_jobs() -> Iterator[Job]:

@@ -10,7 +10,9 @@ Rules:
 1. One process at a time. The operating system gives the lock back when its holder dies.
 2. A directory belongs to one broker of one network for good. Another one is refused, because its
    ticks and cursors would mean something else.
-3. When a directory is made, the identity is written after the catalog and before the log. So where
+3. The names that lead to a new directory are synced too, all of them: which ones this start made,
+   and which ones a start before it that was interrupted, is not known.
+4. When a directory is made, the identity is written after the catalog and before the log. So where
    it is, the catalog must be too; and where there is a log without it, something was taken away.
 """
 
@@ -21,7 +23,7 @@ from pathlib import Path
 from zlib import crc32
 
 from anabranch.model.errors import LocalError
-from anabranch.store.files import sync_directory, write_whole
+from anabranch.store.files import sync_names, write_whole
 
 DIRECTORY_FORMAT = 1
 LOG = "log"
@@ -55,7 +57,7 @@ class StateDirectory:
         """The catalog of a new directory is there: say whose it is."""
         if self.is_new:
             write_whole(self.path / _IDENTITY, _identity(network, broker))
-            sync_directory(self.path.parent)
+            sync_names(self.path)
             self.is_new = False
 
     def release(self) -> None:

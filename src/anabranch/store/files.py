@@ -89,6 +89,21 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_names(path: Path) -> None:
+    """Wait until the names that lead to a directory are on disk, as far as that can be asked for.
+
+    A directory above that this process may not read, or that cannot be synced, was not made by
+    it."""
+    parent, *above = path.absolute().parents
+    sync_directory(parent)
+    for directory in above:
+        try:
+            sync_directory(directory)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
+                raise
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file as a whole or not at all, and have it on disk."""
     beside = path.with_name(path.name + ".new")

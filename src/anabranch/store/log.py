@@ -186,7 +186,9 @@ class SegmentedLog:
         ahead = self._options.reserve_bytes
         if self.is_full or self._reserved < end + ahead // 2:
             wanted = max(end + ahead, self._reserved)
-            self.is_full = not self._file.reserve(self._reserved, wanted)
+            # After a segment that found no room, all that is wanted may be reserved already.
+            has_room = wanted == self._reserved or self._file.reserve(self._reserved, wanted)
+            self.is_full = not has_room
             if not self.is_full:
                 self._reserved = wanted
         return end <= self._reserved
@@ -254,6 +256,8 @@ class SegmentedLog:
         if not file.reserve(0, reserved):
             file.close()
             path.unlink()
+            # Or a power cut may bring the name back, behind records of the segment that goes on.
+            sync_directory(self._directory)
             self.is_full = True
             return False
         self._finish()

@@ -41,7 +41,7 @@ def test_large_events_are_refused_long_before_they_are_many() -> None:
 
 def test_a_detector_that_keeps_little_goes_on_when_another_keeps_much() -> None:
     room = KeptBytes(1_000_000)
-    greedy, modest = Detector(SCHEME, room=room), Detector(SCHEME, room)
+    greedy, modest = Detector(SCHEME, room=room), Detector(SCHEME, room=room)
     for tick in range(1, 200):
         greedy.take(event(tick))
     assert not any(refused(modest.take(event(tick))) for tick in range(1, 11))
@@ -51,7 +51,7 @@ def test_a_detector_that_keeps_little_goes_on_when_another_keeps_much() -> None:
 
 def test_a_detector_that_is_closed_gives_everything_back() -> None:
     room = KeptBytes(1_000_000)
-    detector, other = Detector(SCHEME, room=room), Detector(SCHEME, room)
+    detector, other = Detector(SCHEME, room=room), Detector(SCHEME, room=room)
     for tick in range(1, 200):
         detector.take(event(tick))
     other.take(event(1))
