@@ -46,7 +46,8 @@ from anabranch.sim.things import CLOCK_BEGIN_S, Connection, Weather
 from anabranch.sim.world import World
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from tests.fuzz.hostile_frames import Vocabulary
-from tests.fuzz.symbols import Memory, resolved
+from tests.fuzz.known_open import said
+from tests.fuzz.symbols import Memory
 
 #: Honest names. Nobody hostile uses them: without authentication whoever says a name has it.
 PUBLISHER, DURABLE, LIVE = "honest-feed", "honest-durable", "honest-live"
@@ -285,7 +286,7 @@ class HostileClient:
             if greets_as:
                 frames = [Connect(PROTOCOL_VERSION, greets_as), *frames]
         self.memory.learns("time_ns", int((CLOCK_BEGIN_S + self._world.now) * 1e9))
-        made = [resolved(frame, self.memory) for frame in frames]
+        made = said(frames, self.memory)
         self._watch.hostile_bytes += sum(len(encode_client(each)) for each in made)  # type: ignore[arg-type]
         if self._connection.is_open:
             self._world.from_client(self._connection, made)  # type: ignore[arg-type]
@@ -430,7 +431,7 @@ class FuzzedNetwork:
         peer = peers[place % len(peers)]
         self.settles(lambda: self.world.wire(name, peer).is_up, 2.0)
         broker.memory.learns("time_ns", int((CLOCK_BEGIN_S + self.world.now) * 1e9))
-        made = tuple(resolved(frame, broker.memory) for frame in frames)
+        made = tuple(said(frames, broker.memory))
         self.watch.hostile_bytes += sum(len(encode_link(each)) for each in made)  # type: ignore[arg-type]
         self.world.stimulate(name, _Speak(peer, made))
 
