@@ -7,8 +7,8 @@ is promised to clients, and the brokers have to live, stay small and come back.
 State: one example's sockets; the processes are shared (`process_world`).
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -16,7 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from anabranch.wire.framing import framed
 from tests.fuzz.hostile_frames import client_frames, link_frames
-from tests.fuzz.process_world import NAMES, VOCABULARY, FuzzedBrokers, HostileSocket
+from tests.fuzz.process_world import (
+    IS_SOAK,
+    NAMES,
+    VOCABULARY,
+    FuzzedBrokers,
+    HostileSocket,
+)
 
 CLIENT_FRAMES = st.lists(client_frames(VOCABULARY), min_size=1, max_size=8)
 LINK_FRAMES = st.lists(link_frames(VOCABULARY), min_size=1, max_size=8)
@@ -26,6 +32,8 @@ PORTS = st.sampled_from(["clients", "links", "observe"])
 FLOOD = 100
 #: Rules between two thorough checks.
 CHECK_EVERY = 5
+#: Times that the rule is chosen for one kill.
+KILL_ONCE_IN = 12 if IS_SOAK else 40
 GARBAGE = st.one_of(
     st.binary(max_size=200),
     st.sampled_from(
@@ -54,17 +62,28 @@ class HostileClients(RuleBasedStateMachine):
         self._rules = 0
         # Until it ends well.
         self.shared.is_spoilt = True
+        #: Whether the last step ended well.
+        self._is_well = True
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._is_well = False
+        self.shared.run(work)
+        self._is_well = True
 
     @rule(name=BROKERS, client=CLIENTS, frames=CLIENT_FRAMES)
     def client_says(self, name: str, client: str, frames: Sequence[msgspec.Struct]) -> None:
-        self.shared.run(self._says(name, client, frames))
+        self._run(self._says(name, client, frames))
+
+    @rule(name=BROKERS, client=CLIENTS, frames=CLIENT_FRAMES)
+    def client_says_more(self, name: str, client: str, frames: Sequence[msgspec.Struct]) -> None:
+        self._run(self._says(name, client, frames))
 
     @rule(name=BROKERS, client=CLIENTS, frames=CLIENT_FRAMES)
     def client_comes_and_says(
         self, name: str, client: str, frames: Sequence[msgspec.Struct]
     ) -> None:
-        self.shared.run(self._leaves(client, is_rude=False))
-        self.shared.run(self._says(name, client, frames))
+        self._run(self._leaves(client, is_rude=False))
+        self._run(self._says(name, client, frames))
 
     async def _says(self, name: str, client: str, frames: Sequence[msgspec.Struct]) -> None:
         socket = await self._socket(name, client)
@@ -88,7 +107,7 @@ class HostileClients(RuleBasedStateMachine):
             socket.send(data * FLOOD)
             await socket.answered()
 
-        self.shared.run(floods())
+        self._run(floods())
 
     @rule(name=BROKERS, client=CLIENTS, frames=CLIENT_FRAMES, part=st.integers(1, 99))
     def client_says_half(
@@ -100,7 +119,7 @@ class HostileClients(RuleBasedStateMachine):
                 socket.send(data[: len(data) * part // 100])
             await self._leaves(client, is_rude=part % 2 == 0)
 
-        self.shared.run(says_half())
+        self._run(says_half())
 
     @rule(name=BROKERS, client=CLIENTS, garbage=GARBAGE)
     def client_says_garbage(self, name: str, client: str, garbage: bytes) -> None:
@@ -109,7 +128,7 @@ class HostileClients(RuleBasedStateMachine):
             socket.send(garbage)
             await self._leaves(client, is_rude=False)
 
-        self.shared.run(says_garbage())
+        self._run(says_garbage())
 
     @rule(client=CLIENTS)
     def client_stops_reading(self, client: str) -> None:
@@ -118,7 +137,7 @@ class HostileClients(RuleBasedStateMachine):
 
     @rule(client=CLIENTS, is_rude=st.booleans())
     def client_leaves(self, client: str, is_rude: bool) -> None:
-        self.shared.run(self._leaves(client, is_rude=is_rude))
+        self._run(self._leaves(client, is_rude=is_rude))
 
     async def _leaves(self, client: str, *, is_rude: bool) -> None:
         socket = self._sockets.pop(client, None)
@@ -132,38 +151,39 @@ class HostileClients(RuleBasedStateMachine):
             socket.send(garbage)
             await socket.close(is_rude=is_rude)
 
-        self.shared.run(says())
+        self._run(says())
+
+    @rule(name=BROKERS, dice=st.integers(1, KILL_ONCE_IN))
+    def broker_is_killed(self, name: str, dice: int) -> None:
+        """Now and then, for a start takes its time."""
+        if dice == KILL_ONCE_IN:
+            self._is_well = False
+            self.shared.kill(name)
+            self._run(self.shared.check())
 
     @rule()
     def honest_pair_goes_on(self) -> None:
-        self.shared.run(self.shared.honest_goes_on())
+        self._run(self.shared.honest_goes_on())
 
     @invariant()
     def brokers_are_well(self) -> None:
         self._rules += 1
-        self.shared.check_alive()
+        self._run(self.shared.settled())
         if self._rules % CHECK_EVERY == 0:
-            self.shared.run(self.shared.check())
+            self._run(self.shared.check())
 
     def teardown(self) -> None:
         """Hostile ones leave; everything must be as it should."""
         for client in list(self._sockets):
             self.shared.run(self._leaves(client, is_rude=False))
-        self.shared.run(self.shared.check())
-        self.shared.run(self.shared.honest_goes_on())
+        if not self._is_well:
+            return
+        self._run(self.shared.check())
+        self._run(self.shared.honest_goes_on())
         self.shared.is_spoilt = False
 
 
-class HostileClientsAndKills(HostileClients):
-    """The same, and brokers that are killed now and then: rare, for a start takes its time."""
-
-    @rule(name=BROKERS)
-    def broker_is_killed(self, name: str) -> None:
-        self.shared.kill(name)
-        self.shared.run(self.shared.check())
-
-
-class HostileLinks(HostileClientsAndKills):
+class HostileLinks(HostileClients):
     """Somebody speaks as a broker of the network as well."""
 
     @rule(frames=LINK_FRAMES)
@@ -180,4 +200,4 @@ class HostileLinks(HostileClientsAndKills):
             link.say(frames)
             await self.shared.check()
 
-        self.shared.run(lies())
+        self._run(lies())

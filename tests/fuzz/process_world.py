@@ -17,6 +17,7 @@ example that fails spoils them, and the next one gets new ones in a new folder.
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -101,7 +102,7 @@ class HostileSocket:
 
     def send(self, data: bytes) -> None:
         """Send any bytes."""
-        if not self.is_over:
+        if not self.is_over and not self._writer.transport.is_closing():
             self._writer.write(data)
 
     def greet(self, name: str, *, is_link: bool = False) -> None:
@@ -207,6 +208,11 @@ class FuzzedBrokers:
             self.brokers.__exit__(None, None, None)
             self.brokers = None
         self._honest = None
+        # Honest clients would look for their brokers for ever.
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self.run(asyncio.wait(left) if left else asyncio.sleep(0))
 
     def _running(self) -> Brokers:
         assert self.brokers is not None
@@ -239,22 +245,30 @@ class FuzzedBrokers:
     async def _status(self, name: str) -> dict[str, Any]:
         place = self.place(name, "observe")
         answer = await ask(place.host, place.port, "/status", BOUND_S)
-        assert answer is not None, f"{name} does not answer: {self._last_words(name)}"
+        if answer is None:
+            process = self._running()[name].process
+            # It ends, or it hangs.
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, BOUND_S)
+            code = process.poll()
+            what = "does not answer" if code is None else f"has ended with {code}"
+            raise AssertionError(f"{name} {what}: {self._last_words(name)}")
         decoded: dict[str, Any] = msgspec.json.decode(answer[1])
         return decoded
 
     def _last_words(self, name: str) -> str:
         return self._running()[name].said()[-2_000:]
 
-    def check_alive(self) -> None:
-        """Nobody has ended."""
+    async def settled(self) -> None:
+        """Wait until the disks owe nothing, so that what a step caused has happened: no broker has
+        ended of it."""
         for name in NAMES:
-            code = self._running()[name].process.poll()
-            assert code is None, f"{name} has ended with {code}: {self._last_words(name)}"
+            async with asyncio.timeout(BOUND_S):
+                while (await self._status(name))["syncs"]:
+                    await asyncio.sleep(0.002)
 
     async def check(self) -> None:
         """Everything that must hold at any time."""
-        self.check_alive()
         for name in NAMES:
             assert MISTAKE not in self._running()[name].said(), self._last_words(name)
             place = self.place(name, "observe")
