@@ -49,7 +49,8 @@ def jobs(root: Path) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    return [*property_jobs, *_sim_jobs(), *_kill_jobs(), *_spark_jobs(), *_bench_jobs()]
+    counted = (*property_jobs, *_sim_jobs(), *_kill_jobs(), *_fuzz_jobs())
+    return [*counted, *_spark_jobs(), *_bench_jobs()]
 
 
 def _property_job(path: Path) -> Job:
@@ -89,6 +90,15 @@ def _kill_jobs() -> Iterator[Job]:
     yield kills
     on_mesh = (*kills.arguments, "--routing", "mesh")
     yield replace(kills, name="process/kills-mesh", arguments=on_mesh)
+
+
+def _fuzz_jobs() -> Iterator[Job]:
+    """Hostile clients and brokers: some hundred examples per chunk, hours in all."""
+    for kind, examples, chunks in ("core", "200", 40), ("process", "60", 20):
+        command = ("-m", "tests.fuzz.run", kind, "--seed", "{seed}", "--json")
+        counted = r'"examples":(\d+)'
+        arguments = (*command, "--examples", examples)
+        yield Job(f"fuzz/{kind}", arguments, chunks, "examples", counted, adds_up=True)
 
 
 def _spark_jobs() -> Iterator[Job]:

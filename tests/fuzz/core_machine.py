@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from anabranch.core import contract as say
 from anabranch.core.broker import RoutingName
 from tests.fuzz.core_world import HOSTILE, VOCABULARY, FuzzedNetwork
-from tests.fuzz.hostile_frames import client_frames, link_frames
+from tests.fuzz.hostile_frames import client_stories, link_frames
 
 #: Steps are timed only in the soak: elsewhere that would judge the machine.
 IS_SOAK = os.environ.get("ANABRANCH_HYPOTHESIS_PROFILE") == "soak"
@@ -31,8 +31,8 @@ CLIENTS = 3
 EDGES = st.sampled_from(["a", "b"])
 #: "": a client that does not greet.
 GREETINGS = st.sampled_from([*VOCABULARY.clients * 4, ""])
-CLIENT_FRAMES = st.lists(client_frames(VOCABULARY), min_size=1, max_size=4)
-MANY_CLIENT_FRAMES = st.lists(client_frames(VOCABULARY), min_size=4, max_size=12)
+CLIENT_FRAMES = client_stories(VOCABULARY)
+MANY_CLIENT_FRAMES = client_stories(VOCABULARY, 12)
 LINK_FRAMES = st.lists(link_frames(VOCABULARY), min_size=1, max_size=4)
 
 
@@ -54,9 +54,7 @@ class HostileClients(RuleBasedStateMachine):
     # -- hostile clients
 
     @rule(who=st.integers(0, CLIENTS - 1), edge=EDGES, name=GREETINGS, frames=CLIENT_FRAMES)
-    def client_says(
-        self, who: int, edge: str, name: str, frames: Sequence[msgspec.Struct]
-    ) -> None:
+    def client_says(self, who: int, edge: str, name: str, frames: Sequence[msgspec.Struct]) -> None:
         self._is_well = False
         self.network.hostile_clients[who].says(edge, frames, name)
         self._passes(0.05)

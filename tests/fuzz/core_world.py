@@ -25,6 +25,7 @@ import msgspec
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig, RoutingName
 from anabranch.core.options import Options
+from anabranch.core.report import report
 from anabranch.core.session.effects import (
     Confirm,
     DeliverToApplication,
@@ -267,6 +268,10 @@ class LiveSubscriber(_Subscriber):
 # -- hostile parties ------------------------------------------------------------------------------
 
 
+def _size(frame: msgspec.Struct) -> int:
+    return len(msgspec.msgpack.encode(frame))
+
+
 class HostileClient:
     """Says whatever it is told to say, to one edge at a time."""
 
@@ -287,7 +292,7 @@ class HostileClient:
                 frames = [Connect(PROTOCOL_VERSION, greets_as), *frames]
         self.memory.learns("time_ns", int((CLOCK_BEGIN_S + self._world.now) * 1e9))
         made = said(frames, self.memory)
-        self._watch.hostile_bytes += sum(len(encode_client(each)) for each in made)  # type: ignore[arg-type]
+        self._watch.hostile_bytes += sum(map(_size, made))
         if self._connection.is_open:
             self._world.from_client(self._connection, made)  # type: ignore[arg-type]
 
@@ -402,8 +407,12 @@ class FuzzedNetwork:
             self.watch.take(name, stimulus, effects, LIMITS)
 
     def passes(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass; then brokers can say how they are."""
         self.world.run_until(self.world.now + seconds)
+        for name in self.honest_brokers:
+            broker = self.world.hosts[name].broker
+            if broker is not None:
+                msgspec.json.encode(report(broker))
 
     def start(self, name: str) -> None:
         """Start a broker from what its disk has."""
@@ -420,7 +429,7 @@ class FuzzedNetwork:
 
     def hostile(self, name: str) -> HostileBroker:
         """The hostile broker of this name."""
-        found = self.world.hosts[name].broker
+        found: object = self.world.hosts[name].broker
         assert isinstance(found, HostileBroker)
         return found
 
@@ -432,7 +441,7 @@ class FuzzedNetwork:
         self.settles(lambda: self.world.wire(name, peer).is_up, 2.0)
         broker.memory.learns("time_ns", int((CLOCK_BEGIN_S + self.world.now) * 1e9))
         made = tuple(said(frames, broker.memory))
-        self.watch.hostile_bytes += sum(len(encode_link(each)) for each in made)  # type: ignore[arg-type]
+        self.watch.hostile_bytes += sum(map(_size, made))
         self.world.stimulate(name, _Speak(peer, made))
 
     def repeat(self, name: str, place: int, back: int) -> None:
@@ -461,4 +470,3 @@ class FuzzedNetwork:
         while not is_so() and self.world.now < end:
             self.passes(0.25)
         return is_so()
-

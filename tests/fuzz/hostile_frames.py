@@ -16,6 +16,7 @@ This module keeps no state.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -100,6 +101,83 @@ def client_frames(vocabulary: Vocabulary) -> st.SearchStrategy[msgspec.Struct]:
     return _mixed(FROM_CLIENTS, FROM_BROKERS, vocabulary)
 
 
+@lru_cache(maxsize=16)
+def client_stories(
+    vocabulary: Vocabulary, most: int = 4
+) -> st.SearchStrategy[list[msgspec.Struct]]:
+    """What a hostile client says in one go: some frames, or a story in which all but some frames
+    make sense. Only stories get far: a pattern is detected, a batch committed, a stream acked."""
+    some = st.lists(client_frames(vocabulary), min_size=1, max_size=most)
+
+    @st.composite
+    def stories(draw: st.DrawFn) -> list[msgspec.Struct]:
+        story = list(draw(st.one_of([told(vocabulary) for told in STORIES])))
+        if draw(st.booleans()):
+            place = draw(st.integers(0, len(story)))
+            story[place:place] = draw(some)
+        return story
+
+    return some | some | stories()
+
+
+def _published(vocabulary: Vocabulary) -> st.SearchStrategy[c.Publish]:
+    return st.builds(c.Publish, st.lists(bodies(vocabulary), min_size=1, max_size=4))
+
+
+def _detection(vocabulary: Vocabulary) -> st.SearchStrategy[tuple[msgspec.Struct, ...]]:
+    define = st.builds(
+        c.Define,
+        st.integers(1, 9),
+        st.sampled_from(vocabulary.patterns),
+        st.sampled_from(PATTERNS) | any_pattern().map(str),
+        st.sampled_from(["simple", "topology", "cost"]),
+        st.sampled_from([0, 0, 2]),
+        st.booleans(),
+    )
+    ended = st.builds(c.Drop, st.integers(1, 9), st.sampled_from(vocabulary.patterns))
+    published = _published(vocabulary)
+    return st.tuples(define, published, published, published | ended)
+
+
+def _batch(vocabulary: Vocabulary) -> st.SearchStrategy[tuple[msgspec.Struct, ...]]:
+    @st.composite
+    def batch(draw: st.DrawFn) -> tuple[msgspec.Struct, ...]:
+        token = draw(st.sampled_from(vocabulary.tokens))
+        chunks = draw(st.integers(1, 3))
+        drafts: Any = st.lists(bodies(vocabulary, is_draft=True), max_size=3)
+        staged = [
+            c.Stage(10 + index, token, index, draw(drafts), index == chunks - 1)
+            for index in range(chunks)
+        ]
+        sink, number = draw(st.sampled_from(vocabulary.sinks)), draw(st.integers(0, 5))
+        commit = c.Commit(20, sink, draw(st.sampled_from(["", "q1"])), number, (token,))
+        return (*staged, commit, *([commit] * draw(st.integers(0, 1))))
+
+    return batch()
+
+
+def _stream(vocabulary: Vocabulary) -> st.SearchStrategy[tuple[msgspec.Struct, ...]]:
+    @st.composite
+    def stream(draw: st.DrawFn) -> tuple[msgspec.Struct, ...]:
+        name = draw(st.sampled_from(vocabulary.subscriptions))
+        quality: Any = draw(st.sampled_from(["durable", "durable", "reliable", "best-effort"]))
+        start: Any = draw(st.sampled_from(["now", "beginning", "resume"]))
+        number = draw(st.integers(0, 4))
+        window = draw(st.sampled_from([1, 2, 256]))
+        wanted = draw(st.sampled_from(FILTERS))
+        begun = c.Subscribe(1, name, wanted, quality, start, number=number, window=window)
+        ticks: dict[str, Any] = {
+            broker: {name: Heard("tick", draw(st.integers(0, 2)))}
+            for broker in draw(st.lists(st.sampled_from(vocabulary.brokers), max_size=2))
+        }
+        rest: list[msgspec.Struct] = [draw(_published(vocabulary)), c.Ack(ticks)]
+        if draw(st.booleans()):
+            rest.append(c.Unsubscribe(2, name))
+        return (begun, *rest)
+
+    return stream()
+
+
 def link_frames(vocabulary: Vocabulary) -> st.SearchStrategy[msgspec.Struct]:
     """What a hostile neighbour says; half of it is carried on."""
     others = tuple(each for each in LINK_TYPES if each is not Carry)
@@ -137,6 +215,8 @@ def frames(kind: Struct | Carried, vocabulary: Vocabulary) -> st.SearchStrategy[
         content = frames(kind.content, vocabulary)
         names = st.sampled_from(vocabulary.brokers)
         return st.builds(Carry, names, names, st.sampled_from([9, 9, 9, 0, 1, 255]), content)
+    if kind is Carry:
+        return st.one_of([frames(Carried(each), vocabulary) for each in CARRIED_TYPES])
     sensible = _struct(kind, vocabulary, _sensible)
     wild = wild_of(kind)
     places = [each.name for each in msgspec.structs.fields(kind)]
@@ -175,6 +255,8 @@ def _struct(
     )
 
 
+STORIES = (_detection, _batch, _stream)
+
 # -- fields ---------------------------------------------------------------------------------------
 
 
@@ -198,14 +280,13 @@ def _sensible(
             return _lists(_sensible(item, vocabulary, name, within)).map(tuple)
         case inspect.TupleType(item_types=items):
             return st.tuples(*(_sensible(each, vocabulary, name, within) for each in items))
+        case inspect.DictType(value_type=inspect.DictType(value_type=item)):
+            inner = _sensible(item, vocabulary, name, within)
+            of_each = st.dictionaries(st.sampled_from(vocabulary.subscriptions), inner, max_size=3)
+            return st.dictionaries(st.sampled_from(vocabulary.brokers), of_each, max_size=3)
         case inspect.DictType(value_type=item):
-            keys = st.sampled_from(vocabulary.brokers)
-            values = _sensible(item, vocabulary, name, within)
-            if isinstance(item, inspect.DictType):
-                inner = _sensible(item.value_type, vocabulary, name, within)
-                names = st.sampled_from(vocabulary.subscriptions)
-                values = st.dictionaries(names, inner, max_size=3)
-            return st.dictionaries(keys, values, max_size=3)
+            each_one = _sensible(item, vocabulary, name, within)
+            return st.dictionaries(st.sampled_from(vocabulary.brokers), each_one, max_size=3)
         case inspect.UnionType(types=kinds):
             return st.one_of([_sensible(each, vocabulary, name, within) for each in kinds])
         case inspect.StructType():
@@ -304,7 +385,9 @@ CONTROLS = (
     Control(destinations=("evil-1", "nobody")),
     Control(priority=9, correlation_id="x"),
 )
-_values = st.sampled_from([0, 1, 2, 5, -1, 1.0, 0.5, float("nan"), True, "x", "", "h", (1 << 63) - 1])
+_values = st.sampled_from(
+    [0, 1, 2, 5, -1, 1.0, 0.5, float("nan"), True, "x", "", "h", (1 << 63) - 1]
+)
 _attributes = st.dictionaries(
     st.sampled_from(["a", "b", "c", "who", "anabranch.pattern"]), _values, max_size=3
 ).map(lambda each: tuple(sorted(each.items())))

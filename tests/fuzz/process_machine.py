@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from anabranch.wire.framing import framed
-from tests.fuzz.hostile_frames import client_frames, link_frames
+from tests.fuzz.hostile_frames import client_stories, link_frames
 from tests.fuzz.process_world import (
     IS_SOAK,
     NAMES,
@@ -24,7 +24,7 @@ from tests.fuzz.process_world import (
     HostileSocket,
 )
 
-CLIENT_FRAMES = st.lists(client_frames(VOCABULARY), min_size=1, max_size=8)
+CLIENT_FRAMES = client_stories(VOCABULARY, 8)
 LINK_FRAMES = st.lists(link_frames(VOCABULARY), min_size=1, max_size=8)
 BROKERS = st.sampled_from(NAMES)
 CLIENTS = st.sampled_from(VOCABULARY.clients)
@@ -95,7 +95,9 @@ class HostileClients(RuleBasedStateMachine):
         if found is None or found.is_over:
             if found is not None:
                 await found.close()
-            found = self._sockets[client] = await HostileSocket.at(self.shared.place(name, "clients"))
+            found = self._sockets[client] = await HostileSocket.at(
+                self.shared.place(name, "clients")
+            )
             found.greet(client)
         return found
 

@@ -21,6 +21,7 @@ import subprocess
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from tests.broker_parts import Brokers, Honest
 from tests.fuzz.hostile_frames import Vocabulary
 from tests.fuzz.known_open import said
 from tests.fuzz.symbols import Memory
+from tests.process_parts import until_asked
 
 Result = TypeVar("Result")
 IS_SOAK = os.environ.get("ANABRANCH_HYPOTHESIS_PROFILE") == "soak"
@@ -263,9 +265,10 @@ class FuzzedBrokers:
         """Wait until the disks owe nothing, so that what a step caused has happened: no broker has
         ended of it."""
         for name in NAMES:
-            async with asyncio.timeout(BOUND_S):
-                while (await self._status(name))["syncs"]:
-                    await asyncio.sleep(0.002)
+            await until_asked(partial(self._owes_nothing, name), f"the disk of {name} is done")
+
+    async def _owes_nothing(self, name: str) -> bool:
+        return not (await self._status(name))["syncs"]
 
     async def check(self) -> None:
         """Everything that must hold at any time."""
@@ -275,6 +278,9 @@ class FuzzedBrokers:
             health = await ask(place.host, place.port, "/health", BOUND_S)
             assert health is not None, f"{name} does not say how it is"
             assert health[0] == 200, f"{name} is not well: {health}"
+            metrics = await ask(place.host, place.port, "/metrics", BOUND_S)
+            assert metrics is not None, f"{name} tells no metrics"
+            assert metrics[0] == 200, f"{name} tells no metrics: {metrics}"
             status = await self._status(name)
             grown = status["resident_bytes"] - self._idle[name]
             assert grown <= BUDGET_BYTES, f"{name} has grown by {grown} bytes"

@@ -161,11 +161,14 @@ def _resolved(value: object, kind: inspect.Type, memory: Memory) -> object:
             return tuple(_resolved(each, item, memory) for each, item in pairs)
         case inspect.DictType(key_type=key, value_type=item):
             assert isinstance(value, Mapping)
-            pairs = [(_resolved(k, key, memory), v) for k, v in value.items()]
-            return {k: _resolved(v, item, memory) for k, v in pairs}
+            return {_resolved(k, key, memory): _resolved(v, item, memory) for k, v in value.items()}
         case inspect.UnionType(types=kinds):
-            for each in kinds:
-                if isinstance(each, inspect.StructType) and isinstance(value, each.cls):
+            structs = [each for each in kinds if isinstance(each, inspect.StructType)]
+            if isinstance(value, Heard):
+                told = (memory.recall(value, each.cls) for each in structs)
+                return next((each for each in told if each is not None), _least(structs[0]))
+            for each in structs:
+                if isinstance(value, each.cls):
                     return _struct(value, each, memory)
     return value
 
