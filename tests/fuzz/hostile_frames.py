@@ -129,10 +129,11 @@ def _detection(vocabulary: Vocabulary) -> st.SearchStrategy[tuple[msgspec.Struct
         c.Define,
         st.integers(1, 9),
         st.sampled_from(vocabulary.patterns),
-        st.sampled_from(PATTERNS) | any_pattern().map(str),
+        pattern_texts,
         st.sampled_from(["simple", "topology", "cost"]),
         st.sampled_from([0, 0, 2]),
         st.booleans(),
+        st.sampled_from([False, False, True]),
     )
     ended = st.builds(c.Drop, st.integers(1, 9), st.sampled_from(vocabulary.patterns))
     published = _published(vocabulary)

@@ -13,5 +13,5 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("machine", PROCESS)
 def test_hostile_sockets_do_no_harm(machine: str, tmp_path: Path) -> None:
     given = settings()
-    examples = max(2, given.max_examples // 15)
+    examples = max(2, given.max_examples // 25)
     fuzz_processes(PROCESS[machine], given, examples, tmp_path, shrinks=False)
