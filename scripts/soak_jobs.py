@@ -52,7 +52,7 @@ def jobs(root: Path) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    processes = [*_kill_jobs(), *_memory_jobs(), _power_job()]
+    processes = [*_kill_jobs(), *_memory_jobs(), _power_job(), *_fuzz_jobs()]
     return [*property_jobs, *_sim_jobs(), *processes, *_spark_jobs(), *_bench_jobs()]
 
 
@@ -109,6 +109,15 @@ def _power_job() -> Job:
     amount = ("--lives", "4", "--rounds", "12", "--chances", "2")
     job = Job("power/cuts", (*command, *amount), 60, "states", r'"states":(\d+)')
     return replace(job, adds_up=True, floors=POWER_FLOORS)
+
+
+def _fuzz_jobs() -> Iterator[Job]:
+    """Hostile clients and brokers: some hundred examples per chunk, hours in all."""
+    for kind, examples, chunks in ("core", "200", 40), ("process", "60", 20):
+        command = ("-m", "tests.fuzz.run", kind, "--seed", "{seed}", "--json")
+        counted = r'"examples":(\d+)'
+        arguments = (*command, "--examples", examples)
+        yield Job(f"fuzz/{kind}", arguments, chunks, "examples", counted, adds_up=True)
 
 
 def _spark_jobs() -> Iterator[Job]:
