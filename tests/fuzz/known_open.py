@@ -10,21 +10,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from anabranch.model.client_frames import Define
 from tests.fuzz.symbols import Memory, resolved
 
 Names = Callable[[msgspec.Struct], bool]
 
 
-def _contradicts_itself(frame: msgspec.Struct) -> bool:
-    return isinstance(frame, Define) and frame.is_new and frame.must_exist
-
-
 #: What is known → which frames are left out for it.
-KNOWN_OPEN: dict[str, Names] = {
-    # The broker stores a pattern that it cannot parse, fails, and fails at every start.
-    "a pattern that is new and must exist is stored unread": _contradicts_itself,
-}
+KNOWN_OPEN: dict[str, Names] = {}
 
 
 def said(frames: Iterable[msgspec.Struct], memory: Memory) -> list[msgspec.Struct]:
