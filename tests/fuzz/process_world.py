@@ -246,7 +246,7 @@ class FuzzedBrokers:
 
     async def _status(self, name: str) -> dict[str, Any]:
         place = self.place(name, "observe")
-        answer = await ask(place.host, place.port, "/status", BOUND_S)
+        answer = await ask(place.host, place.port, "/status", within_s=BOUND_S)
         if answer is None:
             process = self._running()[name].process
             # It ends, or it hangs.
@@ -275,10 +275,10 @@ class FuzzedBrokers:
         for name in NAMES:
             assert MISTAKE not in self._running()[name].said(), self._last_words(name)
             place = self.place(name, "observe")
-            health = await ask(place.host, place.port, "/health", BOUND_S)
+            health = await ask(place.host, place.port, "/health", within_s=BOUND_S)
             assert health is not None, f"{name} does not say how it is"
             assert health[0] == 200, f"{name} is not well: {health}"
-            metrics = await ask(place.host, place.port, "/metrics", BOUND_S)
+            metrics = await ask(place.host, place.port, "/metrics", within_s=BOUND_S)
             assert metrics is not None, f"{name} tells no metrics"
             assert metrics[0] == 200, f"{name} tells no metrics: {metrics}"
             status = await self._status(name)
