@@ -278,12 +278,14 @@ def patterned(name: str, **more: Any) -> Status:
         "late": 0,
         "overflows": 0,
         "withheld": 0,
+        "left_out": 0,
+        "held_bytes": 0,
     }
     return status(name, patterns=PatternsReport(**(given | more)))
 
 
 def test_patterns_are_shown_with_what_came_of_them_and_nothing_where_there_are_none() -> None:
-    nothing: dict[str, Any] = dict.fromkeys(COUNTED, 0)
+    nothing: dict[str, Any] = dict.fromkeys((*COUNTED, "left_out", "held_bytes"), 0)
     none = status("z", patterns=PatternsReport(**nothing))
     every = asked(patterned("a"), patterned("b", late=7, withheld=1), none, status("m"))
     shown = lines(*picture(every, 80))
