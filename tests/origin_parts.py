@@ -136,6 +136,7 @@ class Driver:
         self.offered: set[str] = set()
         self.sent: list[tuple[int, AnyClientFrame]] = []
         self.carried: list[tuple[str, AnyCarried]] = []
+        self.notes: list[str] = []
         self.forgotten = 0
         self.origin = Origin(
             "a", self.network, self.options, self.limits, self.disk.recovered(), self.now
@@ -251,6 +252,7 @@ class Driver:
                 self._check_offers(ask)
             else:
                 assert isinstance(ask, say.Note), ask
+                self.notes.append(ask.text)
         return list(asks)
 
     def _note(self, tick: int, data: bytes) -> None:

@@ -150,6 +150,7 @@ class Ledger:
         "publishers",
         "release",
         "tail",
+        "waived",
     )
 
     def __init__(
@@ -159,6 +160,7 @@ class Ledger:
         self._edges = frozenset(network.edges)
         #: The clock of this life, as it was told last.
         self._now = now
+<<<<<<< HEAD
         self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max, options.keep_s)
         stored = _stored(recovered)
         self.beginning = beginning = stored.beginning
@@ -167,12 +169,40 @@ class Ledger:
         lead_s = options.incarnation_lead_s
         self.publishers = Publishers(stored.publishers, options.publishers_max, lead_s)
         self.release = Release(network.edges, recovered, beginning.forgotten)
+||||||| parent of 0378fdf (Limit the log bytes one subscription holds back)
+        self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max, options.keep_s)
+        catalog = recovered.catalog
+        self.beginning = beginning = _beginning(catalog)
+        self.checkpoint = checkpoint = stored_checkpoint(catalog)
+        self._stored_marks = StoredMarks(catalog)
+        self.publishers = Publishers(
+            catalog.get(publishers_table.TABLE, {}), options.publishers_max
+        )
+        self.release = Release(
+            network.edges, catalog.get(release_table.TABLE, {}), beginning.forgotten
+        )
+=======
+        bytes_max = min(options.log_bytes_max, options.held_back_bytes_max)
+        self.chapters = Chapters(options.log_age_s_max, bytes_max, options.keep_s)
+        catalog = recovered.catalog
+        self.beginning = beginning = _beginning(catalog)
+        self.checkpoint = checkpoint = stored_checkpoint(catalog)
+        self._stored_marks = StoredMarks(catalog)
+        self.publishers = Publishers(
+            catalog.get(publishers_table.TABLE, {}), options.publishers_max
+        )
+        self.release = Release(
+            network.edges, catalog.get(release_table.TABLE, {}), beginning.forgotten
+        )
+>>>>>>> 0378fdf (Limit the log bytes one subscription holds back)
         keeps_vectors = "vector-not-persisted" not in options.plants
         self.marks = self._with_marks(stored.marks) if keeps_vectors else Marks(0, {})
         self.tail = self._read(recovered, options, keeps_vectors)
         self.publishers.replace_lost(recovered, stored.lost, now)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
         self.commit = Commit()
+        #: How often ticks were given up for the quota of bytes held back, in this life.
+        self.waived = 0
         known_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
         #: Invariant: never decreases, and no tick is later.
         self.clock_ns = max(int(now * 1e9), known_ns)
@@ -290,6 +320,19 @@ class Ledger:
     def forget_kept(self) -> list[Ask]:
         """Forget what is kept although nobody needs it."""
         return self.forget(self.release.all_done()) if self._options.keep_s else []
+
+    def waive_held_back(self) -> list[Ask]:
+        """Stop keeping what subscriptions hold back beyond `held_back_bytes_max`."""
+        bytes_max = self._options.held_back_bytes_max
+        if self.chapters.size <= bytes_max:
+            return []
+        tick = min(self.chapters.beyond(bytes_max), self.tail.synced)
+        edges = ", ".join(map(repr, self.release.waive(tick)))
+        if not edges:
+            return []
+        self.waived += 1
+        text = f"Ticks up to {tick} are no longer kept for subscriptions at {edges}: they hold back"
+        return [Note("warning", f"{text} more than {bytes_max} bytes (held_back_bytes_max).")]
 
     def make_room(self) -> list[Ask]:
         """Forget the oldest ticks although somebody may need them."""

@@ -35,6 +35,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: Ticks, and bytes of their records, that a log may hold before retention speaks.
     log_ticks_max: int = 100_000_000
     log_bytes_max: int = 1 << 40
+    #: Bytes of a log that one subscription may hold back. A tick with more bytes after it is no
+    #: longer kept for subscriptions that have not acknowledged it; they are told it is withheld.
+    held_back_bytes_max: int = 1 << 39
     #: With lossy retention, ticks older than this are forgotten; None: age does not matter.
     log_age_s_max: float | None = None
     #: Ticks, and bytes of their events, kept in memory for gaps and replays.

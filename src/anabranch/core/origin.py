@@ -201,6 +201,9 @@ class Origin:
             asks += self._emit(now, batch.tick)
             asks += self._intake.synced(batch)
             asks += self._ledger.save()
+            if self._release_at is None:
+                asks += self._ledger.waive_held_back()
+                self._release_later(now)
             self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
         asks += self.staging.synced(now, batch)
         if batch.forget:
@@ -305,11 +308,12 @@ class Origin:
     def _release(self, now: float) -> list[Ask]:
         """Forget what nobody needs, and what was kept for long enough."""
         self._release_at = None
+        waived = self._ledger.waive_held_back()
         tick = self._released()
         if self._options.keep_s:
             chapters, synced = self._ledger.chapters, self._tail.synced
             tick = min(tick, chapters.aged(self._options.keep_s, now, synced))
-        asks = self._ledger.forget(tick)
+        asks = waived + self._ledger.forget(tick)
         if self._options.keep_s:
             self._release_later(now)
         return asks

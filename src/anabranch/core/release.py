@@ -11,6 +11,10 @@ what was deleted before, and nothing else. Rules:
 3. What an edge said before a hold and arrives after it is void: the numbers of its requests tell.
    An edge that does not number is believed.
 4. An edge that has left the network needs nothing. Its row goes with the next checkpoint.
+5. *Waive.* A subscription may hold back a limited number of bytes of the log
+   (`held_back_bytes_max`). Beyond that its edge counts as done, whatever it says, and the
+   subscription is told later that the ticks are withheld. So one client that never acknowledges
+   cannot fill a log and stop every publisher.
 
 State: in the catalog (table `done`), where a hold is put at once, and the rest before records are
 deleted. A value that is too low after a crash only delays deletion. A row that cannot be read, or
@@ -74,6 +78,13 @@ class Release:
         self._holds[edge] = max(self._holds[edge], request)
         self._done[edge] = min(self._done[edge], tick)
         return [self._put(edge)]
+
+    def waive(self, tick: int) -> list[str]:
+        """Keep nothing up to this tick for any edge (rule 5); return the edges that needed it."""
+        needing = self.needing(tick)
+        for edge in needing:
+            self._done[edge] = tick
+        return needing
 
     def all_done(self) -> int:
         """What every edge is done with."""

@@ -221,3 +221,53 @@ def test_a_full_log_gives_up_what_it_keeps_for_nobody() -> None:
     driver.publish_synced(body(6))
     assert driver.refusals() == []
     assert driver.origin.head == 6
+
+
+# -- bytes held back ------------------------------------------------------------------------------
+
+
+def _held_back(driver: Driver, last: int) -> None:
+    """Publish while edge c is never done."""
+    for sequence in range(1, last + 1):
+        driver.publish_synced(body(sequence))
+        for edge in ("a", "b"):
+            driver.carry(Done(driver.origin.head), edge)
+        driver.wait(1.0)
+        driver.sync_all()
+
+
+def test_a_subscription_cannot_hold_back_more_of_a_log_than_its_quota() -> None:
+    driver = Driver(Options(held_back_bytes_max=800))
+    _held_back(driver, 100)
+    assert driver.refusals() == []
+    assert 700 <= sum(map(len, driver.disk.records)) <= 900
+    assert driver.origin.oldest > 50
+
+
+def test_what_is_no_longer_held_is_named_and_answered_as_not_kept() -> None:
+    driver = Driver(Options(held_back_bytes_max=800))
+    _held_back(driver, 100)
+    assert driver.notes
+    for note in driver.notes:
+        assert "at 'c': they hold back more than 800 bytes (held_back_bytes_max)" in note
+    driver.carry(Replay(7, 1, 0, ["TRUE"], 10, 10_000), "c")
+    assert driver.carried[-1] == ("c", NotKept(7, driver.origin.oldest))
+
+
+def test_a_hold_below_the_quota_is_refused_once_the_ticks_are_gone() -> None:
+    driver = Driver(Options(held_back_bytes_max=800))
+    _held_back(driver, 100)
+    driver.carry(Hold(9, 3), "c")
+    assert driver.carried[-1] == ("c", NotKept(9, driver.origin.oldest))
+
+
+def test_a_log_within_the_quota_keeps_everything_for_a_slow_edge() -> None:
+    driver = Driver(Options(held_back_bytes_max=100_000))
+    _held_back(driver, 100)
+    assert driver.origin.oldest == 1
+
+
+def test_kept_ticks_stay_although_a_quota_no_longer_holds_them() -> None:
+    driver = Driver(Options(held_back_bytes_max=800, keep_s=10_000.0))
+    _held_back(driver, 100)
+    assert driver.origin.oldest == 1
