@@ -160,8 +160,8 @@ class Ledger:
         self._edges = frozenset(network.edges)
         #: The clock of this life, as it was told last.
         self._now = now
-<<<<<<< HEAD
-        self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max, options.keep_s)
+        bytes_max = min(options.log_bytes_max, options.held_back_bytes_max)
+        self.chapters = Chapters(options.log_age_s_max, bytes_max, options.keep_s)
         stored = _stored(recovered)
         self.beginning = beginning = stored.beginning
         self.checkpoint = checkpoint = stored.checkpoint
@@ -169,32 +169,6 @@ class Ledger:
         lead_s = options.incarnation_lead_s
         self.publishers = Publishers(stored.publishers, options.publishers_max, lead_s)
         self.release = Release(network.edges, recovered, beginning.forgotten)
-||||||| parent of 0378fdf (Limit the log bytes one subscription holds back)
-        self.chapters = Chapters(options.log_age_s_max, options.log_bytes_max, options.keep_s)
-        catalog = recovered.catalog
-        self.beginning = beginning = _beginning(catalog)
-        self.checkpoint = checkpoint = stored_checkpoint(catalog)
-        self._stored_marks = StoredMarks(catalog)
-        self.publishers = Publishers(
-            catalog.get(publishers_table.TABLE, {}), options.publishers_max
-        )
-        self.release = Release(
-            network.edges, catalog.get(release_table.TABLE, {}), beginning.forgotten
-        )
-=======
-        bytes_max = min(options.log_bytes_max, options.held_back_bytes_max)
-        self.chapters = Chapters(options.log_age_s_max, bytes_max, options.keep_s)
-        catalog = recovered.catalog
-        self.beginning = beginning = _beginning(catalog)
-        self.checkpoint = checkpoint = stored_checkpoint(catalog)
-        self._stored_marks = StoredMarks(catalog)
-        self.publishers = Publishers(
-            catalog.get(publishers_table.TABLE, {}), options.publishers_max
-        )
-        self.release = Release(
-            network.edges, catalog.get(release_table.TABLE, {}), beginning.forgotten
-        )
->>>>>>> 0378fdf (Limit the log bytes one subscription holds back)
         keeps_vectors = "vector-not-persisted" not in options.plants
         self.marks = self._with_marks(stored.marks) if keeps_vectors else Marks(0, {})
         self.tail = self._read(recovered, options, keeps_vectors)

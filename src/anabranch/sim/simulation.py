@@ -47,6 +47,8 @@ _MOVES_PER_S = 0.3
 _MORE_S = 1.5
 #: Logs that may hold as many ticks never get full here.
 _ROOMY_TICKS = 100_000
+#: The same of a quota of bytes held back.
+_ROOMY_BYTES = 1 << 30
 
 _beginnings = msgspec.msgpack.Decoder(Beginning)
 
@@ -250,7 +252,8 @@ class Simulation:
         options = self.plan.options
         ticks = self._head(stream) - self._deleted.get(stream, 0)
         is_over = ticks >= options.log_ticks_max or options.log_age_s_max is not None
-        is_lossy = options.retention == "lossy" and is_over
+        has_quota = options.held_back_bytes_max < _ROOMY_BYTES
+        is_lossy = has_quota or (options.retention == "lossy" and is_over)
         tick = _beginnings.decode(what).forgotten
         why: Literal["lossy", "released"] = "lossy" if is_lossy else "released"
         self.history.append(told.Forgotten(stream, tick, why, now))

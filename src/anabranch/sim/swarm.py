@@ -30,6 +30,7 @@ _CHANGING = 0x1187
 _SINKING = 0x20FE
 _DETECTING = 0x9A77
 _PACING = 0xB0B5
+_HOLDING = 0x41D5
 _COMPARING = 0xC0A9
 _MESHING = 0x3E54
 SHAPES: tuple[Shape, ...] = get_args(Shape)
@@ -107,6 +108,8 @@ def draw(
     pacing = Random(seed ^ _PACING)
     if patterns:
         options = _draw_pace(pacing, _draw_pattern_options(detecting, options))
+    else:
+        options = _draw_held_back(Random(seed ^ _HOLDING), options)
     plan = Plan(
         seed=seed,
         routing=routing,
@@ -288,6 +291,13 @@ def _draw_pace(pacing: Random, options: Options) -> Options:
         pattern_matches_per_s=pacing.choice((20, options.pattern_matches_per_s)),
         pattern_client_matches_per_s=pacing.choice((20, options.pattern_client_matches_per_s)),
     )
+
+
+def _draw_held_back(holding: Random, options: Options) -> Options:
+    """Now and then a quota that slow subscriptions exceed. Patterns need complete logs."""
+    if options.retention == "lossy" or holding.random() > 0.1:
+        return options
+    return msgspec.structs.replace(options, held_back_bytes_max=holding.choice((4_000, 12_000)))
 
 
 #: A log with fewer ticks may be full.
