@@ -86,8 +86,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # -- edges
     #: Subscriptions of one edge, those on their way included.
     subscriptions_max: int = 1_000_000
-    #: Subscriptions of one session.
-    session_subscriptions_max: int = 65_536
+    #: Subscriptions of one client, those of its absent durable ones included.
+    client_subscriptions_max: int = 65_536
 
     # -- the catalog
     #: Records that could not be read and are kept aside, and their bytes; the oldest go first.

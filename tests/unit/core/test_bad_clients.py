@@ -240,7 +240,7 @@ def test_claim_with_a_huge_number_ends_only_what_it_names() -> None:
 
 
 def test_many_subscriptions_of_one_session_are_served_and_bounded() -> None:
-    bench = Bench(limits=Limits(session_subscriptions_max=1_000))
+    bench = Bench(limits=Limits(client_subscriptions_max=1_000))
     session = bench.client("a", "hoarder")
     for n in range(1_200):
         bench.says("a", session, Subscribe(n, f"s{n}", f"price > {n % 50}", "reliable"))

@@ -355,7 +355,7 @@ def test_names_with_slashes_do_not_mix_clients_up() -> None:
 
 
 def test_what_a_session_waits_for_counts_against_its_limit_until_it_is_answered() -> None:
-    rig = Rig(limits=Limits(session_subscriptions_max=1), syncs=False)
+    rig = Rig(limits=Limits(client_subscriptions_max=1), syncs=False)
     rig.sync()
     session = rig.connect()
     rig.subscribe(session, "s", quality="durable")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.model.client_frames import Cut, Deliver, Unsubscribed
+from anabranch.model.client_frames import Cut, Deliver, Refused, Unsubscribed
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
 from tests.edge_parts import Rig, datum
@@ -144,8 +144,37 @@ def test_name_can_be_used_again_after_unsubscribing() -> None:
 
 
 def test_subscriptions_per_edge_and_session_are_bounded() -> None:
-    rig = Rig(limits=Limits(subscriptions_max=3, session_subscriptions_max=2))
+    rig = Rig(limits=Limits(subscriptions_max=3, client_subscriptions_max=2))
     one, two = rig.connect("one"), rig.connect("two")
     for session, name in ((one, "x"), (one, "y"), (one, "z"), (two, "x"), (two, "y")):
         rig.subscribe(session, name)
     assert list(rig.interest) == ["one\0x", "one\0y", "two\0x"]
+
+
+def test_durable_subscriptions_count_against_their_client_while_it_is_away() -> None:
+    rig = Rig(limits=Limits(client_subscriptions_max=2))
+    session = rig.connect("hoarder")
+    rig.subscribe(session, "d1", quality="durable")
+    rig.subscribe(session, "d2", quality="durable")
+    rig.leave(session)
+    again = rig.connect("hoarder")
+    rig.subscribe(again, "d3", quality="durable")
+    refused = rig.taken(again, Refused)
+    expected = "client 'hoarder' has 2 subscriptions at this broker, its quota"
+    assert [frame.reason.partition(" (client_subscriptions_max)")[0] for frame in refused] == [
+        expected
+    ]
+    other = rig.connect("other")
+    rig.subscribe(other, "d3", quality="durable")
+    assert rig.taken(other, Refused) == []
+
+
+def test_ended_durable_subscriptions_that_brokers_have_not_released_are_bounded() -> None:
+    rig = Rig(limits=Limits(client_subscriptions_max=2))
+    session = rig.connect("hoarder")
+    for number in range(4):
+        rig.subscribe(session, f"d{number}", quality="durable")
+        rig.unsubscribe(session, f"d{number}")
+    reasons = [frame.reason for frame in rig.taken(session, Refused)]
+    assert any("while other brokers are away" in reason for reason in reasons)
+    assert rig.edge.durable() == []

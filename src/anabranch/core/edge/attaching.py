@@ -247,7 +247,7 @@ class Attaching:
         subscription.number = max(subscription.number, attach.number)
         subscription.is_claimed = subscription.is_stored = False
         subscription.is_counted = True
-        closed = state.closed.pop(attach.key, None)
+        closed = state.forget_closed(attach.key)
         if closed is not None:
             self._leaving.stop_claims(closed)
         if closed is not None or attach.is_resuming:
@@ -274,7 +274,7 @@ class Attaching:
             quality=frame.quality,
             number=attach.number,
         )
-        self._state.subscriptions[attach.key] = subscription
+        self._state.add(subscription, attach)
         subscription.is_unheard = True
         return subscription
 

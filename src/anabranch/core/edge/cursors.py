@@ -174,10 +174,11 @@ class Cursors:
                 raise ValueError("its pattern is set aside")
             subscription, is_closed = _subscription_of(name, value, state.limits)
             if is_closed:
-                state.closed[name] = subscription
+                state.close(subscription)
             else:
                 state.index.add(name, subscription.filter)
-                state.subscriptions[name] = state.away[name] = subscription
+                state.add(subscription)
+                state.away[name] = subscription
 
         _, bad = decoded(recovered, SUBSCRIPTIONS, read)
         for each in bad:

@@ -161,7 +161,7 @@ class Leaving:
         # Whoever claimed it meanwhile will do so again.
         state.claimants.pop(name, None)
         if not subscription.is_claimed:
-            state.closed[name] = subscription
+            state.close(subscription)
         state.unregister(subscription)
         state.touch(now)
 

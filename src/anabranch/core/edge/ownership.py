@@ -48,7 +48,7 @@ class Ownership:
             return
         self._leaving.stop_claims(subscription)
         subscription.is_claimed = not state.others
-        if not state.others and state.closed.pop(subscription.name, None) is not None:
+        if not state.others and state.forget_closed(subscription.name) is not None:
             self._cursors.forget(subscription)
         for edge in state.others:
             number = state.requests.number()
@@ -75,7 +75,7 @@ class Ownership:
         if not request or subscription.claims:
             return
         subscription.is_claimed = True
-        if state.closed.pop(name, None) is not None:
+        if state.forget_closed(name) is not None:
             self._cursors.forget(subscription)
         elif not subscription.is_leaving:
             self._cursors.put_subscription(subscription)
@@ -104,7 +104,7 @@ class Ownership:
         else:
             if closed is not None:
                 self._leaving.stop_claims(closed)
-                del state.closed[name]
+                state.forget_closed(name)
                 self._cursors.forget(closed)
             state.carry(source, Yield(name, frame.number))
 

@@ -119,6 +119,9 @@ class State:
         self.attaches: dict[str, Attach] = {}
         #: Durable ones that ended before all other edges had yielded them, by name.
         self.closed: dict[str, Subscription] = {}
+        #: Client → its subscriptions, those it waits for included; and those in `closed`.
+        self.owned: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
         self.sessions: dict[int, Session] = {}
         #: Client → its session.
         self.clients: dict[str, Session] = {}
@@ -150,9 +153,30 @@ class State:
         found = map(self.subscriptions.get, map(str, self.index.match(attributes)))
         return any(each is not None and each.client != but for each in found)
 
+    def add(self, subscription: Subscription, attach: Attach | None = None) -> None:
+        """A subscription is here, from an attach or from the catalog."""
+        self.subscriptions[subscription.key] = subscription
+        if attach is not None and attach.is_counted:
+            attach.is_counted = False
+        else:
+            _count(self.owned, subscription.client, 1)
+
+    def close(self, subscription: Subscription) -> None:
+        """A durable subscription has ended; its number is kept until other edges have yielded."""
+        self.closed[subscription.name] = subscription
+        _count(self.ended, subscription.client, 1)
+
+    def forget_closed(self, name: str) -> Subscription | None:
+        """Forget the number of a subscription that has ended, if it is one."""
+        closed = self.closed.pop(name, None)
+        if closed is not None:
+            _count(self.ended, closed.client, -1)
+        return closed
+
     def drop(self, subscription: Subscription) -> None:
         """A subscription is not here any more, and its places are nobody's."""
         del self.subscriptions[subscription.key]
+        _count(self.owned, subscription.client, -1)
         for place in subscription.places.values():
             place.is_over = True
 
@@ -231,12 +255,18 @@ class State:
     def begin_attach(self, attach: Attach) -> None:
         """A client waits for a subscription."""
         self.attaches[attach.key] = attach
+        if attach.key not in self.subscriptions and not attach.is_counted:
+            attach.is_counted = True
+            _count(self.owned, attach.client, 1)
         if attach.session is not None:
             attach.session.attaching[attach.key] = None
 
     def end_attach(self, key: str) -> Attach:
         """It has it, or waits no longer."""
         attach = self.attaches.pop(key)
+        if attach.is_counted:
+            attach.is_counted = False
+            _count(self.owned, attach.client, -1)
         if attach.session is not None:
             attach.session.attaching.pop(key, None)
         return attach
@@ -261,3 +291,12 @@ class State:
     def touch(self, now: float) -> None:
         """Something has changed that cursors or origins should hear of soon."""
         self.done_at = min(self.done_at, now + self.options.done_every_s)
+
+
+def _count(counts: dict[str, int], client: str, more: int) -> None:
+    count = counts.get(client, 0) + more
+    assert count >= 0, client
+    if count:
+        counts[client] = count
+    else:
+        del counts[client]

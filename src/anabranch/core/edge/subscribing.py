@@ -124,7 +124,7 @@ class Subscribing:
             self._start_objection(frame)
             or self._number_objection(session, frame, key)
             or self._known_objection(session, frame, key, filter)
-            or ("" if key in self._state.subscriptions else self._limit_objection(session))
+            or ("" if key in self._state.subscriptions else self._limit_objection(session, frame))
         )
 
     def _start_objection(self, frame: Subscribe) -> str:
@@ -169,14 +169,18 @@ class Subscribing:
             return f"{name!r} has been attached with number {known.number}, after {frame.number}"
         return ""
 
-    def _limit_objection(self, session: Session) -> str:
+    def _limit_objection(self, session: Session, frame: Subscribe) -> str:
         state = self._state
         count = len(state.subscriptions) + len(state.attaches) + len(state.closed)
         if count >= state.limits.subscriptions_max:
             return f"this broker has {count} subscriptions and takes no more"
-        own = len(session.names) + len(session.attaching)
-        if own >= state.limits.session_subscriptions_max:
-            return f"this session has {own} subscriptions and can have no more"
+        client, quota = session.client, state.limits.client_subscriptions_max
+        if state.owned.get(client, 0) >= quota:
+            text = f"client {client!r} has {quota} subscriptions at this broker, its quota"
+            return f"{text} (client_subscriptions_max); end some of them first"
+        if frame.quality == "durable" and state.ended.get(client, 0) >= quota:
+            text = f"client {client!r} ended {quota} durable subscriptions, its quota"
+            return f"{text} (client_subscriptions_max), while other brokers are away; wait for them"
         return ""
 
 

@@ -324,6 +324,7 @@ class Attach:
         "found",
         "frame",
         "is_committed",
+        "is_counted",
         "is_resuming",
         "key",
         "number",
@@ -353,3 +354,5 @@ class Attach:
         self.is_resuming = False
         #: Whether it is in the catalog, though perhaps not on disk.
         self.is_committed = False
+        #: Whether it counts against its client's quota: until there is a subscription that does.
+        self.is_counted = False
