@@ -198,7 +198,10 @@ def test_ten_thousand_connections_are_served(tmp_path: Path) -> None:
         pytest.skip(f"this user may open only {hard} files")
 
     async def work() -> None:
-        with Brokers(tmp_path, '[network]\nname = "pair"\n[tree]\nB1 = []\n') as brokers:
+        file = (
+            '[network]\nname = "pair"\n[tree]\nB1 = []\n[limits]\nhost_connections_max = 10_000\n'
+        )
+        with Brokers(tmp_path, file) as brokers:
             brokers.start("B1")
             place = brokers["B1"].places["clients"]
             there: list[Stranger] = []

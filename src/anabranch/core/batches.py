@@ -236,7 +236,7 @@ class Batches:
         self, now: float, session: int, frame: Commit, asks: list[Ask], client: str
     ) -> No | None:
         """A batch begins."""
-        no = self._no_batch(now, frame) or self._no_sink(now, frame.sink, client)
+        no = self._no_batch(now, frame) or self._no_sink(now, session, frame.sink, client)
         if no is not None:
             return no
         work = Work(self._tokens.take(frame.tokens))
@@ -245,6 +245,7 @@ class Batches:
         incarnation = 1 if sink is None else sink.row.incarnation + 1
         what = (frame.query, frame.batch, incarnation, frame.tokens, len(work.drafts))
         if sink is None:
+            self._intake.brings(session)
             sink = self._sinks[frame.sink] = Sink(frame.sink, SinkRow(*what))
         self._taken.update(frame.tokens)
         sink.work = work
@@ -283,7 +284,7 @@ class Batches:
             return f"{text}; number batches by counting, or by a clock that is right", ""
         return None
 
-    def _no_sink(self, now: float, name: str, client: str) -> No | None:
+    def _no_sink(self, now: float, session: int, name: str, client: str) -> No | None:
         """Why this client cannot make a sink of this name (rule 6); None if it can, or there is
         one."""
         if name in self._sinks:
@@ -299,6 +300,7 @@ class Batches:
         if len(self._sinks) >= self._sinks_max:
             return f"{len(self._sinks)} sinks are remembered here, and no more can be", ""
         refusal = publishers.refusal(EventId(name, 1, 1), self._ledger.time_ns(now))
+        refusal = refusal or self._intake.no_name(session)
         return None if refusal is None else (refusal.reason, "")
 
     # -- the log --------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ class ClientCame(Stimulus, frozen=True):
     """A client connected; the driver chooses the session's number, never twice in a life."""
 
     session: int
+    #: The host it connects from, for quotas; "" if that is not known.
+    host: str = ""
 
 
 class ClientLeft(Stimulus, frozen=True):

@@ -64,7 +64,7 @@ class Home:
         # Before the edge, which sets the subscriptions of unreadable patterns aside.
         records = stored_records(recovered, name, network.edges, limits, options.plants)
         self.edge = edge = Edge(name, network, options, limits, recovered, now)
-        origin.know_clients(edge.clients)
+        origin.know_clients(edge.clients, edge.host_of)
         outlook = Outlook(
             name,
             tuple(network.edges),
@@ -111,7 +111,7 @@ class Home:
     def client_event(self, now: float, stimulus: Stimulus) -> bool:
         """A client comes, goes, or is slow; False if it is something else that happened."""
         if isinstance(stimulus, say.ClientCame):
-            self._do(self.edge, self.edge.client_came(now, stimulus.session))
+            self._do(self.edge, self.edge.client_came(now, stimulus.session, stimulus.host))
         elif isinstance(stimulus, say.ClientLeft):
             self._left(now, stimulus.session)
             self.points.client_left(stimulus.session)

@@ -21,11 +21,13 @@ any other is refused with a reason, and so is what follows it in its incarnation
    rule holds for join points too, whose names no other client may have; the events of a batch do
    not come this way (`batches`).
 7. A new incarnation leads this broker's clock by at most `incarnation_lead_s` (`publishers`).
+8. Names are remembered for ever, so one host brings at most `host_publishers_max` new ones in a
+   life of the broker.
 
 State: who waits for a confirmation. Safe to lose.
 """
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from msgspec.structs import replace
 
@@ -54,10 +56,12 @@ class Intake:
     __slots__ = (
         "_ledger",
         "_limits",
+        "_new_names",
         "_options",
         "_waiting",
         "_widest",
         "clients",
+        "host_of",
         "is_departing",
         "is_full",
         "offers",
@@ -80,6 +84,10 @@ class Intake:
         self.sinks: Container[str] = ()
         #: Names of clients that are connected.
         self.clients: Container[str] = ()
+        #: Session → where its client connects from; "" if that is not known.
+        self.host_of: Callable[[int], str] = lambda _session: ""
+        #: Host → names of publishers and sinks that it brought in this life (rule 8).
+        self._new_names: dict[str, int] = {}
 
     def publish(self, now: float, session: int, frame: Publish, client: str) -> list[Ask]:
         """A client publishes events."""
@@ -107,6 +115,9 @@ class Intake:
                     self._waiting.add(session, key)
                 continue
             refusal = excess or (None if is_known else publishers.refusal(event_id, clock_ns))
+            is_new = event_id.publisher not in publishers
+            if is_new and refusal is None:
+                refusal = self.no_name(session)
             refusal = refusal or self._departed() or outside.get(place)
             refusal = refusal or self.no_room(asks)
             if refusal is not None:
@@ -114,6 +125,8 @@ class Intake:
                 refusal_of = PublishRefused(*key, event_id.sequence, reason, is_final, begun, code)
                 refused[key] = refusal_of
             else:
+                if is_new:
+                    self.brings(session)
                 asks += self.offers.published(session)
                 self._take(now, session, envelope, asks)
         for key in known:
@@ -166,6 +179,20 @@ class Intake:
             reason = f"the log is full: {full} are not released by all edges; send again later"
             return Refusal(reason)
         return None
+
+    def no_name(self, session: int) -> Refusal | None:
+        """Why a session cannot bring a new name; None if it can (rule 8)."""
+        host, quota = self.host_of(session), self._options.host_publishers_max
+        if not host or self._new_names.get(host, 0) < quota:
+            return None
+        text = f"host {host} has brought {quota} names of publishers and sinks, its quota"
+        return Refusal(f"{text} (host_publishers_max); publish under one of them", is_final=True)
+
+    def brings(self, session: int) -> None:
+        """A session brings a new name."""
+        host = self.host_of(session)
+        if host:
+            self._new_names[host] = self._new_names.get(host, 0) + 1
 
     def _take(self, now: float, session: int, envelope: Envelope, asks: list[Ask]) -> None:
         self.append(now, envelope, asks)

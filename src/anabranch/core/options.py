@@ -50,12 +50,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ticks: int = 8_192
     #: Publishers remembered. None is ever forgotten, so a new one beyond these is refused.
     publishers_max: int = 1_000_000
+    #: New ones, sinks among them, that clients of one host may bring in a life of the broker.
+    host_publishers_max: int = 100_000
     #: How far the incarnation of a publisher, a time in ns, may lead this broker's clock. So may
     #: the number of a batch.
     incarnation_lead_s: float = 86_400.0
     #: Bytes of events that are staged and not committed (at most the share of staging in
     #: `memory_bytes_max`), and the tokens they are staged with.
     stage_bytes_max: int = 128 * 1024 * 1024
+    #: Of these, what one client may stage.
+    client_stage_bytes_max: int = 96 * 1024 * 1024
     stage_tokens_max: int = 16_384
     #: What is staged and not committed for this long is dropped.
     stage_keep_s: float = 3_600.0

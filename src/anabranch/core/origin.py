@@ -35,7 +35,7 @@ State: see the parts; here only deadlines, and what the network was told. Safe t
 Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from msgspec.structs import replace
 
@@ -179,9 +179,11 @@ class Origin:
             asks += self._emit(now, self._tail.last)
         return asks + self._ledger.commit.please()
 
-    def know_clients(self, clients: Container[str]) -> None:
-        """The names of the clients that are connected; it changes as they come and go."""
+    def know_clients(self, clients: Container[str], host_of: Callable[[int], str]) -> None:
+        """The names of the clients that are connected, as they come and go; and where the client
+        of a session connects from."""
         self._intake.clients = clients
+        self._intake.host_of = host_of
 
     def client_left(self, now: float, session: int) -> list[Ask]:
         """A session is over."""

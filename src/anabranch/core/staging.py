@@ -94,7 +94,7 @@ class Staging:
         try:
             if isinstance(frame, Stage):
                 check_name(frame.token, "token", self._limits.name_bytes_max)
-                no = self._stage(now, session, frame, asks)
+                no = self._stage(now, session, frame, asks, client)
             else:
                 check_name(frame.sink, "sink", self._limits.name_bytes_max)
                 check_optional_name(frame.query, "query", self._limits.name_bytes_max)
@@ -107,7 +107,9 @@ class Staging:
             asks.append(SendClient(session, refused))
         return asks
 
-    def _stage(self, now: float, session: int, frame: Stage, asks: list[Ask]) -> No | None:
+    def _stage(
+        self, now: float, session: int, frame: Stage, asks: list[Ask], client: str
+    ) -> No | None:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
             return f"what is staged as {name!r} was committed; choose another token", ""
@@ -125,12 +127,12 @@ class Staging:
         elif index > expected:
             text = f"chunk {expected} of {name!r} is not here, or not any more"
             return f"{text}; stage it anew with another token", UNKNOWN_TOKEN
-        elif no := self._no_room(name, drafts):
+        elif no := self._no_room(name, drafts, client):
             return no
         elif bad := self._bad(drafts):
             return f"chunk {index} of {name!r}: {bad}", ""
         else:
-            asks.append(self._tokens.add(now, name, drafts, frame.is_last))
+            asks.append(self._tokens.add(now, name, drafts, frame.is_last, client))
             gathering.staged_bytes += size_of(drafts)
             self._waiting_bytes += size_of(drafts)
         gathering.is_dirty = True
@@ -138,18 +140,19 @@ class Staging:
         self._waiting += 1
         return None
 
-    def _no_room(self, name: str, drafts: list[bytes]) -> No | None:
+    def _no_room(self, name: str, drafts: list[bytes], client: str) -> No | None:
         if self._intake.is_departing:
             return departing.REASON, DEPARTING
         if self._intake.is_full:
             return "the disk has no room; stage again later", BUSY
         if self._tokens.never_fits(name, drafts):
-            bytes_max = self._options.stage_bytes_max
-            text = f"{name!r} has more than {bytes_max} bytes, which is all that may be staged"
+            options = self._options
+            bytes_max = min(options.stage_bytes_max, options.client_stage_bytes_max)
+            text = f"{name!r} has more than {bytes_max} bytes, which is all that a client may stage"
             return f"{text}; stage less with a token", TOO_LARGE
         if self._waiting_bytes > self._options.unsynced_bytes_max:
             return "the disk is behind: too much waits for it; stage again later", BUSY
-        full = self._tokens.why_full(name, drafts)
+        full = self._tokens.why_full(name, drafts, client)
         return (f"{full}; commit or discard some, or stage again later", BUSY) if full else None
 
     def _bad(self, drafts: list[bytes]) -> str:

@@ -50,6 +50,8 @@ class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
     time_ns: int
     is_last: bool
     drafts: list[bytes]
+    #: Who staged it.
+    client: str = ""
 
 
 _decoder = msgspec.msgpack.Decoder(ChunkRow)
@@ -58,10 +60,12 @@ _decoder = msgspec.msgpack.Decoder(ChunkRow)
 class Token:
     """What is staged under one name."""
 
-    __slots__ = ("chunks", "events", "is_complete", "name", "size", "time_s")
+    __slots__ = ("chunks", "client", "events", "is_complete", "name", "size", "time_s")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, client: str) -> None:
         self.name = name
+        #: Who staged its first chunk, and whose quota it counts against.
+        self.client = client
         self.chunks: list[list[bytes]] = []
         self.is_complete = False
         #: When the last chunk came.
@@ -86,7 +90,7 @@ class Token:
 class Tokens:
     """All that is staged at one origin. See the rules at the top of this module."""
 
-    __slots__ = ("_open", "_options", "_size")
+    __slots__ = ("_by_client", "_open", "_options", "_size")
 
     def __init__(self, recovered: Recovered, options: Options, now: float) -> None:
         self._options = options
@@ -94,10 +98,21 @@ class Tokens:
         self._open: dict[str, Token] = {}
         #: Bytes of these, and of what batches have taken.
         self._size = 0
+        #: The same by client.
+        self._by_client: dict[str, int] = {}
         found = [_token(*each, now) for each in _stored(recovered).items()]
         for token in sorted(found, key=lambda each: each.time_s):
             self._open[token.name] = token
-            self._size += token.size
+            self._count(token.client, token.size)
+
+    def _count(self, client: str, size: int) -> None:
+        self._size += size
+        count = self._by_client.get(client, 0) + size
+        assert count >= 0, client
+        if count:
+            self._by_client[client] = count
+        else:
+            self._by_client.pop(client, None)
 
     def find(self, name: str) -> Token | None:
         """What is staged under this name, if no batch has taken it."""
@@ -117,25 +132,31 @@ class Tokens:
         """Whether a token with this chunk is more than all that may be staged."""
         token = self._open.get(name)
         size = size_of(drafts) + (0 if token is None else token.size)
-        return size > self._options.stage_bytes_max
+        return size > min(self._options.stage_bytes_max, self._options.client_stage_bytes_max)
 
-    def why_full(self, name: str, drafts: list[bytes]) -> str:
-        """Why there is no room for this chunk; "" if there is."""
+    def why_full(self, name: str, drafts: list[bytes], client: str) -> str:
+        """Why there is no room for this chunk of a client; "" if there is."""
+        token, quota = self._open.get(name), self._options.client_stage_bytes_max
+        owner = client if token is None else token.client
+        size = self._by_client.get(owner, 0)
+        if size + size_of(drafts) > quota:
+            return f"client {owner!r} has staged {size} of {quota} bytes (client_stage_bytes_max)"
         if self._size + size_of(drafts) > self._options.stage_bytes_max:
             return f"{self._size} bytes are staged, and {self._options.stage_bytes_max} may be"
         if name not in self._open and len(self._open) >= self._options.stage_tokens_max:
             return f"{len(self._open)} tokens are staged, and no more may be"
         return ""
 
-    def add(self, now: float, name: str, drafts: list[bytes], is_last: bool) -> Put:
+    def add(self, now: float, name: str, drafts: list[bytes], is_last: bool, client: str) -> Put:
         """Take the next chunk of a token; what to put for it."""
-        token = self._open.pop(name, None) or Token(name)
+        token = self._open.pop(name, None) or Token(name, client)
         # The one that was added to last goes last.
         self._open[name] = token
         key = token.key(len(token.chunks))
         token.add(drafts, is_last, now)
-        self._size += size_of(drafts)
-        return Put(TABLE, key, _encoder.encode(ChunkRow(int(now * 1e9), is_last, drafts)))
+        self._count(token.client, size_of(drafts))
+        row = ChunkRow(int(now * 1e9), is_last, drafts, token.client)
+        return Put(TABLE, key, _encoder.encode(row))
 
     def take(self, names: Iterable[str]) -> list[Token]:
         """Those of these tokens that are here, for a batch."""
@@ -145,7 +166,7 @@ class Tokens:
         """Forget tokens that were taken; what to put for that."""
         puts = []
         for token in tokens:
-            self._size -= token.size
+            self._count(token.client, -token.size)
             places = reversed(range(len(token.chunks)))
             puts += [Put(TABLE, token.key(index), None) for index in places]
         return puts
@@ -201,7 +222,7 @@ def _read(key: str, value: bytes) -> tuple[str, int, ChunkRow]:
 
 
 def _token(name: str, rows: list[ChunkRow], now: float) -> Token:
-    token = Token(name)
+    token = Token(name, rows[0].client)
     for row in rows:
         token.add(row.drafts, row.is_last, min(row.time_ns / 1e9, now))
     return token

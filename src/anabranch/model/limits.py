@@ -55,6 +55,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pattern_lateness_s_max: int = 3_600
     #: Patterns that one broker detects.
     patterns_max: int = 1_000
+    #: Of these, patterns that one client has defined.
+    client_patterns_max: int = 250
     #: Patterns that one broker had, or refused, and remembers; the oldest are forgotten.
     patterns_gone_max: int = 100_000
     #: Events that one detector keeps, and matches that wait in it to become final.
@@ -74,6 +76,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes_max: int = 16 * 1024 * 1024
     #: Connections of clients to one broker.
     connections_max: int = 10_000
+    #: Of these, connections from one host.
+    host_connections_max: int = 8_192
     #: Connections to one broker, of clients and neighbours, that have not said yet who they are.
     greetings_max: int = 256
     #: Bytes that may wait to be sent before a link, or a client, counts as full.

@@ -7,7 +7,8 @@ they are accepted: a TLS handshake that is never finished counts too. Rules:
 1. An address that cannot be had is a `LocalError` that says which, why, and what to do.
 2. Nothing is accepted before `start`; who connects earlier waits in the kernel's queue.
 3. Each listener has its own bound, so that clients cannot keep neighbours out. With
-   `connections_max` open, another one is told so, and closed; with TLS it is only closed.
+   `connections_max` open, or `host_connections_max` from one host, another one is told so, and
+   closed; with TLS it is only closed.
 4. When the process has no file descriptors left, accepting pauses for a moment.
 
 State: sockets, worth nothing after a crash.
@@ -40,29 +41,52 @@ _WHAT_TO_DO = {
 
 
 class Crowd:
-    """How many connections others have opened at one listener."""
+    """How many connections others have opened at one listener, in all and from each host."""
 
-    __slots__ = ("connections", "connections_max")
+    __slots__ = ("_hosts", "connections", "connections_max", "host_max")
 
-    def __init__(self, connections_max: int) -> None:
+    def __init__(self, connections_max: int, host_max: int) -> None:
         self.connections_max = connections_max
+        self.host_max = host_max
         self.connections = 0
+        #: Host → connections from there; no host without any.
+        self._hosts: dict[str, int] = {}
+
+    def why_not(self, host: str) -> str:
+        """Why another connection from this host is refused; "" if it is not."""
+        if self.connections >= self.connections_max:
+            limit = f"{self.connections_max} connections"
+            return f"this broker has {limit} (connections_max) and takes no more; try another one"
+        if self._hosts.get(host, 0) >= self.host_max:
+            limit = f"{self.host_max} connections from {host}"
+            return f"this broker has {limit}, its quota (host_connections_max); close some of them"
+        return ""
+
+    def count(self, host: str, more: int) -> None:
+        """A connection from this host has come (1), or gone (-1)."""
+        self.connections += more
+        count = self._hosts.get(host, 0) + more
+        if count:
+            self._hosts[host] = count
+        else:
+            self._hosts.pop(host, None)
 
 
 class _Counted(Connection):
     """A connection that counts while it is there."""
 
-    __slots__ = ("_crowd",)
+    __slots__ = ("_crowd", "_host")
 
-    def __init__(self, owner: Owner, waiting_bytes_max: int, crowd: Crowd) -> None:
+    def __init__(self, owner: Owner, waiting_bytes_max: int, crowd: Crowd, host: str) -> None:
         super().__init__(owner, waiting_bytes_max)
         self._crowd: Crowd | None = crowd
-        crowd.connections += 1
+        self._host = host
+        crowd.count(host, 1)
 
     def uncount(self) -> None:
         """It is gone, or never came to be."""
         if self._crowd is not None:
-            self._crowd.connections -= 1
+            self._crowd.count(self._host, -1)
             self._crowd = None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -107,6 +131,7 @@ class Listener:
         visitor: Callable[[], Owner],
         *,
         connections_max: int,
+        host_connections_max: int,
         counters: Counters,
         waiting_bytes_max: int,
         tls: ssl.SSLContext | None,
@@ -115,7 +140,7 @@ class Listener:
     ) -> None:
         self._socket = listener
         self.address = address_of(listener)
-        self._crowd = Crowd(connections_max)
+        self._crowd = Crowd(connections_max, host_connections_max)
         self._counters = counters
         self._visitor = visitor
         self._waiting_bytes_max = waiting_bytes_max
@@ -154,7 +179,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_MAX):
             try:
-                plug, _ = self._socket.accept()
+                plug, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -164,26 +189,24 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._resume = self._loop.call_later(_PAUSE_S, self.start)
                 return
-            self._take(plug)
+            self._take(plug, str(address[0]))
 
-    def _take(self, plug: socket.socket) -> None:
+    def _take(self, plug: socket.socket, host: str) -> None:
         plug.setblocking(False)
-        crowd = self._crowd
-        if crowd.connections >= crowd.connections_max:
+        reason = self._crowd.why_not(host)
+        if reason:
             self._counters.connections_refused += 1
-            self._turn_away(plug)
+            self._turn_away(plug, reason)
             return
         self._counters.connections_taken += 1
-        connection = _Counted(self._visitor(), self._waiting_bytes_max, crowd)
+        connection = _Counted(self._visitor(), self._waiting_bytes_max, self._crowd, host)
         task = self._loop.create_task(self._connect(connection, plug))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _turn_away(self, plug: socket.socket) -> None:
-        limit = self._crowd.connections_max
-        self._throttle.info(f"a connection is refused: {limit} are open (connections_max)")
+    def _turn_away(self, plug: socket.socket, reason: str) -> None:
+        self._throttle.info(f"a connection is refused: {reason}")
         if self._tls is None:
-            reason = f"this broker has {limit} connections and takes no more; try another one"
             try:
                 plug.send(framed(encode_greeting(Refusal(reason))))
             except OSError:

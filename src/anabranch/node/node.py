@@ -263,6 +263,7 @@ class Node:
             plug,
             partial(Visitor, self.strangers, greeting, host, self._came_to_nothing, secret),
             connections_max=connections_max,
+            host_connections_max=self.config.limits.host_connections_max,
             counters=self.counters,
             waiting_bytes_max=waiting_bytes_max,
             tls=tls,

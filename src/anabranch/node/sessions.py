@@ -270,7 +270,7 @@ class Sessions:
         self._sessions[session.number] = session
         connection.hand_over(session)
         self.strangers.add(connection)
-        self.handle(say.ClientCame(session.number))
+        self.handle(say.ClientCame(session.number, connection.peer_host))
 
     def send(self, number: int, frame: AnyClientFrame) -> None:
         """Say something to a client, if it is there."""

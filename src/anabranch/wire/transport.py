@@ -165,6 +165,12 @@ class Connection(asyncio.BufferedProtocol):
         return f"{address[0]}:{address[1]}" if address else "nowhere"
 
     @property
+    def peer_host(self) -> str:
+        """The other side's host; "" if there is no telling."""
+        address = self._transport.get_extra_info("peername") if self._transport else None
+        return str(address[0]) if address else ""
+
+    @property
     def tls(self) -> ssl.SSLObject | None:
         """The TLS state, if there is any."""
         return self._transport.get_extra_info("ssl_object") if self._transport else None

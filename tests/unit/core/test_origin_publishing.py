@@ -381,3 +381,30 @@ def test_clock_of_the_log_counts_where_that_of_the_machine_went_back() -> None:
     incarnation = int(1_700_000_100 * 1e9)
     driver.publish_synced(body(1, incarnation=incarnation))
     assert driver.confirmations() == [("p", incarnation, 1)]
+
+
+# -- quotas -----------------------------------------------------------------------------------
+
+
+def test_one_host_brings_a_limited_number_of_publishers() -> None:
+    driver = Driver(Options(host_publishers_max=2))
+    hosts = {1: "10.0.0.1", 2: "10.0.0.1", 3: "10.0.0.2"}
+    driver.origin.know_clients((), lambda session: hosts.get(session, ""))
+    for name in ("p1", "p2", "p3"):
+        driver.publish_synced(body(1, name), session=1, client=name)
+    refused = driver.refusals()
+    assert [(each.publisher, each.is_final) for each in refused] == [("p3", True)]
+    assert "host 10.0.0.1 has brought 2 names" in refused[0].reason
+    assert "(host_publishers_max)" in refused[0].reason
+    driver.publish_synced(body(2, "p1"), session=2, client="p1")
+    driver.publish_synced(body(1, "p3"), session=3, client="p3")
+    driver.publish_synced(body(1, "p4"), session=-1, client="p4")
+    assert driver.refusals(2) == driver.refusals(3) == driver.refusals(-1) == []
+
+
+def test_a_refused_event_does_not_count_as_a_name_that_was_brought() -> None:
+    driver = Driver(Options(host_publishers_max=1))
+    driver.origin.know_clients((), lambda _session: "10.0.0.1")
+    driver.publish_synced(body(7, "early"), client="early")
+    driver.publish_synced(body(1, "other"), client="other")
+    assert [each.publisher for each in driver.refusals()] == ["early"]

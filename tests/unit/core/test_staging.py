@@ -142,7 +142,7 @@ def test_tokens_are_bounded_and_empty_chunks_count_too() -> None:
 def test_a_token_that_is_more_than_may_be_staged_is_refused_for_good() -> None:
     stager = Stager(Options(stage_bytes_max=2 * size_of([draft(1), draft(2)])))
     large = stager.refusal(stager.stage("t", *range(100)))
-    assert (large.code, "is all that may be staged" in large.reason) == (TOO_LARGE, True)
+    assert (large.code, "is all that a client may stage" in large.reason) == (TOO_LARGE, True)
     for index in range(2):
         stager.stage("u", 1, 2, index=index, is_last=False)
     stager.sync_all()
@@ -266,3 +266,32 @@ def test_a_broker_that_departs_takes_no_chunk() -> None:
     stager = Stager()
     stager.origin.depart(stager.now)
     assert stager.refusal(stager.stage("t", 1)).code == DEPARTING
+
+
+def test_one_client_cannot_stage_all_that_may_be_staged() -> None:
+    chunk = [draft(1)]
+    quota = 2 * size_of(chunk)
+    stager = Stager(Options(stage_bytes_max=4 * size_of(chunk), client_stage_bytes_max=quota))
+    for number in range(2):
+        stager.say(Stage(number, f"greedy{number}", 0, chunk, True), client="greedy")
+    stager.say(Stage(2, "greedy2", 0, chunk, True), client="greedy")
+    stager.say(Stage(3, "modest", 0, chunk, True), client="modest")
+    stager.sync_all()
+    assert stager.refusal(2).code == BUSY
+    assert f"client 'greedy' has staged {quota} of {quota} bytes" in stager.refusal(2).reason
+    assert "(client_stage_bytes_max)" in stager.refusal(2).reason
+    assert stager.answer(3) == Staged(3)
+
+
+def test_what_a_client_staged_counts_after_a_crash_and_until_it_is_gone() -> None:
+    chunk = [draft(1)]
+    stager = Stager(Options(client_stage_bytes_max=size_of(chunk)))
+    stager.say(Stage(1, "t1", 0, chunk, True), client="greedy")
+    stager.sync_all()
+    stager.crash()
+    stager.say(Stage(2, "t2", 0, chunk, True), client="greedy")
+    assert stager.refusal(2).code == BUSY
+    stager.say(Discard(("t1",)), client="greedy")
+    stager.say(Stage(3, "t3", 0, chunk, True), client="greedy")
+    stager.sync_all()
+    assert stager.answer(3) == Staged(3)

@@ -142,7 +142,26 @@ def test_with_too_many_connections_the_next_one_is_told_so(tmp_path: Path) -> No
         async with running(config("a", tmp_path, limits=few)) as node:
             clients = [await RawClient.at(node, f"c{number}") for number in range(2)]
             stranger = await Stranger.at(address(node, "clients"))
-            assert "has 2 connections and takes no more" in await stranger.refusal()
+            assert (
+                "has 2 connections (connections_max) and takes no more" in await stranger.refusal()
+            )
+            await stranger.close()
+            await clients[0].close()
+            await until(lambda: node.connections == 1)
+            await still_serves(node)
+            await clients[1].close()
+
+    asyncio.run(story())
+
+
+def test_one_host_has_a_quota_of_connections_and_is_told_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        few = Limits(host_connections_max=2)
+        async with running(config("a", tmp_path, limits=few)) as node:
+            clients = [await RawClient.at(node, f"c{number}") for number in range(2)]
+            stranger = await Stranger.at(address(node, "clients"))
+            reason = await stranger.refusal()
+            assert "has 2 connections from 127.0.0.1, its quota (host_connections_max)" in reason
             await stranger.close()
             await clients[0].close()
             await until(lambda: node.connections == 1)

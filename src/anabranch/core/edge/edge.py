@@ -180,10 +180,15 @@ class Edge:
         """The names of all clients that are connected, as they come and go."""
         return self._state.clients
 
-    def client_came(self, now: float, session: int) -> list[Ask]:  # noqa: ARG002 - as all others
-        """A client has connected; it will say who it is."""
+    def host_of(self, session: int) -> str:
+        """Where the client of a session connects from; "" if that is not known."""
+        known = self._state.sessions.get(session)
+        return "" if known is None else known.host
+
+    def client_came(self, now: float, session: int, host: str = "") -> list[Ask]:  # noqa: ARG002
+        """A client has connected, from this host; it will say who it is."""
         self._state.begin()
-        self._state.sessions[session] = Session(session)
+        self._state.sessions[session] = Session(session, host)
         return self._state.result()
 
     def client_left(self, now: float, session: int) -> list[Ask]:

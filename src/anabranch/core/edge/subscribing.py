@@ -8,7 +8,7 @@ a frame that no client could send in earnest costs the session. Rules:
 2. A durable subscription belongs to the client that made it.
 3. A durable one resumes, and a reliable one after ticks that its client has. Best effort begins
    now.
-4. The numbers of subscriptions per edge and per session are bounded.
+4. The numbers of subscriptions per edge and per client are bounded.
 5. The ownership number of a client may be `NUMBER_LEAP_MAX` beyond the one that is known here, or
    beyond 0 if none is, but no more: with the highest number of all nobody could attach any more.
    An edge itself counts on from whatever it finds, so a client that comes back with number 0 is

@@ -41,10 +41,12 @@ Mode = Literal["holding", "starting", "live", "behind"]
 class Session:
     """A client that is connected."""
 
-    __slots__ = ("attaching", "client", "is_full", "names", "number")
+    __slots__ = ("attaching", "client", "host", "is_full", "names", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, host: str = "") -> None:
         self.number = number
+        #: Where it connects from; "" if that is not known.
+        self.host = host
         #: Keys of what this session has asked for and does not have yet.
         self.attaching: dict[str, None] = {}
         #: "" until it has said it.

@@ -137,7 +137,11 @@ class Beginning:
 
     def _objects(self, session: int, frame: Define, record: PointRecord) -> bool:
         """Refuse what cannot be detected here (rule 1)."""
-        reason = self._state.refusal(record)
+        state, quota = self._state, self._state.limits.client_patterns_max
+        reason = state.refusal(record)
+        if not reason and state.defined_by(record.client) >= quota:
+            reason = f"client {record.client!r} has {quota} patterns at this broker, its quota"
+            reason += " (client_patterns_max); drop some of them first"
         if reason:
             self._refuse(session, frame, reason)
         return bool(reason)

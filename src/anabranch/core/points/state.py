@@ -85,6 +85,10 @@ class PointState:
     def __len__(self) -> int:
         return len(self._records)
 
+    def defined_by(self, client: str) -> int:
+        """Patterns here that a client has defined."""
+        return sum(record.client == client for record in self._records.values())
+
     def has_begun(self, pattern_id: str) -> bool:
         """Whether one that is here counts events of the own stream."""
         point, name = self.points.get(pattern_id), self.outlook.name

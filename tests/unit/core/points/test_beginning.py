@@ -171,6 +171,21 @@ def test_too_many_patterns_are_refused_and_there_is_room_again() -> None:
     assert answers(user)[-1] == ("", "")
 
 
+def test_one_client_has_a_quota_of_patterns_and_others_have_their_own() -> None:
+    stage = Stage(limits=Limits(client_patterns_max=2))
+    greedy, modest = stage.user("greedy", "e1"), stage.user("modest", "e1")
+    for number in range(3):
+        greedy.define(f"p{number}", RISE)
+        stage.run(1.0)
+    modest.define("mine", RISE)
+    stage.run(1.0)
+    *_, (_, reason) = answers(greedy)
+    assert "client 'greedy' has 2 patterns at this broker, its quota" in reason
+    assert "(client_patterns_max)" in reason
+    assert answers(modest) == [("", "")]
+    assert stage.owners("p2") == []
+
+
 def test_a_window_of_more_than_the_limit_is_refused_by_brokers_too() -> None:
     stage = Stage(limits=Limits(pattern_window_s_max=60))
     user = stage.user("u", "e1")
