@@ -54,6 +54,7 @@ PLANTS: dict[str, Plant] = {
     "digest-survives-link": Plant(
         "what a broken link carried counts as known", 17, "unknown-vector"
     ),
+    "slice-lost": Plant("what is left of a slice is lost when something happens", 3, "stuck"),
     "vst-too-low": Plant("a subscription starts with the version before it", 1, "s-lambda"),
     "silence-without-vector": Plant("silence comes without its vector", 0, "gap"),
     "state-keeps-old": Plant("a new life's interest is added to the old one", 1, "leftover"),

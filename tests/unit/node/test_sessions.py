@@ -27,7 +27,6 @@ def test_what_a_client_sends_at_once_is_dealt_with_in_turns_and_in_order(
             super()._take(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sessions, "Session", Noting)
-    monkeypatch.setattr(sessions, "_FRAMES_MIN", 5)
 
     async def story() -> None:
         async with running(config("a", tmp_path)) as node:

@@ -8,9 +8,10 @@ What is too much for one frame is told as wanting everything (`wanted`): that le
 must, and no link breaks over it. Likewise nothing is told to have ended then (`ended`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
+from anabranch.core.routing.contract import Spent, finished
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import ITEMS_MAX, Conjuncts
@@ -37,6 +38,15 @@ class Conjunct(NamedTuple):
 
     def __str__(self) -> str:
         return self.text if len(self.filter.conjunctions) == 1 else f"{self.text} [{self.place}]"
+
+
+#: What it costs to read a character of a filter, and to normalise what it says.
+PARSE_WORK = 1
+
+
+def dag_work(size: int) -> int:
+    """What it costs to put one more conjunction into a DAG of this size, or to take it out."""
+    return 50 + size // 32
 
 
 def conjuncts_of(filter: Filter, limits: Limits) -> list[Conjunct]:
@@ -87,6 +97,13 @@ def pack(conjuncts: Iterable[Conjunct]) -> list[Conjuncts]:
 
 def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
     """From a frame; `RemoteError` if a text is no filter or has no such place."""
+    return finished(unpacking(packed, limits))
+
+
+def unpacking(
+    packed: Iterable[Conjuncts], limits: Limits
+) -> Generator[Spent, None, list[Conjunct]]:
+    """The same bit by bit."""
     found: list[Conjunct] = []
     for item in packed:
         try:
@@ -100,4 +117,5 @@ def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
                     f"an interest arrived for conjunction {place} of a filter that has {count}"
                 )
             found.append(Conjunct(item.text, place, filter))
+        yield Spent(PARSE_WORK * (1 + len(item.text)))
     return found
