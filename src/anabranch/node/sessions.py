@@ -113,9 +113,10 @@ class Session:
         """The client says something."""
         if self._unread is not None:
             self._unread += frames
+            self._holds(self._held_bytes + sum(map(len, frames)))
         elif self._held:
             self._hold(connection, frames)
-        elif self._every.turns.are_wanted:
+        elif self.client and self._every.turns.are_wanted:
             self._wait(connection, frames, 0)
         else:
             self._take(connection, frames, 0)
@@ -125,7 +126,9 @@ class Session:
         began, published = every.steps.begin(), counters.events_published
         place = first - 1
         while (place := place + 1) < len(frames) and connection.is_open:
-            if every.turns.is_working() or (place > first and perf_counter() - began > _TURN_S):
+            is_late = place > first and perf_counter() - began > _TURN_S
+            # A client says at once who it is: until then it is read as a stranger.
+            if self.client and (is_late or every.turns.is_working()):
                 # Others wait: neighbours for a sign of life, clients for their turn.
                 self._wait(connection, frames, place)
                 break
@@ -215,6 +218,8 @@ class Session:
         """The session is over: what waits of it is not looked at any more."""
         self.is_over = True
         self._held = []
+        if self._unread is not None:
+            self._unread.clear()
         self._holds(0)
 
     def _go_on(self, connection: Connection, frames: list[bytes], first: int) -> None:
