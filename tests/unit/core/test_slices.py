@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
@@ -24,11 +25,14 @@ class Rig:
     """One edge of two, whose disk is done with everything at once."""
 
     def __init__(self, options: Options) -> None:
-        config = BrokerConfig("B1", network_file(PAIR).network, "tree", options)
+        alone = replace(options, start_alone_after_s=0.01)
+        config = BrokerConfig("B1", network_file(PAIR).network, "tree", alone)
         self.broker = Broker(config, Recovered(), 0.0)
         self.now = 0.0
         self.effects: list[say.Effect] = []
         self.handle(say.Started())
+        self.finish()
+        self.now = 0.02
         self.finish()
 
     def handle(self, stimulus: say.Stimulus) -> list[say.Effect]:
