@@ -20,6 +20,7 @@ All three are the same filter: equal, with the same hash and the same text. Rule
 
 from collections.abc import Mapping
 from typing import NoReturn, Union, final
+from weakref import WeakValueDictionary
 
 from anabranch.model.attributes import check_attributes
 from anabranch.model.errors import EventError, FilterError
@@ -57,7 +58,7 @@ _set = object.__setattr__
 class Filter:
     """One immutable filter. See the rules at the top of this module."""
 
-    __slots__ = ("_condition", "_conjunctions", "_expression", "_limits")
+    __slots__ = ("__weakref__", "_condition", "_conjunctions", "_expression", "_limits")
 
     _expression: Expression
     _limits: Limits
@@ -73,6 +74,8 @@ class Filter:
     def parse(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
         """The filter that `text` says, or a `FilterError` that says what is wrong and where."""
         known = _prepared.get((text, limits)) if _prepared else None
+        if known is None and _remembered:
+            known = _remembered.get((text, limits))
         if known is None:
             return _of_checked(parse_expression(text, limits), limits)
         if isinstance(known, FilterError):
@@ -97,10 +100,14 @@ class Filter:
             del _prepared[oldest]
             over -= len(oldest[0])
 
+    def remember(self, text: str) -> None:
+        """Let `parse` find this filter by a text that says the same, as long as somebody has it."""
+        _remembered[text, self._limits] = self
+
     @classmethod
     def is_prepared(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> bool:
         """Whether `parse` would find it made."""
-        return (text, limits) in _prepared
+        return (text, limits) in _prepared or (text, limits) in _remembered
 
     @classmethod
     def from_tuples(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
@@ -198,6 +205,7 @@ class Filter:
 
 #: By text and limits, the oldest first.
 _prepared: dict[tuple[str, Limits], Filter | FilterError] = {}
+_remembered: WeakValueDictionary[tuple[str, Limits], Filter] = WeakValueDictionary()
 
 
 def _set_parts(target: Filter, expression: Expression, limits: Limits) -> None:

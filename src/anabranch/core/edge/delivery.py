@@ -120,6 +120,21 @@ class Delivery:
         works = runs * len(state.subscriptions) * PUSH_WORK
         return works > state.options.step_work_max or state.index.has_doubts
 
+    def wanted_at_once(self, runs: list[Run]) -> list[Wanted] | None:
+        """Who wants each of these runs, if it takes no more than one step to find that out and to
+        deliver them; None otherwise."""
+        if len(runs) > self._portion:
+            return None
+        state = self._state
+        bodies = [b"" if run.datum is None else run.datum.body for run in runs]
+        wanted = state.index.match_bodies(bodies, state.limits)
+        fans_out = 0
+        for run, each in zip(runs, wanted, strict=True):
+            if each is None and run.datum is not None:
+                return None
+            fans_out += len(each or ())
+        return wanted if fans_out * PUSH_WORK <= state.options.step_work_max else None
+
     def deliver_held(self, now: float, stream: Stream) -> Iterator[Ask]:
         """Deliver what a line holds back, about as much as one step should do."""
         line, work_max = stream.line, self._state.options.step_work_max

@@ -35,7 +35,7 @@ from anabranch.core.edge.attaching import Attaching
 from anabranch.core.edge.behind import Behind
 from anabranch.core.edge.connecting import Connecting
 from anabranch.core.edge.cursors import Cursors, recovered_run
-from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.delivery import Delivery, Wanted
 from anabranch.core.edge.holding import Holding
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.ownership import Ownership
@@ -307,12 +307,18 @@ class Edge:
         line = stream.line
         dropped = line.dropped
         was_behind = stream.name in state.backlog
-        holds_back = was_behind or self._delivery.is_heavy(stream, len(runs) + line.waiting)
+        is_first = not was_behind and not line.waiting
+        is_heavy = was_behind or self._delivery.is_heavy(stream, len(runs) + line.waiting)
+        wanted = self._delivery.wanted_at_once(runs) if is_heavy and is_first else None
+        holds_back = is_heavy and wanted is None
         ready = line.take(runs, arrival.head, arrival.version, holds_back=holds_back)
+        if len(ready) < len(runs):
+            # Something was known before.
+            wanted = None
         stream.timed(arrival.head, arrival.time_ns)
         if line.dropped > dropped:
             state.note("warning", f"too much of {stream.name!r} is out of order; will ask again")
-        self._moved(now, stream, ready)
+        self._moved(now, stream, ready, wanted)
         if was_behind or not line.has_ready:
             return state.result()
         self._is_behind(now, stream)
@@ -365,11 +371,13 @@ class Edge:
         self._state.unsettled.update(dict.fromkeys(places))
         self._state.backlog_at = now
 
-    def _moved(self, now: float, stream: Stream, ready: list[Run]) -> None:
+    def _moved(
+        self, now: float, stream: Stream, ready: list[Run], wanted: list[Wanted] | None = None
+    ) -> None:
         """Deliver what a line has passed on, and look after what it lacks."""
         state = self._state
         if ready or stream.waiting:
-            self._delivery.advance(now, stream, ready)
+            self._delivery.advance(now, stream, ready, wanted)
         self._watch(now, stream)
         if len(stream.behind) > self._settled_at_once:
             wanting = (p for p in stream.behind.values() if not p.ask and p.subscription.room > 0)

@@ -40,6 +40,8 @@ class Conjunct(NamedTuple):
         return self.text if len(self.filter.conjunctions) == 1 else f"{self.text} [{self.place}]"
 
 
+#: A filter whose text is longer than this costs much to parse.
+LONG_CHARACTERS = 96
 #: What it costs to read a character of a filter, and to normalise what it says.
 PARSE_WORK = 1
 
@@ -55,6 +57,9 @@ def conjuncts_of(filter: Filter, limits: Limits) -> list[Conjunct]:
     text = str(filter)
     if len(text.encode()) > limits.filter_bytes_max:
         return [everything()]
+    if len(text) > LONG_CHARACTERS:
+        # Whoever unpacks it here need not parse it.
+        filter.remember(text)
     return [Conjunct(text, place, filter) for place in range(len(filter.conjunctions))]
 
 
