@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+from anabranch.core.options import Options
 from anabranch.core.session.effects import Confirm, DeliverToApplication, SendFrame, SessionEffect
 from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame
@@ -36,6 +37,8 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024
 NOWHERE = {name: Address(HERE, 1) for name in ("a", "m", "z")}
 CHAIN = Network({"a": ["a"], "middle": ["m"], "z": ["z"]}, [("a", "middle"), ("middle", "z")])
 ALONE = Network({"a": ["a"]})
+#: Many nodes here have neighbours that never come.
+SOON_ALONE = Options(start_alone_after_s=0.05)
 PAIR = Network({"a": ["a"], "m": ["m"]}, [("a", "m")])
 
 
@@ -56,6 +59,7 @@ def config(
         "links": anywhere if network.links_of(name) else None,
         "observe": anywhere,
         "neighbours": {other.config.name: address(other, "links") for other in others},
+        "options": SOON_ALONE,
         **more,
     }
     return NodeConfig(name=name, network_name=NETWORK, network=network, state=state / name, **given)
@@ -88,6 +92,12 @@ async def chain(state: Path, **more: Any) -> AsyncIterator[tuple[Node, Node, Nod
     ):
         await until(lambda: all(is_linked(node) for node in (a, m, z)))
         yield a, m, z
+
+
+def is_asking(node: Node) -> bool:
+    """Whether it waits for what its neighbours know of its stream."""
+    origin = node.broker.origin
+    return origin is not None and origin.inquiry is not None and origin.inquiry.state == "asking"
 
 
 def is_linked(node: Node) -> bool:
@@ -189,6 +199,8 @@ class RawClient:
         incarnation: int = 1,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> "RawClient":
+        # It would not send again what is refused while the node asks its neighbours.
+        await until(lambda: not is_asking(node))
         client = cls(name, incarnation, frame_bytes_max)
         place = address(node, "clients")
         loop = asyncio.get_running_loop()

@@ -62,6 +62,8 @@ class Facts:
         self.lossy: dict[str, int] = defaultdict(int)
         self.gone: dict[str, tuple[int, float]] = {}
         self.deleted: dict[str, int] = defaultdict(int)
+        #: Stream → ranges of ticks that are lost.
+        self.lost: dict[str, list[tuple[int, int]]] = defaultdict(list)
         #: What was known of that when a start was asked for, refused, or told.
         self.deleted_when_asked: dict[str, dict[str, int]] = {}
         self.gone_when_refused: dict[str, dict[str, tuple[int, float]]] = {}
@@ -135,6 +137,8 @@ class Facts:
                 self.abandoned.add((record.publisher, record.incarnation))
             case saw.Forgotten():
                 self._take_forgotten(record)
+            case saw.Lost():
+                self.lost[record.stream].append((record.first, record.last))
             case saw.Drafted() | saw.BatchAsked() | saw.BatchTold() | saw.SinkLeft():
                 self._take_of_batch(record)
             case saw.Joined():
@@ -179,7 +183,7 @@ class Facts:
                 place = (record.subscription, record.stream)
                 self.withheld[place].append(record)
                 self._note_order(place, record.first)
-                is_founded = record.last <= self.lossy[record.stream]
+                is_founded = record.last <= self.lossy[record.stream] or self._is_lost(record)
                 if not is_founded and record.reason != "transient":
                     self.unfounded[place].append(record)
             case saw.Ended():
@@ -188,6 +192,14 @@ class Facts:
                 self.over.setdefault(record.subscription, record.time)
             case saw.Cut():
                 self.over.setdefault(record.subscription, record.time)
+
+    def _is_lost(self, told: saw.WithheldTold) -> bool:
+        """Whether every tick of a hole is lost. Ranges that touch count as one."""
+        expected = told.first
+        for first, last in sorted(self.lost[told.stream]):
+            if first <= expected:
+                expected = max(expected, last + 1)
+        return told.reason == "lost" and expected > told.last
 
     def _take_forgotten(self, record: saw.Forgotten) -> None:
         stream, tick = record.stream, record.tick

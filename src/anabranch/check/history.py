@@ -103,6 +103,14 @@ class Forgotten(Record, frozen=True):
     time: float = 0.0
 
 
+class Lost(Record, frozen=True):
+    """A log has lost these ticks for good, and whoever has not got them is told so from now on."""
+
+    stream: str
+    first: int
+    last: int
+
+
 class Subscribed(Record, frozen=True):
     """An application asked for a subscription."""
 
@@ -259,6 +267,7 @@ AnyRecord = (
     | Abandoned
     | Logged
     | Forgotten
+    | Lost
     | Subscribed
     | Refused
     | Moved

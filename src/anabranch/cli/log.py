@@ -1,8 +1,9 @@
-"""`anabranch log`: look at the log of a broker, verify it, and repair it when nothing else helps.
+"""`anabranch log`: look at the log of a broker, verify it, repair it when nothing else helps, and
+renew it when it is an old copy.
 
 The directory is a broker's state directory, or a plain directory of segments, such as a copy. All
-but `repair` only read, and work while the broker runs. Of a corrupt log, what is good before the
-damage is shown, and then the damage is told.
+but `repair` and `renew` only read, and work while the broker runs. Of a corrupt log, what is good
+before the damage is shown, and then the damage is told.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,18 +21,23 @@ from anabranch.cli.errors import EXIT_USAGE, PROGRAM, CommandError
 from anabranch.cli.log_lines import RecordLines
 from anabranch.cli.moments import moment_ns
 from anabranch.cli.output import console, counted, print_json
+from anabranch.core.renewal import LOST_TICKS_MAX, SPARE_TICKS, Renewal
 from anabranch.model.filter import Filter
 from anabranch.store import view
 from anabranch.store.log import record_time_ns
 from anabranch.store.reading import Piece, records_after, tick_at_time
+from anabranch.store.renew import HeldForRenewal
 from anabranch.store.repair import Repair, RepairPlan
 from anabranch.store.segment import CorruptError
 from anabranch.store.verify import Verified
 from anabranch.store.verify import verify as verify_log
 
+#: No stream gets this far.
+TICK_MAX = 1 << 61
+
 app = typer.Typer(
     name="log",
-    help="List, print, verify and repair the log of a broker.",
+    help="List, print, verify, repair and renew the log of a broker.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -172,6 +178,62 @@ def repair(
         work.close()
 
 
+@app.command()
+def renew(
+    path: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    *,
+    above: Annotated[
+        int,
+        typer.Option(
+            metavar="TICK",
+            min=0,
+            max=TICK_MAX,
+            help="A tick that the stream is known to have had, if the broker does not know.",
+            show_default=False,
+        ),
+    ] = 0,
+    spare: Annotated[
+        int,
+        typer.Option(
+            metavar="TICKS",
+            min=0,
+            max=LOST_TICKS_MAX,
+            help="How many ticks to leave out above all that are known.",
+        ),
+    ] = SPARE_TICKS,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Go on with a log that is an old copy, with ticks that its stream never had.
+
+    DIR is the state directory of a broker that refuses events because other brokers know more of
+    its stream. The broker must not run. The newest copy of the log in its place is better.
+    """
+    if not path.exists():
+        raise CommandError(f"{path} does not exist; give the state directory of the broker")
+    work = HeldForRenewal(path)
+    try:
+        plan = work.plan(above, spare)
+        if plan is None:
+            typer.echo(
+                f"nothing to renew: no broker has objected to the log in {work.directory}; if you"
+                " know of a tick that it lost, give --above"
+            )
+            return
+        for line in _renewal_lines(plan.what):
+            typer.echo(line)
+        if not yes and not typer.confirm("Renew the log?"):
+            typer.echo("nothing was changed")
+            raise typer.Exit(EXIT_USAGE)
+        with steps_on_stderr() as steps:
+            steps.begin("writing", max(plan.what.base - plan.what.last, 1))
+            kept = work.perform(plan, steps.advance)
+        if kept is not None:
+            typer.echo(f"kept the segments that were written again in {kept}")
+        typer.echo(f"renewed; the stream goes on after tick {plan.what.base:,}, start the broker")
+    finally:
+        work.close()
+
+
 # -- reading ------------------------------------------------------------------------------------
 
 
@@ -253,6 +315,19 @@ def _verified_lines(verified: Verified) -> Iterator[str]:
         f"good: {counted(verified.segments, 'segment')}, {counted(verified.records, 'record')},"
         f" {ticks}, {counted(verified.bytes, 'byte')}"
     )
+
+
+def _renewal_lines(plan: Renewal) -> Iterator[str]:
+    yield (
+        f"lost: ticks {plan.last + 1:,}–{plan.base:,}; subscribers that have not got them are told"
+        " that they are withheld"
+    )
+    if plan.disputed:
+        yield (
+            f"again: the events of ticks {plan.disputed_first:,}–{plan.disputed_last:,}, which"
+            f" stand for other events elsewhere, are published again after tick {plan.base:,}"
+        )
+    yield "publishers that are connected open new incarnations"
 
 
 def _plan_lines(plan: RepairPlan) -> Iterator[str]:

@@ -272,6 +272,8 @@ def _troubles(asked: Asked) -> list[str]:
         f"{name}: no link to {link.peer}: {link.reason}" for link in status.links if not link.is_up
     ]
     lines += [f"{name}: the link to {link.peer} is full" for link in status.links if link.is_full]
+    if status.log is not None and status.log.hindrance:
+        lines.append(f"{name}: {status.log.hindrance}")
     if status.departure is not None:
         lines.append(f"{name}: {_departing(status.departure)}")
     if status.mesh is not None and status.mesh.lost:

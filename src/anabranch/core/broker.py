@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anabranch.core import contract as say
-from anabranch.core import departing
+from anabranch.core import departing, rollback
 from anabranch.core.asks import (
     Ask,
     CarryTo,
@@ -44,6 +44,7 @@ from anabranch.core.links import Links
 from anabranch.core.options import Options
 from anabranch.core.origin import Origin
 from anabranch.core.points.points import JoinPoints
+from anabranch.core.rollback import Inquiry, Witness
 from anabranch.core.routing.contract import (
     Arrival,
     Delivery,
@@ -55,7 +56,7 @@ from anabranch.core.routing.contract import (
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.errors import ContradictionError, LocalError, RemoteError
 from anabranch.model.frames import Hello, Ping
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
@@ -103,6 +104,10 @@ class Broker:
         network = config.network
         self.is_edge = config.name in network.edges
         self._links = Links(config.name, network.links_of(config.name), config.options)
+        #: What it knows of the streams of others.
+        self.witness = Witness(config.name, network.edges, recovered)
+        self._rollback = rollback.stored(recovered)
+        self._is_first_life = not recovered.catalog.get("broker")
         if config.router is None and config.routing != "mesh" and not network.is_tree:
             raise LocalError(
                 f"{config.routing!r} routing needs a tree, and this network is none; use mesh"
@@ -117,6 +122,10 @@ class Broker:
         self._home = Home(*parts, self._do, self.life, scout) if self.is_edge else None
         newest = 0 if self._home is None else self._home.origin.newest
         self._departed = departing.stored_departure(recovered, config.revision, newest)
+        #: Greetings of neighbours that came before the life was on disk.
+        self._hellos: dict[str, Hello] = {}
+        #: Streams whose contradictions were noted.
+        self._contradicted: dict[str, None] = {}
         #: Records of the catalog that could not be read.
         self.set_aside = Kept(recovered, config.limits, now)
         self._repairs = self.set_aside.effects(recovered)
@@ -153,12 +162,16 @@ class Broker:
         except RemoteError as error:
             # What else the frame would have caused is left undone.
             self._work.clear()
+            if isinstance(error, ContradictionError) and error.stream not in self._contradicted:
+                self._contradicted[error.stream] = None
+                effects.append(say.Note("error", str(error)))
             effects.append(_cut(stimulus, str(error)))
         if self._sync_wanted:
             self._sync_number += 1
             for who, ticket in self._sync_wanted:
                 self._syncs.append((self._sync_number, who, ticket))
             self._sync_wanted.clear()
+            effects += self.witness.puts(now)
             effects.append(say.Sync(self._sync_number))
         return effects
 
@@ -206,19 +219,29 @@ class Broker:
             return
         if isinstance(frame, Hello):
             self._links.greet(now, peer, frame)
-            if self.is_ready:
-                self._do(None, self.router.link_up(now, peer))
+            self._greeted(now, peer, frame)
         elif self._links.is_greeted(peer):
             self._do(None, self.router.frame(now, peer, frame))
+            self.witness.saw(frame)
         else:
             raise RemoteError(f"{peer!r} does not greet")
+
+    def _greeted(self, now: float, peer: str, hello: Hello) -> None:
+        """A neighbour has greeted; what it knows counts once the life has begun."""
+        if not self.is_ready:
+            self._hellos[peer] = hello
+            return
+        if self._home is not None:
+            self._do(self._home.origin, self._home.origin.told(now, peer, hello))
+        self._do(None, self.router.link_up(now, peer))
 
     def _link_event(self, now: float, stimulus: Stimulus) -> None:
         if isinstance(stimulus, say.LinkUp):
             self._do(None, self._links.up(now, stimulus.peer))
             if self.is_ready:
-                self._do(None, self._links.hello(stimulus.peer, self.life))
+                self._greet(stimulus.peer)
         elif isinstance(stimulus, say.LinkDown):
+            self._hellos.pop(stimulus.peer, None)
             if self._links.down(stimulus.peer) and self.is_ready:
                 self._do(None, self.router.link_down(now, stimulus.peer))
         elif isinstance(stimulus, say.LinkLoad):
@@ -253,19 +276,35 @@ class Broker:
             elif ticket == _LIFE:
                 self._begin(now)
 
+    def _greet(self, peer: str) -> None:
+        self._do(None, self._links.hello(peer, self.life, self.witness.of(peer)))
+
+    def _inquiry(self, origin: Origin) -> Inquiry:
+        """What the neighbours are asked before the origin goes on."""
+        config = self.config
+        return Inquiry(
+            config.name,
+            config.network.links_of(config.name),
+            origin.newest,
+            config.options,
+            self._rollback,
+            is_first_life=self._is_first_life,
+        )
+
     def _begin(self, now: float) -> None:
         """The life is on disk: greet whoever is there, and let the parts start."""
         self.is_ready = True
         home = self._home
         if home is not None:
             self._do(None, self.router.advertise(now, (), (), home.origin.newest))
-            home.started(now)
+            home.started(now, self._inquiry(home.origin))
             if self.departure is not None:
                 home.depart(now)
         for peer in self._links.all():
-            self._do(None, self._links.hello(peer, self.life))
-            if self._links.is_greeted(peer):
-                self._do(None, self.router.link_up(now, peer))
+            self._greet(peer)
+            hello = self._hellos.pop(peer, None)
+            if hello is not None:
+                self._greeted(now, peer, hello)
 
     # -- leaving the network --------------------------------------------------------------------
 

@@ -61,6 +61,14 @@ CONSEQUENCES = {
         " nothing is taken twice; an event of an older one is refused, though it may have been"
         " taken before"
     ),
+    "heard": (
+        "how far stream {key!r} had come is forgotten here: its broker may not learn from this one"
+        " that its log is an old copy"
+    ),
+    "rollback": (
+        "whether the log is an old copy is asked of neighbours again (row {key!r}); a log that was"
+        " renewed still counts as renewed"
+    ),
     "done": "edge {key!r} counts as not done with anything that the log has until it says so again",
     "subscriptions": (
         "durable subscription {key!r} is gone, with its position; its client must subscribe again,"

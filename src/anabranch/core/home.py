@@ -22,6 +22,7 @@ from anabranch.core.placement.scouting import Scout
 from anabranch.core.points.outlook import Outlook
 from anabranch.core.points.points import JoinPoints
 from anabranch.core.points.record import stored_records
+from anabranch.core.rollback import Inquiry
 from anabranch.core.routing.contract import Delivery, Outcome
 from anabranch.model.carried import Done, ForPoints, Hold, Nack, Replay
 from anabranch.model.client_frames import (
@@ -82,8 +83,9 @@ class Home:
 
     # -- life -------------------------------------------------------------------------------------
 
-    def started(self, now: float) -> None:
+    def started(self, now: float, inquiry: Inquiry) -> None:
         """The broker has begun its life."""
+        self._do(self.origin, self.origin.inquire(now, inquiry))
         self._do(self.origin, self.origin.started(now))
         self._do(self.edge, self.edge.started(now))
         self._do(self.points, self.points.started(now))

@@ -23,6 +23,8 @@ any other is refused with a reason, and so is what follows it in its incarnation
 7. A new incarnation leads this broker's clock by at most `incarnation_lead_s` (`publishers`).
 8. Names are remembered for ever, so one host brings at most `host_publishers_max` new ones in a
    life of the broker.
+9. While the origin asks its neighbours, and when its log is an old copy (`rollback`), every new
+   event is refused, and none of these refusals is final.
 
 State: who waits for a confirmation. Safe to lose.
 """
@@ -61,6 +63,7 @@ class Intake:
         "_waiting",
         "_widest",
         "clients",
+        "hindrance",
         "host_of",
         "is_departing",
         "is_full",
@@ -78,6 +81,8 @@ class Intake:
         #: The disk has no room.
         self.is_full = False
         self.is_departing = False
+        #: Why nothing is taken for the time being (`rollback`); "" if it is.
+        self.hindrance = ""
         #: What sessions say that they will publish.
         self.offers = Offers(options, limits)
         #: Names that nobody may publish under.
@@ -114,7 +119,8 @@ class Intake:
                 if event_id.sequence > publishers.safe(key):
                     self._waiting.add(session, key)
                 continue
-            refusal = excess or (None if is_known else publishers.refusal(event_id, clock_ns))
+            refusal = excess or self._hindered()
+            refusal = refusal or (None if is_known else publishers.refusal(event_id, clock_ns))
             is_new = event_id.publisher not in publishers
             if is_new and refusal is None:
                 refusal = self.no_name(session)
@@ -122,6 +128,8 @@ class Intake:
             refusal = refusal or self.no_room(asks)
             if refusal is not None:
                 reason, is_final, begun, code = refusal
+                if not is_final:
+                    publishers.postpone(event_id)
                 refusal_of = PublishRefused(*key, event_id.sequence, reason, is_final, begun, code)
                 refused[key] = refusal_of
             else:
@@ -158,8 +166,13 @@ class Intake:
             return None
         return Refusal(departing.REASON, is_final=True, code=DEPARTING)
 
+    def _hindered(self) -> Refusal | None:
+        return Refusal(self.hindrance) if self.hindrance else None
+
     def no_room(self, asks: list[Ask]) -> Refusal | None:
         """Why no event can be taken; None if one can. There may be room to be made for it."""
+        if self.hindrance:
+            return self._hindered()
         if self.is_full:
             return Refusal("the log is full: the disk has no room; send again later")
         tail, options = self._ledger.tail, self._options

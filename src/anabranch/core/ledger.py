@@ -26,6 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from anabranch.core import publishers as publishers_table
+from anabranch.core import rollback
 from anabranch.core.asks import Ask
 from anabranch.core.catalog_recovery import decoded, set_aside
 from anabranch.core.chapters import Chapters
@@ -100,6 +101,11 @@ def first_needed(catalog: Catalog) -> int:
     return max(stored.beginning.forgotten, stored.checkpoint.tick) + 1
 
 
+def stored_beginning(catalog: Catalog) -> Beginning:
+    """Where the catalog says that the log begins."""
+    return _stored(Recovered({table: dict(rows) for table, rows in catalog.items()})).beginning
+
+
 def _stored(recovered: Recovered) -> _Stored:
     """Read it, and set aside what cannot be read (rule 7); publishers are left to the caller."""
     good, bad = decoded(recovered, TABLE, _read)
@@ -166,8 +172,12 @@ class Ledger:
         self.beginning = beginning = stored.beginning
         self.checkpoint = checkpoint = stored.checkpoint
         self._stored_marks = StoredMarks(stored.marks)
-        lead_s = options.incarnation_lead_s
-        self.publishers = Publishers(stored.publishers, options.publishers_max, lead_s)
+        self.publishers = Publishers(
+            stored.publishers,
+            options.publishers_max,
+            options.incarnation_lead_s,
+            is_renewed=rollback.is_renewed(recovered),
+        )
         self.release = Release(network.edges, recovered, beginning.forgotten)
         keeps_vectors = "vector-not-persisted" not in options.plants
         self.marks = self._with_marks(stored.marks) if keeps_vectors else Marks(0, {})

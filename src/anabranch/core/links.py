@@ -1,6 +1,7 @@
 """Links to neighbours: greeting, heartbeats, and when a link counts as dead.
 
-Both ends of a new connection say `Hello`, with their name and life. From then on the link is
+Both ends of a new connection say `Hello`, with their name and life, and what they know of the
+other's stream (`rollback`). From then on the link is
 *greeted* and the router may use it. Rules:
 
 1. Nothing but `Hello` is sent or accepted before the greeting; a second one is an error.
@@ -19,6 +20,7 @@ State: per neighbour what is below; volatile, all of it safe to lose.
 
 from anabranch.core.contract import CutLink, Effects, Send
 from anabranch.core.options import Options
+from anabranch.core.rollback import Heard
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.instants import utc_text
@@ -113,11 +115,12 @@ class Links:
         self._links[peer] = _Link(now)
         return []
 
-    def hello(self, peer: str, life: int) -> Effects:
-        """Greet, if the link is there."""
+    def hello(self, peer: str, life: int, heard: Heard) -> Effects:
+        """Greet, if the link is there, and tell what was heard of the neighbour's stream."""
         if peer not in self._links:
             return []
-        return [Send(peer, Hello(PROTOCOL_VERSION, self._name, life))]
+        told = (heard.newest, heard.seen, heard.seen_ns)
+        return [Send(peer, Hello(PROTOCOL_VERSION, self._name, life, *told))]
 
     def all(self) -> list[str]:
         """The neighbours there is a connection to."""

@@ -27,6 +27,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     frame_s: float = 30.0
 
     # -- origin
+    #: A starting origin takes no event before its neighbours have told what they know of its
+    #: stream; if none is reached for this long it goes on alone, with a warning.
+    start_alone_after_s: float = 10.0
     #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
     retention: Literal["refuse", "lossy"] = "refuse"
     #: Ticks that nobody needs any more are kept for this long, for those who come later and ask

@@ -24,7 +24,10 @@ Rules:
    asks for them is told that they are withheld.
 5. A stream that is idle, and not empty, tells its head every `head_every_s`. The first thing it
    tells after a start is its marks, and then its head; whoever lacks ticks then asks.
-6. No tick after a head was made before the time that the head tells (but after a crash the clock
+6. It appends nothing before its neighbours have told what they know of the stream, and nothing any
+   more if they know ticks that this log does not have (`rollback`). In the latter case it neither
+   confirms nor emits what is under way.
+7. No tick after a head was made before the time that the head tells (but after a crash the clock
    may have gone back).
 
 `started` has to be called first, when what was recovered is on disk for good. Questions that come
@@ -35,12 +38,12 @@ State: see the parts; here only deadlines, and what the network was told. Safe t
 Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from anabranch.core.asks import Ask, CarryTo, Marked
-from anabranch.core.contract import Forget, LogRead, Note, Recovered
+from anabranch.core.contract import Effect, Forget, LogRead, Note, Put, Recovered
 from anabranch.core.earliest import earliest
 from anabranch.core.history import History
 from anabranch.core.intake import Intake
@@ -48,12 +51,14 @@ from anabranch.core.ledger import Ledger
 from anabranch.core.options import Options
 from anabranch.core.records import MarkRecord
 from anabranch.core.replaying import understood
+from anabranch.core.rollback import Inquiry, LogView
 from anabranch.core.routing.contract import Emission
 from anabranch.core.staging import ForStaging, Staging
 from anabranch.core.tail import Quiet, emits_of
 from anabranch.model.carried import Done, Held, Hold, Nack, NotKept, Replay
 from anabranch.model.client_frames import Advertises, Publish
 from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Hello
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version, raise_to
@@ -91,6 +96,8 @@ class Origin:
         self.staging = Staging(ledger, self._intake, options, limits, recovered, now=now)
         self._history = History(ledger.tail, ledger.marks, options)
         self._is_started = False
+        #: What its neighbours know of the stream; None if nobody is asked.
+        self.inquiry: Inquiry | None = None
         #: The newest mark's vector, or what the next mark will have.
         self._vector = dict(ledger.marks.vector(ledger.marks.newest))
         #: The newest tick, and the newest mark, that the network was told.
@@ -151,6 +158,35 @@ class Origin:
         """What the newest synced tick carries."""
         return self._marks.vector(self._marks.at(self._tail.synced))
 
+    def inquire(self, now: float, inquiry: Inquiry) -> list[Ask]:
+        """Append nothing until its neighbours have told what they know. Before `started`."""
+        self.inquiry = inquiry
+        return self._inquired(inquiry.begin(now))
+
+    def told(self, now: float, peer: str, hello: Hello) -> list[Ask]:
+        """A neighbour has greeted, and told what it knows of the stream."""
+        inquiry = self.inquiry
+        if inquiry is None:
+            return []
+        view = LogView(self._emitted, self._tail.last, self._tail.time_of)
+        asks = self._inquired(inquiry.told(now, peer, hello, view))
+        return asks + self._go_on(now) + self._ledger.commit.please()
+
+    def _inquired(self, effects: Sequence[Effect]) -> list[Ask]:
+        assert self.inquiry is not None
+        self._intake.hindrance = self.inquiry.hindrance
+        if any(isinstance(effect, Put) for effect in effects):
+            self._ledger.commit.gathering.is_dirty = True
+        return [*effects]
+
+    def _go_on(self, now: float) -> list[Ask]:
+        """Batches wait for the moment in which ticks may be appended."""
+        return [] if self._intake.hindrance else self.staging.batches.go_on(now)
+
+    @property
+    def _is_rolled_back(self) -> bool:
+        return self.inquiry is not None and self.inquiry.verdict is not None
+
     def started(self, now: float) -> list[Ask]:
         """What was recovered is on disk, and the network listens."""
         self._is_started = True
@@ -200,8 +236,9 @@ class Origin:
         asks: list[Ask] = []
         if batch.tick:
             self._tail.sync(batch.tick)
-            asks += self._emit(now, batch.tick)
-            asks += self._intake.synced(batch)
+            if not self._is_rolled_back:
+                asks += self._emit(now, batch.tick)
+                asks += self._intake.synced(batch)
             asks += self._ledger.save()
             if self._release_at is None:
                 asks += self._ledger.waive_held_back()
@@ -272,10 +309,15 @@ class Origin:
 
     def _done(self, now: float, edge: str, done: Done) -> list[Ask]:
         if done.tick > self._emitted:
+            inquiry = self.inquiry
+            if inquiry is not None and inquiry.believes_edges:
+                asks = self._inquired(inquiry.refuted(done.tick, edge, self._tail.last))
+                return asks + self._ledger.commit.please()
             raise RemoteError(
                 f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}: it is"
                 " wrong, or this log lost ticks that others have seen, and new ones in their place"
-                " will not reach them; restore the log, or give this broker a new name"
+                " will not reach them; restore the log, or stop this broker and run 'anabranch log"
+                f" renew STATE_DIRECTORY --above {done.tick}'"
             )
         self._ledger.release.done(edge, done.tick, done.request)
         self._release_later(now)
@@ -283,6 +325,9 @@ class Origin:
 
     def _hold(self, edge: str, hold: Hold) -> list[Ask]:
         tail, commit = self._tail, self._ledger.commit
+        if hold.tick > tail.synced and self._intake.hindrance:
+            # The tick may be one that this log has lost; whoever needs the answer asks again.
+            return []
         tick = min(hold.tick, tail.synced)
         if tick + 1 < tail.oldest:
             return [CarryTo(edge, NotKept(hold.request, tail.oldest))]
@@ -332,9 +377,11 @@ class Origin:
         """When `time_passed` is wanted."""
         if not self._is_started:
             return None
+        is_held = bool(self._intake.hindrance)
         return earliest(
+            None if self.inquiry is None else self.inquiry.next_deadline(),
             self._head_at,
-            self._mark_at,
+            None if is_held else self._mark_at,
             self._release_at,
             self._ledger.old_at(),
             self.staging.next_deadline(),
@@ -344,7 +391,11 @@ class Origin:
     def time_passed(self, now: float) -> list[Ask]:
         """A deadline has come."""
         asks: list[Ask] = []
-        if self._mark_at is not None and self._mark_at <= now:
+        if self.inquiry is not None and self._intake.hindrance:
+            asks += self._inquired(self.inquiry.time_passed(now))
+            asks += self._go_on(now)
+        is_held = bool(self._intake.hindrance)
+        if self._mark_at is not None and self._mark_at <= now and not is_held:
             asks += self._mark(now)
         if self._release_at is not None and self._release_at <= now:
             asks += self._release(now)
@@ -354,7 +405,10 @@ class Origin:
         if old_at is not None and old_at <= now:
             asks += self._ledger.forget_old(now)
         if self._head_at is not None and self._head_at <= now:
-            asks.append(self._head(now))
+            if self._is_rolled_back:
+                self._head_at = None
+            else:
+                asks.append(self._head(now))
             if self._intake.is_full and self._options.retention == "lossy":
                 asks += self._ledger.make_room()
         return asks + self._ledger.commit.please()

@@ -25,6 +25,8 @@ took. Rules:
    still has to send is refused, taken before or not.
 7. A refusal is *final* if sending the event again could never help: its incarnation is over, or
    there is no place for its publisher. A gap is not: what is missing may be on its way.
+8. In a log that was renewed, an incarnation that does not begin with sequence 1 began in the part
+   that is lost. What of it is there nobody knows, so it is over.
 
 State: found again in the records of the log, and for records that are deleted in the catalog
 (table `publishers`), where `checkpoint` puts it before they are. Who waits for confirmation is safe
@@ -49,6 +51,8 @@ Key = tuple[str, int]
 Place = tuple[int, int]
 
 TABLE = "publishers"
+#: Incarnations that are remembered because their first event was refused.
+POSTPONED_MAX = 1_024
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[Count, Count])
@@ -91,11 +95,26 @@ class _Publisher:
 class Publishers:
     """All publishers of one origin. See the rules at the top of this module."""
 
-    __slots__ = ("_known", "_lead_ns", "_publishers_max", "_unstored")
+    __slots__ = (
+        "_is_renewed",
+        "_known",
+        "_lead_ns",
+        "_postponed",
+        "_publishers_max",
+        "_unstored",
+    )
 
     def __init__(
-        self, stored: Mapping[str, Place], publishers_max: int, incarnation_lead_s: float
+        self,
+        stored: Mapping[str, Place],
+        publishers_max: int,
+        incarnation_lead_s: float,
+        *,
+        is_renewed: bool = False,
     ) -> None:
+        self._is_renewed = is_renewed
+        #: New incarnations whose first event was refused for the time being; of a renewed log.
+        self._postponed: dict[Key, None] = {}
         self._known = {name: _Publisher(place, place) for name, place in stored.items()}
         self._publishers_max = publishers_max
         self._lead_ns = int(incarnation_lead_s * 1e9)
@@ -174,8 +193,27 @@ class Publishers:
             newer = event_id.incarnation > begun
             expected = 1 if newer else publisher.taken + 1
         if event_id.sequence != expected:
+            if self._is_lost(event_id, expected):
+                return Refusal(
+                    f"incarnation {event_id.incarnation} began before the log was renewed, in the"
+                    " part that is lost; open a higher one",
+                    is_final=True,
+                    begun=event_id.incarnation,
+                )
             return Refusal(f"sequence {expected} is expected, send it before {event_id.sequence}")
         return None
+
+    def _is_lost(self, event_id: EventId, expected: int) -> bool:
+        """Rule 8."""
+        key = (event_id.publisher, event_id.incarnation)
+        return self._is_renewed and expected == 1 and key not in self._postponed
+
+    def postpone(self, event_id: EventId) -> None:
+        """This event was refused for the time being."""
+        if self._is_renewed and event_id.sequence == 1:
+            if len(self._postponed) >= POSTPONED_MAX:
+                del self._postponed[next(iter(self._postponed))]
+            self._postponed[event_id.publisher, event_id.incarnation] = None
 
     def take(self, event_id: EventId) -> None:
         """This event is appended."""

@@ -1,7 +1,7 @@
 """Records: what stands in the log of a broker, one for each tick of its stream.
 
     EventRecord   an event, as the bytes it was published in
-    BlankRecord   an event that was sent once and is not kept; only its id is
+    BlankRecord   an event that was sent once and is not kept, only its id is; or one that is lost
     MarkRecord    no event, but the versions of interest that all ticks up to the next mark carry
 
 A record is a MessagePack array: tag, time, content. Rules:
@@ -21,6 +21,10 @@ from anabranch.model.errors import LocalError
 from anabranch.model.frame_parts import Nanoseconds
 from anabranch.model.header import EventId
 from anabranch.model.version import Vector
+
+#: Who is named as the publisher of events that the log has lost: they were in ticks that a repair
+#: gave up, or that a renewal left out.
+LOST_PUBLISHER = "anabranch-log-repair"
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):

@@ -69,6 +69,10 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     unsynced_bytes: int
     #: Edge → version of its interest that the newest tick carries.
     vector: dict[str, str]
+    #: `asking`: neighbours are asked, and events wait; `open`; `rolled-back`: it is an old copy.
+    state: str = "open"
+    #: Why events are refused; "" unless it asks or is rolled back.
+    hindrance: str = ""
 
 
 class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,6 +283,8 @@ def _log(broker: Broker) -> LogReport | None:
         unsynced=tail.last - tail.synced,
         unsynced_bytes=tail.unsynced_bytes,
         vector={edge: str(version) for edge, version in origin.vector.items()},
+        state="open" if origin.inquiry is None else origin.inquiry.state,
+        hindrance="" if origin.inquiry is None else origin.inquiry.hindrance,
     )
 
 

@@ -7,7 +7,8 @@ in the log only. Rules:
    `synced` ≤ `last` how much of it is on disk. What is not synced is always here.
 2. What leaves the origin is never beyond `synced`.
 3. A tick without an event is *quiet*: silence, if it is a mark; withheld, if its event was
-   transient and is gone. The body of a transient event is nowhere but here, for as long as it fits.
+   transient and is gone, or if it is lost. The body of a transient event is nowhere but here, for
+   as long as it fits.
 4. Times never decrease with the tick.
 
 State: found again in the log, but for the bodies of transient events, which are safe to lose.
@@ -20,7 +21,7 @@ from operator import attrgetter
 import msgspec
 
 from anabranch.core.marks import Marks
-from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
+from anabranch.core.records import LOST_PUBLISHER, AnyRecord, BlankRecord, EventRecord
 from anabranch.core.routing.contract import Emission
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.limits import Limits
@@ -29,6 +30,8 @@ from anabranch.model.limits import Limits
 EMIT_TICKS_MAX = 1_024
 EMIT_BYTES_MAX = 1_048_576
 
+#: Why a tick is withheld whose event the log has lost.
+LOST = "lost"
 _ANY = 1 << 62
 #: What was checked when it was published is not checked again: limits may have changed since.
 STORED_LIMITS = Limits(
@@ -58,8 +61,10 @@ def entry_of(tick: int, record: AnyRecord) -> Entry:
     """What the log tells of a tick."""
     if isinstance(record, EventRecord):
         return Datum(tick, record.time_ns, record.body)
-    reason = "transient" if isinstance(record, BlankRecord) else ""
-    return Quiet(record.time_ns, reason)
+    if isinstance(record, BlankRecord):
+        is_lost = record.id.publisher == LOST_PUBLISHER
+        return Quiet(record.time_ns, LOST if is_lost else "transient")
+    return Quiet(record.time_ns)
 
 
 def size_of(entry: Entry) -> int:
@@ -130,6 +135,14 @@ class Tail:
         """The ticks of a range, all of them in memory."""
         assert self.first <= first, (self.first, first)
         return self._entries[first - self.first : last - self.first + 1]
+
+    def time_of(self, tick: int) -> int | None:
+        """When a tick was made; None if that is not in memory, or the tick is lost."""
+        place = tick - self.first
+        entry = self._entries[place] if 0 <= place < len(self._entries) else None
+        if entry is None or (isinstance(entry, Quiet) and entry.reason == LOST):
+            return None
+        return entry.time_ns
 
     def first_at(self, time_ns: int) -> int:
         """The first tick in memory that was made at this time or later, or the next one."""

@@ -19,6 +19,18 @@ class RemoteError(AnabranchError):
     """A peer sent something that cannot be."""
 
 
+class ContradictionError(RemoteError):
+    """What came over a link contradicts what the same stream said before: its log is an old copy,
+    or two brokers make it."""
+
+    def __init__(self, stream: str, what: str) -> None:
+        self.stream = stream
+        super().__init__(
+            f"{what}: the log of {stream!r} is an old copy, or two brokers have this name; stop"
+            f" {stream!r}, and restore its newest log or run 'anabranch log renew' there"
+        )
+
+
 class EventError(LocalError, ValueError):
     """An event with an invalid name, value or control field, or beyond a limit."""
 

@@ -53,6 +53,11 @@ class Hello(Frame, frozen=True, tag=1):
     protocol_version: Count
     broker: Name
     life: Count
+    #: The newest tick of the receiver's stream that the sender knows of; 0: it knows none.
+    newest: Position = 0
+    #: The newest tick of it whose event the sender has seen, and when that tick was made.
+    seen: Position = 0
+    seen_ns: Nanoseconds = 0
 
 
 class Ping(Frame, frozen=True, tag=2):

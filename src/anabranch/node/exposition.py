@@ -114,6 +114,10 @@ def _gauges(status: Status) -> Iterator[str]:
         "is_ready": ("1 if it serves", float(status.state == "ready")),
         "log_oldest_tick": ("The oldest tick of the log", log.oldest if log else 0),
         "log_head_tick": ("The newest tick of the log that is synced", log.head if log else 0),
+        "log_rolled_back": (
+            "1 if other brokers know ticks that the log does not have, and events are refused",
+            int(log is not None and log.state == "rolled-back"),
+        ),
         "log_unsynced_ticks": ("Ticks that wait for the disk", log.unsynced if log else 0),
         "log_unsynced_bytes": ("Bytes that wait for the disk", log.unsynced_bytes if log else 0),
         "cursor_lag_ticks": (

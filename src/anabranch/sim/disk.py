@@ -5,10 +5,14 @@ unsynced bytes, torn wherever it likes, the rest gone or zeros; and any beginnin
 puts, independently. After a sync comes a seal, as the log format demands.
 """
 
+import copy
 from random import Random
 
+from anabranch.core import renewal
 from anabranch.core.contract import Recovered
 from anabranch.core.ledger import first_needed
+from anabranch.core.records import decode_record
+from anabranch.core.tail import LOST, Quiet, entry_of
 from anabranch.store.segment import HEADER_BYTES, encode_entry, encode_seal, scan, segment_header
 
 _SEGMENT_RECORDS = 64
@@ -41,6 +45,8 @@ class Disk:
         self._synced_tick = 0
         #: Every record that was on disk for sure at some time.
         self.ever_synced: dict[int, bytes] = {}
+        #: Ticks that were given to something else later, and that.
+        self.reused: list[tuple[int, bytes]] = []
 
     # -- while the broker lives -----------------------------------------------------------------
 
@@ -74,11 +80,19 @@ class Disk:
             elif segment.first_tick == first_tick:
                 segment.synced = max(segment.synced, size)
         for tick in range(self._synced_tick + 1, last_tick + 1):
-            self.ever_synced[tick] = self._records[tick]
+            self._remember(tick, self._records[tick])
         if last_tick > self._synced_tick:
             self._segments[-1].data += encode_seal(last_tick)
             self._synced_tick = last_tick
         self._apply(puts - self._puts_applied)
+
+    def _remember(self, tick: int, record: bytes) -> None:
+        """A record is on disk for sure."""
+        if self.ever_synced.setdefault(tick, record) == record:
+            return
+        entry = entry_of(tick, decode_record(record))
+        if not (isinstance(entry, Quiet) and entry.reason == LOST):
+            self.reused.append((tick, record))
 
     def _apply(self, count: int) -> None:
         for table, key, value in self._puts[:count]:
@@ -150,7 +164,7 @@ class Disk:
             segment.synced = len(segment.data)
             for record in found.records:
                 self._records[expected] = record
-                self.ever_synced[expected] = record
+                self._remember(expected, record)
                 expected += 1
             records += found.records
         self._last_tick = self._synced_tick = expected - 1
@@ -158,6 +172,51 @@ class Disk:
         first_tick = self._segments[0].first_tick
         needed = min(max(first_needed(catalog), first_tick), expected)
         return Recovered(catalog, first_tick, tuple(records[needed - first_tick :]), needed)
+
+    # -- copies ---------------------------------------------------------------------------------
+
+    def copied(self, rng: Random) -> "Disk":
+        """A copy of what is on the disk at this moment; the broker goes on."""
+        found = copy.deepcopy(self)
+        found.crash(rng)
+        found.recover()
+        return found
+
+    def set_back(self, old: "Disk", *, keeps_catalog: bool) -> "Disk":
+        """The disk as it was; or its log as it was, if the catalog goes with that."""
+        found = copy.deepcopy(old)
+        found.ever_synced, found.reused = self.ever_synced, self.reused
+        if keeps_catalog and first_needed(self._catalog) <= old.head() + 1:
+            found._catalog = self._catalog
+        return found
+
+    def renew(self, spare: int) -> list[tuple[int, int]]:
+        """What `anabranch log renew` does to a log that is an old copy; the lost ticks. None if a
+        crash has taken the verdict."""
+        recovered = self.recover()
+        first, last = recovered.first_tick, self._last_tick
+        what = renewal.planned(recovered.catalog, first, last, above=0, spare=spare)
+        if what is None:
+            return []
+        old = dict(self._records)
+        puts = renewal.final_puts(what, recovered.catalog, recovered.records)
+        time_ns = decode_record(old[last]).time_ns if old else 0
+        again = [renewal.again(old[tick], time_ns) for tick in what.disputed]
+        self._segments = [_Segment(first)]
+        self._records.clear()
+        self._last_tick = self._synced_tick = first - 1
+        for tick, record in old.items():
+            disputed = tick in what.disputed
+            self.append(tick, renewal.lost_record(tick, time_ns) if disputed else record)
+        for tick in range(last + 1, what.base + 1):
+            self.append(tick, renewal.lost_record(tick, time_ns))
+        for copied in again:
+            if copied is not None:
+                self.append(self._last_tick + 1, copied)
+        for put in puts:
+            self.put(put.table, put.key, put.value)
+        self.sync(self.mark())
+        return [(what.disputed_first, what.disputed_last), (last + 1, what.base)]
 
     def synced_tick(self) -> int:
         """The newest tick that is on disk for sure."""

@@ -34,6 +34,9 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     slow_client: float = 0.0
     #: The network becomes another one.
     reconfigure: float = 0.0
+    #: A disk is replaced by an old copy of itself; never drawn, only asked for, since little else
+    #: may happen then.
+    rollback: float = 0.0
     #: How long the network is in two parts, up to the end of all faults; never drawn, only asked
     #: for, since minutes are dear.
     divide_s: float = 0.0
@@ -56,6 +59,7 @@ KINDS: dict[str, float] = {
     "clog": 0.4,
     "slow-client": 0.6,
     "reconfigure": 0.4,
+    "rollback": 0.4,
     "divide": 120.0,
     "repeat": 0.1,
     "jitter": 0.05,

@@ -8,7 +8,7 @@ subscription must let all its events through (the S-Λ invariant).
 
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -20,7 +20,13 @@ from anabranch.check.checker import Anomaly, check
 from anabranch.core.broker import BrokerConfig, RouterMaker
 from anabranch.core.ledger import Beginning
 from anabranch.core.points.names import RESERVED
-from anabranch.core.records import EventRecord, MarkRecord, decode_record
+from anabranch.core.records import (
+    LOST_PUBLISHER,
+    BlankRecord,
+    EventRecord,
+    MarkRecord,
+    decode_record,
+)
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
 from anabranch.sim.applications import Application, Publisher
@@ -31,6 +37,7 @@ from anabranch.sim.interests import InterestWatch
 from anabranch.sim.loads import LoadReports, MoodReports
 from anabranch.sim.paths import PathWatch
 from anabranch.sim.reconfiguring import Reconfiguring
+from anabranch.sim.rollbacks import Rollbacks
 from anabranch.sim.sinks import Sink, draft_in
 from anabranch.sim.subscribers import Subscriber
 from anabranch.sim.swarm import Plan
@@ -97,6 +104,9 @@ class Simulation:
                 self._moods = MoodReports(self.world, _MOODS_EVERY_S, moody)
             self.paths = PathWatch(self.world, is_fixed=plan.options.paths == "fixed")
             self.world.watcher = self.paths.step
+        self.rollbacks = Rollbacks(
+            self.world, plan.network, self.history, Random(plan.seed ^ 0x0B4C)
+        )
         self._is_calm = False
 
     def run(self) -> Verdict:
@@ -116,12 +126,14 @@ class Simulation:
         self._populate()
         self.faults.begin()
         self.reconfiguring.begin(plan.faults.reconfigure)
+        self.rollbacks.begin(plan.faults.rollback)
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
         self._repeat(plan.patterns * _MOVES_PER_S, self._move_patterns)
         world.after(0.4, self._look)
         world.run_until(plan.fault_s)
         self.faults.heal()
+        self.rollbacks.heal()
         self._is_calm = True
         for application in self.applications:
             if isinstance(application, Subscriber):
@@ -153,8 +165,9 @@ class Simulation:
     def _populate(self) -> None:
         edges = list(self.plan.network.edges)
         plants = self.plan.options.plants
+        victim = self.rollbacks.victim if self.plan.faults.rollback else ""
         for number in range(self.plan.publishers):
-            home = self.rng.choice(edges)
+            home = victim or self.rng.choice(edges)
             name = f"pub{number}"
             publisher = Publisher(
                 self.world,
@@ -172,7 +185,7 @@ class Simulation:
         options = self.plan.options
         is_tight = options.retention == "refuse" and options.log_ticks_max < _ROOMY_TICKS
         for number in range(self.plan.subscribers):
-            home = self.rng.choice(edges)
+            home = self.rng.choice([edge for edge in edges if edge != victim])
             subscriber = Subscriber(
                 self.world,
                 f"sub{number}",
@@ -318,12 +331,13 @@ class Simulation:
             self.paths.look_for_two_parents()
             self._watch.anomalies += self.paths.anomalies
         for edge in self.reconfiguring.streams:
-            records = world.hosts[edge].disk.ever_synced
-            self.history += _logged(edge, records, self.plan.faults.clock_jump == 0)
+            disk, has_times = world.hosts[edge].disk, self.plan.faults.clock_jump == 0
+            self.history += _logged(edge, disk.ever_synced.items(), has_times)
         edges = self.reconfiguring.network.edges
         self.history.append(told.Finished(world.now, edges, self._settled))
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
         found = [*self._watch.anomalies, *breaches, *self._repetitions(), *self._unfinished()]
+        found += self._reused()
         found += self._detections.judged(list(self.reconfiguring.streams))
         return [*found, *check(self.history)]
 
@@ -345,13 +359,28 @@ class Simulation:
             troubled_changes=self.troubled_changes,
             steps=world.count.steps,
             digest=f"{digest:08x}",
-            faults=dict(sorted((self.faults.counts | self.reconfiguring.counts).items())),
+            faults=dict(sorted(self._fault_counts().items())),
             batches=kinds.count(told.BatchTold),
             matches=self._detections.reported,
             advertised=sum(a.advertised for a in self.applications if isinstance(a, Publisher)),
             splits=0 if self.paths is None else self.paths.splits,
             moves=0 if self.paths is None else self.paths.moves,
         )
+
+    def _fault_counts(self) -> dict[str, int]:
+        counts = self.faults.counts | self.reconfiguring.counts
+        if self.rollbacks.count:
+            counts["rollback"] = self.rollbacks.count
+        return counts
+
+    def _reused(self) -> list[Anomaly]:
+        """Ticks that a log gave out twice, for an event or a mark; seen on the disks."""
+        hosts = [(edge, self.world.hosts[edge]) for edge in self.reconfiguring.streams]
+        return [
+            Anomaly("tick-reused", "", edge, tick, "the tick had another content before")
+            for edge, host in hosts
+            for tick, _ in host.disk.reused
+        ]
 
     def _repetitions(self) -> list[Anomaly]:
         """What edges sent twice over one connection."""
@@ -363,12 +392,16 @@ class Simulation:
         ]
 
 
-def _logged(stream: str, records: dict[int, bytes], has_times: bool) -> list[told.Record]:
+def _logged(
+    stream: str, records: Iterable[tuple[int, bytes]], has_times: bool
+) -> list[told.Record]:
     """The events of a log."""
     found: list[told.Record] = []
-    for tick, data in records.items():
+    for tick, data in records:
         record = decode_record(data)
         if isinstance(record, MarkRecord):
+            continue
+        if isinstance(record, BlankRecord) and record.id.publisher == LOST_PUBLISHER:
             continue
         draft = None
         if isinstance(record, EventRecord):

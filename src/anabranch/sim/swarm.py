@@ -130,7 +130,25 @@ def draw(
         patterns=patterns,
         matches_max=pacing.choice((1, 1, 2, DEFAULT_LIMITS.pattern_matches_max)),
     )
+    if chosen.rollback:
+        plan = _quiet(plan)
     return _stretched(plan, chosen.divide_s) if chosen.divide_s else plan
+
+
+def _quiet(plan: Plan) -> Plan:
+    """The same with less going on: what old copies do to all of it nobody promises."""
+    options = msgspec.structs.replace(
+        plan.options, retention="refuse", log_ticks_max=100_000_000, log_age_s_max=None
+    )
+    return msgspec.structs.replace(
+        plan,
+        options=options,
+        restless=0.0,
+        explicit_starts=0.0,
+        limited_events=0.0,
+        sinks=0,
+        patterns=0,
+    )
 
 
 def _stretched(plan: Plan, more_s: float) -> Plan:
@@ -232,6 +250,7 @@ def _grow(rng: Random, inner: int, edges: int, width: int, brokers_max: int) -> 
 def _draw_options(rng: Random, seed: int, plants: frozenset[str]) -> Options:
     return Options(
         heartbeat_s=0.4,
+        start_alone_after_s=1.0,
         dead_after_s=rng.choice((1.2, 2.0)),
         recent_ticks_max=rng.choice((16, 64, 4_096)),
         mark_after_s=rng.choice((0.0, 0.02, 0.1)),

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from anabranch.core.records import BlankRecord, encode_record
+from anabranch.core.records import LOST_PUBLISHER, BlankRecord, encode_record
 from anabranch.model.errors import LocalError
 from anabranch.model.header import EventId
 from anabranch.store.catalog import Catalog, LogFacts
@@ -34,8 +34,6 @@ from anabranch.store.reading import read_records
 from anabranch.store.recovery import Examination, index_path, segment_paths, stored_index
 from anabranch.store.segment import CorruptError, newest_tick, segment_header, segment_owner
 
-#: Who is named as the publisher of events that a repair gave up.
-GIVEN_UP_BY = "anabranch-log-repair"
 _BATCH_TICKS = 1_024
 
 
@@ -193,7 +191,7 @@ def state_directory_of(path: Path) -> Path:
 
 
 def _blank(tick: int, time_ns: int) -> bytes:
-    return encode_record(BlankRecord(time_ns, EventId(GIVEN_UP_BY, 1, tick)))
+    return encode_record(BlankRecord(time_ns, EventId(LOST_PUBLISHER, 1, tick)))
 
 
 def _damaged_path(path: Path) -> Path:

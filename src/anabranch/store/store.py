@@ -34,6 +34,7 @@ from anabranch.store.index import TimeOf
 from anabranch.store.log import LogOptions, SegmentedLog, record_time_ns
 from anabranch.store.reader import Reader
 from anabranch.store.reading import Piece, read_records, records_after
+from anabranch.store.renew import check_renewed
 from anabranch.store.segment import BODY_BYTES_MAX, segment_owner
 from anabranch.store.writer import Batch, Writer, WriterOptions
 
@@ -115,6 +116,7 @@ class Store:
             catalog = Catalog(directory / CATALOG)
             undo.callback(catalog.close)
             held.establish(network, broker)
+            check_renewed(catalog, directory)
             log = SegmentedLog(
                 directory / LOG,
                 owner=segment_owner(network, broker),

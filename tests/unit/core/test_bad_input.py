@@ -148,7 +148,7 @@ def test_an_origin_whose_log_lost_ticks_notes_what_to_do() -> None:
     bench = Bench()
     bench.liar("c")
     bench.lie("c", Carry("c", "a", 9, Done(BILLION)))
-    assert any("restore the log, or give this broker a new name" in text for text in bench.notes)
+    assert any("restore the log, or stop this broker and run" in text for text in bench.notes)
     assert bench.served()
 
 

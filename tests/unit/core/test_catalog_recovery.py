@@ -33,11 +33,14 @@ HUGE = (1 << 64) - 1
 
 @cache
 def used() -> Machine:
-    """With a record aside, and told to depart: the row is there, but for an older revision."""
+    """With a record aside, and told to depart: the row is there, but for an older revision. Its log
+    was renewed, it was alone once, and it has seen the stream of a broker that has left."""
     machine = used_machine()
     machine.catalog["patterns"]["broken"] = b"\xc1"
     machine = machine.again()
     machine.tell(say.Depart())
+    machine.catalog["heard"] = {"gone": _encode((5, 4, 4))}
+    machine.catalog["rollback"] = {"alone": b"3", "renewed": b"1"}
     return machine
 
 
@@ -159,6 +162,8 @@ NO_KEYS = {
     "marks": ["", "x", "-1", "007", "1_0", " 1", "٣", str(1 << 70), "9" * 5_000],
     "publishers": ["", "a\0b", "\n"],
     "done": [],
+    "heard": [],
+    "rollback": ["", "others"],
     "subscriptions": ["", "x" * 300, "a\nb"],
     "cursors": ["", "audit", "\0"],
     "moves": ["", "x", "-1", "01", str(1 << 61), "9" * 5_000],

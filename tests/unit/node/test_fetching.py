@@ -50,7 +50,7 @@ from tests.node_parts import (
 SMALL = StoreOptions(log=LogOptions(segment_bytes=400, reserve_bytes=512, stride_bytes=100))
 ALL = 1 << 62
 #: Without that, a log forgets at once what no subscription needs.
-KEEPING = Options(keep_s=1_000)
+KEEPING = Options(start_alone_after_s=0.05, keep_s=1_000)
 
 
 @asynccontextmanager

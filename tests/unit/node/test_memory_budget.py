@@ -318,4 +318,4 @@ def test_the_core_keeps_to_the_shares(tmp_path: Path) -> None:
     given = config("a", tmp_path, limits=Limits(memory_bytes_max=48 * MIB)).core()
     assert given.options.stage_bytes_max == 16 * MIB
     assert given.options.reads_max == 8
-    assert config("a", tmp_path).core().options == Options()
+    assert config("a", tmp_path, options=Options()).core().options == Options()

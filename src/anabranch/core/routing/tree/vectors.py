@@ -18,7 +18,7 @@ Prior art: Zhao 2006, §4.1.7 and §6.1.3 (digests).
 
 from collections.abc import Mapping
 
-from anabranch.model.errors import RemoteError
+from anabranch.model.errors import ContradictionError
 from anabranch.model.version import Version
 
 #: Marks kept per stream.
@@ -55,7 +55,8 @@ class Marks:
         before = known.get(mark)
         if before is not None:
             if before != vector:
-                raise RemoteError(f"mark {mark} of stream {stream!r} has two vectors")
+                what = f"mark {mark} of stream {stream!r} has two vectors"
+                raise ContradictionError(stream, what)
             return False
         is_newest = not known or mark > next(reversed(known))
         known[mark] = vector
