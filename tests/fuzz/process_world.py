@@ -11,7 +11,9 @@ tells. An honest publisher and a durable subscriber go on as if they were alone.
 Every wait has a bound and is for a condition. Processes end by their own ids.
 
 State: the processes and what they hold. Examples share them, for a start takes a second or two; an
-example that fails spoils them, and the next one gets new ones in a new folder.
+example that fails spoils them, and the next one gets new ones in a new folder. So a failure may
+come of what an earlier example sent, and not show when the example is tried again (Hypothesis calls
+that flaky); a failure names the frames that were sent last (`FuzzedBrokers.journal`).
 """
 
 import asyncio
@@ -19,6 +21,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -57,6 +60,8 @@ BOUND_S = 60.0
 #: Beyond this a hostile party does not wait for an answer: it may have been cut off, or may not
 #: read.
 ANSWER_S = 5.0
+#: Frames that a failure names.
+JOURNAL_MAX = 40
 MISTAKE = "a mistake in the broker"
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 
@@ -125,11 +130,13 @@ class HostileSocket:
         else:
             self.send(framed(encode_client(Connect(PROTOCOL_VERSION, name))))
 
-    def say(self, frames: Sequence[msgspec.Struct]) -> list[bytes]:
-        """Send frames; what was sent."""
+    def say(self, frames: Sequence[msgspec.Struct], journal: deque[str]) -> list[bytes]:
+        """Send frames, and write them down; what was sent."""
         self.memory.learns("time_ns", time.time_ns())
         encode: Any = encode_link if self.is_link else encode_client
-        made = [framed(encode(each)) for each in said(frames, self.memory)]
+        resolved = said(frames, self.memory)
+        journal.extend(repr(each)[:500] for each in resolved)
+        made = [framed(encode(each)) for each in resolved]
         for data in made:
             self.send(data)
         return made
@@ -179,7 +186,8 @@ class FuzzedBrokers:
         self.brokers: Brokers | None = None
         self._honest: Honest | None = None
         self._idle: dict[str, int] = {}
-        self.restarts = 0
+        #: What was sent last, of whichever example: a failure may come of an earlier one.
+        self.journal: deque[str] = deque(maxlen=JOURNAL_MAX)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do something to its end."""
@@ -230,6 +238,7 @@ class FuzzedBrokers:
         folder.mkdir(parents=True)
         self.brokers = Brokers(folder, NETWORK)
         self.brokers.start(*NAMES)
+        self.journal.clear()
         self.run(self._begin())
         self.is_spoilt = False
 
@@ -247,15 +256,16 @@ class FuzzedBrokers:
     async def _status(self, name: str) -> dict[str, Any]:
         place = self.place(name, "observe")
         answer = await ask(place.host, place.port, "/status", within_s=BOUND_S)
-        if answer is None:
-            process = self._running()[name].process
+        decoded: dict[str, Any] = {} if answer is None else msgspec.json.decode(answer[1])
+        if decoded.get("state") != "ready":
             # It ends, or it hangs.
+            process = self._running()[name].process
             with suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(process.wait, BOUND_S)
             code = process.poll()
             what = "does not answer" if code is None else f"has ended with {code}"
-            raise AssertionError(f"{name} {what}: {self._last_words(name)}")
-        decoded: dict[str, Any] = msgspec.json.decode(answer[1])
+            sent = "\n".join(self.journal)
+            raise AssertionError(f"{name} {what}: {self._last_words(name)}\nsent last:\n{sent}")
         return decoded
 
     def _last_words(self, name: str) -> str:
@@ -297,4 +307,3 @@ class FuzzedBrokers:
         brokers = self._running()
         brokers[name].end(signal.SIGKILL)
         brokers.start(name)
-        self.restarts += 1
