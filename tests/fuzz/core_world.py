@@ -289,6 +289,7 @@ class HostileClient:
             self._connection = self._world.dial(self, edge)
             if self._connection is None:
                 return
+            self.memory.name = greets_as
             if greets_as:
                 frames = [Connect(PROTOCOL_VERSION, greets_as), *frames]
         self.memory.learns("time_ns", int((CLOCK_BEGIN_S + self._world.now) * 1e9))

@@ -115,6 +115,7 @@ class HostileSocket:
     def greet(self, name: str, *, is_link: bool = False) -> None:
         """Say who it is, as a client or as a broker."""
         self.is_link = is_link
+        self.memory.name = name
         life = time.time_ns() if is_link else 0
         kind = Greeting(
             kind="link" if is_link else "client",

@@ -56,6 +56,7 @@ class Heard:
 class Body:
     """An encoded event: the next of its publisher and incarnation, or `step` away from that."""
 
+    #: "": the party itself. An event of any other publisher is refused.
     publisher: str
     incarnation: int
     step: int
@@ -69,6 +70,8 @@ class Body:
 class Memory:
     """What one hostile party was told, and what it has published."""
 
+    #: Under which name the party connected.
+    name: str = ""
     told: dict[str, deque[object]] = field(default_factory=dict)
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -107,11 +110,12 @@ class Memory:
         attributes = dict(body.attributes)
         if body.is_draft:
             return encode_draft(Event(attributes, control=body.control))
-        key = (body.publisher, body.incarnation)
+        publisher = body.publisher or self.name or "-"
+        key = (publisher, body.incarnation)
         sequence = max(0, self.sequences.get(key, 0) + 1 + body.step)
         if body.step == 0:
             self.sequences[key] = sequence
-        event_id = EventId(body.publisher, body.incarnation, sequence)
+        event_id = EventId(publisher, body.incarnation, sequence)
         return encode_event(Event(attributes, id=event_id, control=body.control))
 
 
