@@ -21,7 +21,14 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from anabranch.core import contract as say
 from anabranch.core.broker import RoutingName
 from tests.fuzz.core_world import HOSTILE, VOCABULARY, FuzzedNetwork
-from tests.fuzz.hostile_frames import client_stories, link_frames
+from tests.fuzz.hostile_frames import (
+    BOUNDARIES,
+    FILTERS,
+    ODD_NAMES,
+    client_stories,
+    link_frames,
+)
+from tests.fuzz.symbols import twisted
 
 #: Steps are timed only in the soak: elsewhere that would judge the machine.
 IS_SOAK = os.environ.get("ANABRANCH_HYPOTHESIS_PROFILE") == "soak"
@@ -182,6 +189,22 @@ class HostileBrokers(HostileClients):
         """It says to one neighbour what another one said."""
         self._is_well = False
         self.network.repeat(who, place, back)
+        self._passes(0.05)
+
+    @rule(
+        who=st.sampled_from(HOSTILE),
+        place=st.integers(0, 2),
+        back=st.integers(0, 15),
+        path=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+        number=st.sampled_from((1, -1, *BOUNDARIES)),
+        name=st.sampled_from((*VOCABULARY.brokers, *ODD_NAMES, *FILTERS)),
+    )
+    def broker_twists(
+        self, *, who: str, place: int, back: int, path: list[int], number: int, name: str
+    ) -> None:
+        """It says what it was told, with one part changed."""
+        self._is_well = False
+        self.network.repeat(who, place, back, lambda each: twisted(each, path, number, name))
         self._passes(0.05)
 
     @rule(who=st.sampled_from(HOSTILE), silent=st.booleans())

@@ -446,11 +446,19 @@ class FuzzedNetwork:
         self.watch.hostile_bytes += sum(map(_size, made))
         self.world.stimulate(name, _Speak(peer, made))
 
-    def repeat(self, name: str, place: int, back: int) -> None:
-        """A hostile broker says what it was told, perhaps by somebody else."""
+    def repeat(
+        self,
+        name: str,
+        place: int,
+        back: int,
+        twist: Callable[[msgspec.Struct], object] = lambda each: each,
+    ) -> None:
+        """A hostile broker says what it was told, perhaps by somebody else, perhaps changed."""
         heard = self.hostile(name).heard
         if heard:
-            self.lie(name, place, [heard[-1 - back % len(heard)]])
+            said_again = twist(heard[-1 - back % len(heard)])
+            assert isinstance(said_again, msgspec.Struct)
+            self.lie(name, place, [said_again])
 
     def crash(self, name: str) -> None:
         """Kill a broker, and start it again: it must come back."""

@@ -12,7 +12,7 @@ State: the memory of one hostile party. It lives as long as the example.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -174,6 +174,38 @@ def _resolved(value: object, kind: inspect.Type, memory: Memory) -> object:
             for each in structs:
                 if isinstance(value, each.cls):
                     return _struct(value, each, memory)
+    return value
+
+
+def twisted(value: object, path: Sequence[int], number: int, name: str) -> object:
+    """The same with one part of it changed, at the end of a path of places: a number becomes that
+    number, a text that name, a list loses its first item, is reversed or repeats itself."""
+    place = path[0] if path else 0
+    rest = path[1:]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + number if abs(number) < 10 else number
+    if isinstance(value, str):
+        return name
+    if isinstance(value, bytes):
+        return value[: place % (len(value) + 1)] + name.encode()
+    if isinstance(value, msgspec.Struct) and (fields := msgspec.structs.fields(value)):
+        field_name = fields[place % len(fields)].name
+        changed = twisted(getattr(value, field_name), rest, number, name)
+        return msgspec.structs.replace(value, **{field_name: changed})
+    if isinstance(value, dict) and value:
+        key = list(value)[place % len(value)]
+        return value | {key: twisted(value[key], rest, number, name)}
+    if isinstance(value, list | tuple) and value:
+        items = list(value)
+        whole = (items[1:], items[::-1], items + items)
+        if not rest:
+            items = whole[place % len(whole)]
+        else:
+            items[place % len(items)] = twisted(items[place % len(items)], rest, number, name)
+        # A pair stays a pair.
+        return type(value)(items) if len(items) == len(value) or isinstance(value, list) else value
     return value
 
 

@@ -27,7 +27,7 @@ def test_a_pattern_that_is_stored_unread_is_found(monkeypatch: pytest.MonkeyPatc
 def test_harm_to_honest_clients_is_found(plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = msgspec.structs.replace(core_world.OPTIONS, plants=frozenset({plant}))
     monkeypatch.setattr(core_world, "OPTIONS", planted)
-    with pytest.raises(AssertionError, match="honest|confirmed|subscriber"):
+    with pytest.raises(AssertionError, match=r"honest|confirmed|subscriber"):
         fuzz_core(CORE["HostileClients"], SEARCH, EXAMPLES)
 
 
