@@ -204,8 +204,8 @@ def twisted(value: object, path: Sequence[int], number: int, name: str) -> objec
             items = whole[place % len(whole)]
         else:
             items[place % len(items)] = twisted(items[place % len(items)], rest, number, name)
-        # A pair stays a pair.
-        return type(value)(items) if len(items) == len(value) or isinstance(value, list) else value
+        # Only in a list may items change their places: a pair stays a pair.
+        return type(value)(items) if rest or isinstance(value, list) else value
     return value
 
 
