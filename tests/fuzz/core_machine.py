@@ -115,6 +115,15 @@ class HostileClients(RuleBasedStateMachine):
         self.network.crash(name)
         self._passes(0.2)
 
+    @rule(count=st.integers(1, 4), seconds=st.sampled_from([0.004, 0.007, 0.01, 0.02]))
+    def origin_crashes_after_publish(self, count: int, seconds: float) -> None:
+        """Perhaps before the disk has it, perhaps after its publisher was told so."""
+        self._is_well = False
+        self.network.publisher.publish(count)
+        self.network.passes(seconds)
+        self.network.crash("a")
+        self._passes(0.2)
+
     @rule(pattern=st.sampled_from(VOCABULARY.patterns), here=EDGES, there=EDGES)
     def operator_moves_pattern(self, pattern: str, here: str, there: str) -> None:
         self._is_well = False

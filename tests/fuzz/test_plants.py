@@ -10,7 +10,7 @@ from tests.fuzz.run import CORE, fuzz_core
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = 150
+EXAMPLES = 400
 #: Found is enough: nobody reads the example.
 SEARCH = settings(
     derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False
