@@ -20,12 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from anabranch.core import contract as say
 from anabranch.core.broker import RoutingName
+from anabranch.model.frames import Hello
 from tests.fuzz.core_world import HOSTILE, VOCABULARY, FuzzedNetwork
 from tests.fuzz.hostile_frames import (
     BOUNDARIES,
     FILTERS,
     ODD_NAMES,
     client_stories,
+    frames,
     link_frames,
 )
 from tests.fuzz.symbols import twisted
@@ -40,6 +42,7 @@ EDGES = st.sampled_from(["a", "b"])
 GREETINGS = st.sampled_from([*VOCABULARY.clients * 4, ""])
 CLIENT_FRAMES = client_stories(VOCABULARY)
 MANY_CLIENT_FRAMES = client_stories(VOCABULARY, 12)
+HELLOS = frames(Hello, VOCABULARY)
 LINK_FRAMES = st.lists(link_frames(VOCABULARY), min_size=1, max_size=4)
 
 
@@ -215,6 +218,12 @@ class HostileBrokers(HostileClients):
         self._is_well = False
         self.network.repeat(who, place, back, lambda each: twisted(each, path, number, name))
         self._passes(0.05)
+
+    @rule(who=st.sampled_from(HOSTILE), place=st.integers(0, 2), hello=HELLOS)
+    def broker_greets(self, who: str, place: int, hello: Hello) -> None:
+        self._is_well = False
+        self.network.greets(who, place, hello)
+        self._passes(0.6)
 
     @rule(who=st.sampled_from(HOSTILE), silent=st.booleans())
     def broker_is_silent(self, who: str, silent: bool) -> None:
