@@ -18,6 +18,7 @@ that flaky); a failure names the frames that were sent last (`FuzzedBrokers.jour
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import time
@@ -237,7 +238,14 @@ class FuzzedBrokers:
         self._count += 1
         folder = self._folder / f"run-{self._count}"
         folder.mkdir(parents=True)
-        self.brokers = Brokers(folder, NETWORK)
+        # Hypothesis seeds the generator that ports are chosen with; runs side by side would choose
+        # the same ones.
+        drawn = random.getstate()
+        random.seed()
+        try:
+            self.brokers = Brokers(folder, NETWORK)
+        finally:
+            random.setstate(drawn)
         self.brokers.start(*NAMES)
         self.journal.clear()
         self.run(self._begin())
