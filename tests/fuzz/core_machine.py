@@ -20,8 +20,17 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from anabranch.core import contract as say
 from anabranch.core.broker import RoutingName
+from anabranch.model.frames import Hello
 from tests.fuzz.core_world import HOSTILE, VOCABULARY, FuzzedNetwork
-from tests.fuzz.hostile_frames import client_stories, link_frames
+from tests.fuzz.hostile_frames import (
+    BOUNDARIES,
+    FILTERS,
+    ODD_NAMES,
+    client_stories,
+    frames,
+    link_frames,
+)
+from tests.fuzz.symbols import twisted
 
 #: Steps are timed only in the soak: elsewhere that would judge the machine.
 IS_SOAK = os.environ.get("ANABRANCH_HYPOTHESIS_PROFILE") == "soak"
@@ -33,6 +42,7 @@ EDGES = st.sampled_from(["a", "b"])
 GREETINGS = st.sampled_from([*VOCABULARY.clients * 4, ""])
 CLIENT_FRAMES = client_stories(VOCABULARY)
 MANY_CLIENT_FRAMES = client_stories(VOCABULARY, 12)
+HELLOS = frames(Hello, VOCABULARY)
 LINK_FRAMES = st.lists(link_frames(VOCABULARY), min_size=1, max_size=4)
 
 
@@ -106,6 +116,15 @@ class HostileClients(RuleBasedStateMachine):
     def broker_crashes(self, name: str) -> None:
         self._is_well = False
         self.network.crash(name)
+        self._passes(0.2)
+
+    @rule(count=st.integers(1, 4), seconds=st.sampled_from([0.004, 0.007, 0.01, 0.02]))
+    def origin_crashes_after_publish(self, count: int, seconds: float) -> None:
+        """Perhaps before the disk has it, perhaps after its publisher was told so."""
+        self._is_well = False
+        self.network.publisher.publish(count)
+        self.network.passes(seconds)
+        self.network.crash("a")
         self._passes(0.2)
 
     @rule(pattern=st.sampled_from(VOCABULARY.patterns), here=EDGES, there=EDGES)
@@ -183,6 +202,28 @@ class HostileBrokers(HostileClients):
         self._is_well = False
         self.network.repeat(who, place, back)
         self._passes(0.05)
+
+    @rule(
+        who=st.sampled_from(HOSTILE),
+        place=st.integers(0, 2),
+        back=st.integers(0, 15),
+        path=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+        number=st.sampled_from((1, -1, *BOUNDARIES)),
+        name=st.sampled_from((*VOCABULARY.brokers, *ODD_NAMES, *FILTERS)),
+    )
+    def broker_twists(
+        self, *, who: str, place: int, back: int, path: list[int], number: int, name: str
+    ) -> None:
+        """It says what it was told, with one part changed."""
+        self._is_well = False
+        self.network.repeat(who, place, back, lambda each: twisted(each, path, number, name))
+        self._passes(0.05)
+
+    @rule(who=st.sampled_from(HOSTILE), place=st.integers(0, 2), hello=HELLOS)
+    def broker_greets(self, who: str, place: int, hello: Hello) -> None:
+        self._is_well = False
+        self.network.greets(who, place, hello)
+        self._passes(0.6)
 
     @rule(who=st.sampled_from(HOSTILE), silent=st.booleans())
     def broker_is_silent(self, who: str, silent: bool) -> None:

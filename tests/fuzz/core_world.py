@@ -289,6 +289,7 @@ class HostileClient:
             self._connection = self._world.dial(self, edge)
             if self._connection is None:
                 return
+            self.memory.name = greets_as
             if greets_as:
                 frames = [Connect(PROTOCOL_VERSION, greets_as), *frames]
         self.memory.learns("time_ns", int((CLOCK_BEGIN_S + self._world.now) * 1e9))
@@ -341,13 +342,19 @@ class HostileBroker:
         self._life = int(now * 1e9)
         self._up: dict[str, None] = {}
         self._beat_at = now
+        #: How it greets.
+        self.hello = Hello(PROTOCOL_VERSION, config.name, self._life)
+        #: As a broker tells what it has handled: all of it, at once.
+        self.worked_on: list[tuple[say.Stimulus, int]] = []
+        self.has_work_left = False
 
     def handle(self, now: float, stimulus: say.Stimulus) -> say.Effects:
         """Whatever happens, it says what it was told to say."""
+        self.worked_on = [(stimulus, 0)]
         match stimulus:
             case say.LinkUp(peer):
                 self._up[peer] = None
-                return [say.Send(peer, Hello(PROTOCOL_VERSION, self.config.name, self._life))]
+                return [say.Send(peer, self.hello)]
             case say.LinkDown(peer):
                 self._up.pop(peer, None)
             case say.FrameReceived(_, frame):
@@ -445,11 +452,32 @@ class FuzzedNetwork:
         self.watch.hostile_bytes += sum(map(_size, made))
         self.world.stimulate(name, _Speak(peer, made))
 
-    def repeat(self, name: str, place: int, back: int) -> None:
-        """A hostile broker says what it was told, perhaps by somebody else."""
+    def greets(self, name: str, place: int, hello: Hello) -> None:
+        """A hostile broker comes back, and greets a neighbour with the rest of this."""
+        broker = self.hostile(name)
+        (made,) = said([hello], broker.memory)
+        assert isinstance(made, Hello)
+        known = broker.hello
+        broker.hello = msgspec.structs.replace(
+            made, protocol_version=PROTOCOL_VERSION, broker=name, life=known.life
+        )
+        peers = [each for each in broker.config.network.links_of(name) if each not in HOSTILE]
+        wire = self.world.wire(name, peers[place % len(peers)])
+        self.world.cut(wire, wire.number)
+
+    def repeat(
+        self,
+        name: str,
+        place: int,
+        back: int,
+        twist: Callable[[msgspec.Struct], object] = lambda each: each,
+    ) -> None:
+        """A hostile broker says what it was told, perhaps by somebody else, perhaps changed."""
         heard = self.hostile(name).heard
         if heard:
-            self.lie(name, place, [heard[-1 - back % len(heard)]])
+            said_again = twist(heard[-1 - back % len(heard)])
+            assert isinstance(said_again, msgspec.Struct)
+            self.lie(name, place, [said_again])
 
     def crash(self, name: str) -> None:
         """Kill a broker, and start it again: it must come back."""

@@ -73,6 +73,8 @@ class Vocabulary:
     subscriptions: tuple[str, ...] = ("s1", "s2", "s3", "s4")
     patterns: tuple[str, ...] = ("p1", "p2", "p3")
     tokens: tuple[str, ...] = ("t1", "t2", "t3")
+    #: Others whose events somebody may forge.
+    publishers: tuple[str, ...] = ("honest-feed", "honest-publisher")
     sinks: tuple[str, ...] = ("k1", "k2", "evil-1")
 
     def names(self, place: str) -> tuple[str, ...] | None:
@@ -399,7 +401,7 @@ def bodies(vocabulary: Vocabulary, *, is_draft: bool = False) -> st.SearchStrate
     """Encoded events, most of them the next one of their publisher; some are corrupt."""
     made = st.builds(
         Body,
-        st.sampled_from(vocabulary.clients),
+        st.sampled_from(["", "", "", "", *vocabulary.clients, *vocabulary.publishers]),
         st.sampled_from([1, 1, 1, 2, 3]),
         st.sampled_from([0, 0, 0, 0, 1, -1]),
         _attributes,

@@ -14,7 +14,6 @@ from tests.fuzz.symbols import Memory, resolved
 
 Names = Callable[[msgspec.Struct], bool]
 
-
 #: What is known → which frames are left out for it.
 KNOWN_OPEN: dict[str, Names] = {}
 

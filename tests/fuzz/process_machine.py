@@ -87,7 +87,7 @@ class HostileClients(RuleBasedStateMachine):
 
     async def _says(self, name: str, client: str, frames: Sequence[msgspec.Struct]) -> None:
         socket = await self._socket(name, client)
-        socket.say(frames)
+        socket.say(frames, self.shared.journal)
         await socket.answered()
 
     async def _socket(self, name: str, client: str) -> HostileSocket:
@@ -105,7 +105,7 @@ class HostileClients(RuleBasedStateMachine):
     def client_floods(self, name: str, client: str, frames: Sequence[msgspec.Struct]) -> None:
         async def floods() -> None:
             socket = await self._socket(name, client)
-            data = b"".join(socket.say(frames))
+            data = b"".join(socket.say(frames, self.shared.journal))
             socket.send(data * FLOOD)
             await socket.answered()
 
@@ -117,7 +117,7 @@ class HostileClients(RuleBasedStateMachine):
     ) -> None:
         async def says_half() -> None:
             socket = await self._socket(name, client)
-            for data in socket.say(frames[:1]):
+            for data in socket.say(frames[:1], self.shared.journal):
                 socket.send(data[: len(data) * part // 100])
             await self._leaves(client, is_rude=part % 2 == 0)
 
@@ -199,7 +199,7 @@ class HostileLinks(HostileClients):
                 )
                 link.greet("A0", is_link=True)
                 await link.heard()
-            link.say(frames)
+            link.say(frames, self.shared.journal)
             await self.shared.check()
 
         self._run(lies())

@@ -12,7 +12,7 @@ State: the memory of one hostile party. It lives as long as the example.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -56,6 +56,7 @@ class Heard:
 class Body:
     """An encoded event: the next of its publisher and incarnation, or `step` away from that."""
 
+    #: "": the party itself. An event of any other publisher is refused.
     publisher: str
     incarnation: int
     step: int
@@ -69,6 +70,8 @@ class Body:
 class Memory:
     """What one hostile party was told, and what it has published."""
 
+    #: Under which name the party connected.
+    name: str = ""
     told: dict[str, deque[object]] = field(default_factory=dict)
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -107,11 +110,12 @@ class Memory:
         attributes = dict(body.attributes)
         if body.is_draft:
             return encode_draft(Event(attributes, control=body.control))
-        key = (body.publisher, body.incarnation)
+        publisher = body.publisher or self.name or "-"
+        key = (publisher, body.incarnation)
         sequence = max(0, self.sequences.get(key, 0) + 1 + body.step)
         if body.step == 0:
             self.sequences[key] = sequence
-        event_id = EventId(body.publisher, body.incarnation, sequence)
+        event_id = EventId(publisher, body.incarnation, sequence)
         return encode_event(Event(attributes, id=event_id, control=body.control))
 
 
@@ -170,6 +174,38 @@ def _resolved(value: object, kind: inspect.Type, memory: Memory) -> object:
             for each in structs:
                 if isinstance(value, each.cls):
                     return _struct(value, each, memory)
+    return value
+
+
+def twisted(value: object, path: Sequence[int], number: int, name: str) -> object:
+    """The same with one part of it changed, at the end of a path of places: a number becomes that
+    number, a text that name, a list loses its first item, is reversed or repeats itself."""
+    place = path[0] if path else 0
+    rest = path[1:]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + number if abs(number) < 10 else number
+    if isinstance(value, str):
+        return name
+    if isinstance(value, bytes):
+        return value[: place % (len(value) + 1)] + name.encode()
+    if isinstance(value, msgspec.Struct) and (fields := msgspec.structs.fields(value)):
+        field_name = fields[place % len(fields)].name
+        changed = twisted(getattr(value, field_name), rest, number, name)
+        return msgspec.structs.replace(value, **{field_name: changed})
+    if isinstance(value, dict) and value:
+        key = list(value)[place % len(value)]
+        return value | {key: twisted(value[key], rest, number, name)}
+    if isinstance(value, list | tuple) and value:
+        items = list(value)
+        whole = (items[1:], items[::-1], items + items)
+        if not rest:
+            items = whole[place % len(whole)]
+        else:
+            items[place % len(items)] = twisted(items[place % len(items)], rest, number, name)
+        # Only in a list may items change their places: a pair stays a pair.
+        return type(value)(items) if rest or isinstance(value, list) else value
     return value
 
 

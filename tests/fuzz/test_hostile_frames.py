@@ -22,7 +22,7 @@ from tests.fuzz.hostile_frames import (
     link_frames,
 )
 from tests.fuzz.known_open import KNOWN_OPEN
-from tests.fuzz.symbols import Body, Heard, Memory, resolved
+from tests.fuzz.symbols import Body, Heard, Memory, resolved, twisted
 
 SMALL = settings(max_examples=4, suppress_health_check=list(HealthCheck))
 KINDS = [*CLIENT_TYPES, *LINK_TYPES, *(Carried(each) for each in CARRIED_TYPES)]
@@ -96,3 +96,11 @@ def test_bodies_count_up_by_publisher_and_incarnation() -> None:
 
 def test_what_is_left_out_is_said_why() -> None:
     assert all(len(reason.split()) > 5 for reason in KNOWN_OPEN)
+
+
+def test_a_frame_is_twisted_in_one_place() -> None:
+    told = c.Deliver("a", [c.Matches("s1", 7, []), c.Matches("s2", 9, [])])
+    assert twisted(told, [0], 1, "b") == msgspec.structs.replace(told, stream="b")
+    further = c.Deliver("a", [c.Matches("s1", 7, []), c.Matches("s2", 10, [])])
+    assert twisted(told, [1, 1, 1], 1, "b") == further
+    assert twisted(told, [1, 1], 1, "b") == c.Deliver("a", told.matches[::-1])

@@ -56,8 +56,9 @@ from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
 DOUBLINGS_MAX = 10
 #: Part of the first timeout within which a search is not passed on again.
 _MOMENT = 0.2
-#: Beyond any wave that is ever sent out.
-_WAVE_MAX = 1 << 60
+#: The last wave of a tree. Waves count up by one, so no tree gets there unless somebody lies. A
+#: root that was lied to up to here sends out no later one; its next life has trees of its own.
+WAVE_MAX = 1 << 60
 
 
 class Trees:
@@ -146,7 +147,8 @@ class Trees:
         name = TreeId(self._around.name, self._life, number)
         if name not in self._trees:
             self.lives[self._around.name] = self._life
-            self._trees[name] = tree = Standing(self._ended.pop(name, 0) + 1, 0, None)
+            wave = min(self._ended.pop(name, 0) + 1, WAVE_MAX)
+            self._trees[name] = tree = Standing(wave, 0, None)
             tree.is_root = True
             self._around.tell_all(Routes([Route(name, tree.wave, 0)]))
 
@@ -252,9 +254,13 @@ class Trees:
         self._around.check_edge(peer, name.origin)
         if name.number > self._around.options.trees_max:
             raise RemoteError(f"{peer!r} tells of tree {name.number} of {name.origin!r}")
+        if route.wave > WAVE_MAX:
+            # Refused where it comes in: whoever passed it on, or sought the next one, would be
+            # taken for the liar.
+            raise RemoteError(f"{peer!r} tells of wave {route.wave} of a tree of {name.origin!r}")
         if name.origin == self._around.name and name.life >= self._life:
             is_own = name in self._trees or name in self._ended
-            if not is_own or route.wave > _WAVE_MAX:
+            if not is_own:
                 raise RemoteError(f"{peer!r} tells of a wave that this broker never sent out")
 
     def _learn(self, now: float, peer: str, route: Route) -> bool:
@@ -301,7 +307,7 @@ class Trees:
         if own is None:
             self._ended[route.tree] = max(route.wave, self._ended.get(route.tree, 0))
         elif route.wave > own.wave:
-            own.wave = route.wave + 1
+            own.wave = min(route.wave + 1, WAVE_MAX)
             self._around.tell_all(Routes([Route(route.tree, own.wave, 0)]))
 
     def hear_life(self, origin: str, life: int) -> bool:
@@ -333,7 +339,7 @@ class Trees:
             if tree is None:
                 continue
             if tree.is_root and wave > tree.wave:
-                tree.wave += 1
+                tree.wave = min(tree.wave + 1, WAVE_MAX)
                 waves.append(Route(name, tree.wave, 0))
             elif tree.wave >= wave and tree.is_reached:
                 answers.append(Route(name, tree.wave, tree.distance))

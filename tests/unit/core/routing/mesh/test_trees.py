@@ -6,8 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core.contract import Send
+from anabranch.core.routing.mesh.trees import WAVE_MAX
 from anabranch.model.errors import RemoteError
-from anabranch.model.mesh_frames import Route, Routes, TreeId
+from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
+from anabranch.wire.codec import decode_link, encode_link
 from tests.mesh_parts import QUICK, Mesh, has_loop, pairs
 
 RING = pairs("ab bc cd da")
@@ -165,10 +167,32 @@ def test_a_root_outdoes_waves_that_it_never_sent() -> None:
     assert not has_loop(mesh.parents(own))
 
 
-def test_waves_beyond_all_that_can_be_are_refused() -> None:
+@pytest.mark.parametrize("origin", ["a", "c"])
+def test_waves_beyond_all_that_can_be_are_refused(origin: str) -> None:
     mesh = Mesh(RING)
-    with pytest.raises(RemoteError, match="never sent out"):
-        mesh.routers["a"].frame(mesh.now, "b", Routes([Route(TreeId("a", 1, 0), 1 << 61, 1)]))
+    route = Route(TreeId(origin, 1, 0), WAVE_MAX + 1, 1)
+    with pytest.raises(RemoteError, match=f"tells of wave {WAVE_MAX + 1}"):
+        mesh.routers["a"].frame(mesh.now, "b", Routes([route]))
+
+
+def test_the_last_wave_that_a_liar_tells_makes_nobody_say_what_cannot_be() -> None:
+    mesh = Mesh(RING)
+    mesh.run()
+    own = TreeId("a", 1, 0)
+    mesh.do("b", mesh.routers["b"].frame(mesh.now, "c", Routes([Route(own, WAVE_MAX, 1)])))
+    mesh.run()
+    waves = {router.trees.stands()[own][0] for router in mesh.routers.values()}
+    assert waves == {WAVE_MAX}
+    # Those who lose their way seek the next one, the root is asked for it, and all of that decodes.
+    mesh.down("a", "b")
+    mesh.down("a", "d")
+    sent = [*mesh.routers["c"].time_passed(mesh.now + 60.0)]
+    mesh.up("a", "b")
+    sent += mesh.routers["a"].frame(mesh.now, "b", Seek("c", [(own, WAVE_MAX + 1)]))
+    frames = [each.frame for each in sent if isinstance(each, Send)]
+    assert any(isinstance(each, Routes | Seek) for each in frames)
+    assert [decode_link(encode_link(each)) for each in frames] == frames
+    mesh.run()
 
 
 @pytest.mark.parametrize(
