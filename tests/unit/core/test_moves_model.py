@@ -107,7 +107,7 @@ class Life:
         if name in self.state.subscriptions:
             return
         made = Subscription(name, name, "client", FILTER, quality="durable", number=1)
-        self.state.subscriptions[name] = made
+        self.state.add(made)
         for stream in self.draw.sample(STREAMS, self.draw.randrange(len(STREAMS) + 1)):
             start = self.draw.randrange(1, 50)
             made.places[stream] = Place(made, self.state.streams[stream], start)
@@ -252,7 +252,7 @@ def test_what_rows_hold_is_bounded_by_the_cursors_there_are(seed: int) -> None:
 def test_a_client_that_goes_back_again_and_again_leaves_no_rows_behind() -> None:
     life = Life({}, {}, Random(1))
     made = Subscription("s", "s", "client", FILTER, quality="durable", number=1)
-    life.state.subscriptions["s"] = made
+    life.state.add(made)
     made.places["b"] = Place(made, life.state.streams["b"], 10_000)
     life.cursors.put_cursor(made.places["b"])
     life.cursors.put_subscription(made)
