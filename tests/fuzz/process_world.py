@@ -5,8 +5,8 @@ no process: whoever dials the link port of B1 and calls itself A0 is taken for i
 
 What must hold after every step, and is looked at every few of them (`check`): the processes live,
 `/health` says so, no log has a line "a mistake in the broker", and none takes more memory than it
-did idle plus `BUDGET_BYTES`. In the soak, no step took longer than `STEP_S_MAX`, where the status
-tells. An honest publisher and a durable subscriber go on as if they were alone.
+did idle plus `BUDGET_BYTES`. In the soak, no step took more than `STEP_S_MAX` of the
+processor's time. An honest publisher and a durable subscriber go on as if they were alone.
 
 Every wait has a bound and is for a condition. Processes end by their own ids.
 
@@ -303,7 +303,8 @@ class FuzzedBrokers:
             status = await self._status(name)
             grown = status["resident_bytes"] - self._idle[name]
             assert grown <= BUDGET_BYTES, f"{name} has grown by {grown} bytes"
-            longest_s = status.get("longest_step_s", 0.0)
+            # Of the processor's time: a busy machine makes every step last longer.
+            longest_s = status.get("longest_step_cpu_s", 0.0)
             assert not IS_SOAK or longest_s <= STEP_S_MAX, f"{name}: a step took {longest_s} s"
 
     async def honest_goes_on(self) -> None:

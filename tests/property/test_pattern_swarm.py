@@ -12,6 +12,7 @@ from anabranch.check.patterns import reference_matches
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.errors import PatternError
+from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Identity, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
 
@@ -60,6 +61,12 @@ class Writer:
         return f"{text}{where} WITHIN 10 ms {self.rng.choice(('ALL', 'FIRST', 'LAST'))}"
 
 
+#: Events come in any order here, so that more than the first matches of an event may be told
+#: (`test_match_bounds` has the bound): all of them are wanted.
+MATCHES_MAX = 100_000
+LIMITS = Limits(pattern_matches_max=MATCHES_MAX)
+
+
 def written(rng: Random) -> Pattern:
     """A pattern of a few events; what is no pattern is written again."""
     while True:
@@ -85,7 +92,7 @@ def history(rng: Random) -> list[PlacedEvent]:
 
 
 def found(pattern: Pattern, events: list[PlacedEvent]) -> list[Identity]:
-    detector = Detector(Scheme(pattern, "x"))
+    detector = Detector(Scheme(pattern, "x", LIMITS))
     matches = [match for event in events for match in detector.take(event).matches]
     matches += detector.advance(10**15).matches
     return sorted(match.identity for match in matches)
@@ -93,7 +100,9 @@ def found(pattern: Pattern, events: list[PlacedEvent]) -> list[Identity]:
 
 def assert_right(pattern: Pattern, rng: Random) -> int:
     events = history(rng)
-    wanted = sorted(match.identity for match in reference_matches(pattern, events, "x"))
+    wanted = sorted(
+        match.identity for match in reference_matches(pattern, events, "x", MATCHES_MAX)
+    )
     assert found(pattern, events) == wanted, f"{pattern} over {events}"
     return len(wanted)
 
