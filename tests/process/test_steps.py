@@ -14,8 +14,15 @@ from tests.process.step_attack import attacked
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("routing", ["tree", "mesh"])
-@pytest.mark.parametrize(("attack", "scale"), [("filters", 0.25), ("texts", 0.05)])
+@pytest.mark.parametrize(
+    ("attack", "scale", "routing"),
+    [
+        ("filters", 0.2, "tree"),
+        ("texts", 0.03, "tree"),
+        ("likes", 0.1, "tree"),
+        ("likes", 0.1, "mesh"),
+    ],
+)
 def test_no_link_is_cut_and_nothing_is_lost(
     tmp_path: Path, attack: str, scale: float, routing: str
 ) -> None:
