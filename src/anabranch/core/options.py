@@ -10,7 +10,7 @@ import msgspec
 
 from anabranch.model.errors import LocalError
 
-#: Things that are done without a pause, at most.
+#: Things that are done without a pause, at most, where nothing else is said.
 _PORTION_MAX = 64
 
 
@@ -161,9 +161,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: Names of planted bugs, for proving that the checker can fail.
     plants: frozenset[str] = frozenset()
 
-    def portion(self, work: int) -> int:
+    def portion(self, work: int, at_most: int = _PORTION_MAX) -> int:
         """How many things of so much work each are done without a pause."""
-        return max(1, min(_PORTION_MAX, self.step_work_max // (4 * work)))
+        return max(1, min(at_most, self.step_work_max // (4 * work)))
 
     def __post_init__(self) -> None:
         age_s_max = self.log_age_s_max

@@ -150,7 +150,7 @@ class Driver:
         began = self.steps.begin()
         for effect in self._broker.handle(self.clock.now(), stimulus):
             doing[type(effect)](effect)
-        self.steps.end(named(stimulus), began)
+        self.steps.end(stimulus, began)
 
     def from_store(self, stimulus: say.Stimulus) -> None:
         """The store has news."""
@@ -248,10 +248,3 @@ class Driver:
             self._throttle.info(effect.text)
         else:
             self._log.log(LEVELS.get(effect.level, logging.INFO), "%s", effect.text)
-
-
-def named(stimulus: say.Stimulus) -> str:
-    """What happened, in one or two words."""
-    if isinstance(stimulus, say.FrameReceived | say.ClientFrameReceived):
-        return f"{type(stimulus).__name__} {type(stimulus.frame).__name__}"
-    return type(stimulus).__name__

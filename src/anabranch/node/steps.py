@@ -17,6 +17,7 @@ State: counts of this life. Safe to lose.
 
 from time import perf_counter, thread_time
 
+from anabranch.core import contract as say
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog, Throttle
 
@@ -24,17 +25,17 @@ from anabranch.node.notes import NodeLog, Throttle
 class StepMeter:
     """Measures the steps of one node. See the rules at the top of this module."""
 
-    __slots__ = ("_began", "_bound_s", "_counters", "_depth", "_inner", "_name", "_throttle")
+    __slots__ = ("_began", "_bound_s", "_counters", "_depth", "_inner", "_throttle", "_what")
 
     def __init__(self, counters: Counters, log: NodeLog, bound_s: float) -> None:
         self._counters = counters
         self._bound_s = bound_s
         self._throttle = Throttle(log, per_s=1)
         self._depth = 0
-        #: Of the outermost step: the clock, and processor time.
-        self._began = (0.0, 0.0)
+        #: Processor time when the outermost step began.
+        self._began = 0.0
         #: The part inside it that took longest, and how long that was.
-        self._name = ""
+        self._what: str | say.Stimulus = ""
         self._inner = 0.0
 
     def begin(self) -> float:
@@ -42,30 +43,41 @@ class StepMeter:
         self._depth += 1
         began = perf_counter()
         if self._depth == 1:
-            self._began = (began, thread_time())
-            self._name = ""
+            self._began = thread_time()
+            self._what = ""
             self._inner = -1.0
         return began
 
-    def end(self, name: str, began: float) -> None:
-        """It is over, and has this name."""
+    def end(self, what: str | say.Stimulus, began: float) -> None:
+        """It is over, and was about this."""
         self._depth -= 1
         took_s = perf_counter() - began
-        if self._depth and took_s > self._inner:
-            self._inner, self._name = took_s, name
-        if self._depth == 0:
-            self._name = self._name or name
-            self._over(perf_counter() - self._began[0], thread_time() - self._began[1])
+        if self._depth:
+            if took_s > self._inner:
+                self._inner, self._what = took_s, what
+        else:
+            self._what = self._what or what
+            self._over(took_s, thread_time() - self._began)
 
     def _over(self, wall_s: float, cpu_s: float) -> None:
         counters = self._counters
         counters.longest_step_s = max(counters.longest_step_s, wall_s)
         if cpu_s > counters.longest_step_cpu_s:
             counters.longest_step_cpu_s = cpu_s
-            counters.longest_step_was = self._name
+            counters.longest_step_was = _name_of(self._what)
         if cpu_s > self._bound_s:
             counters.steps_too_long += 1
             self._throttle.warning(
                 f"one step took {cpu_s:.3f} s of processor time, which is more than"
-                f" {self._bound_s:.3f} s: {self._name}; neighbours and clients waited meanwhile"
+                f" {self._bound_s:.3f} s: {_name_of(self._what)}; neighbours and clients waited"
+                " meanwhile"
             )
+
+
+def _name_of(what: str | say.Stimulus) -> str:
+    """In one or two words."""
+    if isinstance(what, str):
+        return what
+    if isinstance(what, say.FrameReceived | say.ClientFrameReceived):
+        return f"{type(what).__name__} {type(what.frame).__name__}"
+    return type(what).__name__

@@ -55,6 +55,8 @@ _MANY = 4
 PUSH_WORK = 4
 _START_WORK = 40
 _RUN_WORK = 10
+#: Runs that are looked up at once: to ask an index about many costs little more than about one.
+_RUNS_MAX = 512
 #: Ticks a line may move before clients are told that there was nothing for them: so many, or so
 #: many for each of them where they are many.
 PROGRESS_TICKS = 64
@@ -73,7 +75,7 @@ class Delivery:
         #: Bounds of one portion: subscriptions that start, runs that are looked up, subscriptions
         #: that get an event, and work on checks.
         self._starts_at_once = 4 * state.options.portion(_START_WORK)
-        self._portion = state.options.portion(_RUN_WORK)
+        self._portion = state.options.portion(_RUN_WORK, _RUNS_MAX)
         self._crowd = 16 * state.options.portion(PUSH_WORK)
         self._checks_work = state.options.step_work_max // 16
         self._starts_blindly = "start-ignores-version" in state.plants
