@@ -52,7 +52,7 @@ def jobs(root: Path) -> list[Job]:
     """The table of jobs."""
     properties = sorted(root.glob("tests/property/**/test_*.py"))
     property_jobs = (_property_job(path.relative_to(root)) for path in properties)
-    processes = [*_kill_jobs(), *_memory_jobs(), _power_job(), *_fuzz_jobs()]
+    processes = [*_kill_jobs(), *_step_jobs(), *_memory_jobs(), _power_job(), *_fuzz_jobs()]
     return [*property_jobs, *_sim_jobs(), *processes, *_spark_jobs(), *_bench_jobs()]
 
 
@@ -118,6 +118,32 @@ def _fuzz_jobs() -> Iterator[Job]:
         counted = r'"examples":(\d+)'
         arguments = (*command, "--examples", examples)
         yield Job(f"fuzz/{kind}", arguments, chunks, "examples", counted, adds_up=True)
+
+
+#: Attacks on the event loop, as `tests.process.step_attack` names them.
+STEP_ATTACKS = (
+    "filters",
+    "texts",
+    "likes",
+    "ranges",
+    "publishes",
+    "leaving",
+    "unsubscribing",
+    "acks",
+    "fanout",
+    "replays",
+    "stages",
+)
+
+
+def _step_jobs() -> Iterator[Job]:
+    """Attacks on the event loop of real processes; one fails if a bound does not hold."""
+    command = ("-m", "tests.process.step_attack", "--bound", "--json", "--attack")
+    for attack in STEP_ATTACKS:
+        arguments = (*command, attack)
+        yield Job(
+            f"process/steps-{attack}", arguments, 1, "events", r'"honest":(\d+)', measures=True
+        )
 
 
 def _spark_jobs() -> Iterator[Job]:

@@ -5,14 +5,14 @@ collects frames to clients and messages to brokers. Nothing is synced before `sy
 syncs by itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from anabranch.core.asks import Ask, CarryTo, ChangeInterest, SyncPlease
 from anabranch.core.contract import CutClient, Note, Put, Recovered, SendClient
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival
+from anabranch.core.routing.contract import Arrival, Spent
 from anabranch.model.carried import AnyCarried, Done, Held, Hold
 from anabranch.model.client_frames import (
     Ack,
@@ -94,7 +94,8 @@ class Rig:
 
     # -- effects --------------------------------------------------------------------------------
 
-    def do(self, asks: Sequence[Ask]) -> None:
+    def do(self, asks: Iterable[Ask]) -> None:
+        asks = list(asks)
         self.history += asks
         for ask in asks:
             if isinstance(ask, Put):
@@ -112,7 +113,7 @@ class Rig:
             elif isinstance(ask, ChangeInterest):
                 self._change_interest(ask)
             else:
-                raise AssertionError(ask)
+                assert isinstance(ask, Spent), ask
         if self.syncs and self.tickets:
             self.sync()
 

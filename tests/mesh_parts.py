@@ -10,7 +10,14 @@ from collections.abc import Iterable
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Delivery, Emission, Outcome, VectorAdvance
+from anabranch.core.routing.contract import (
+    Arrival,
+    Delivery,
+    Emission,
+    Outcome,
+    VectorAdvance,
+    interest_at_once,
+)
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
@@ -149,10 +156,10 @@ class Mesh:
 
     def subscribe(self, edge: str, **filters: str) -> None:
         wanted = {name: Filter.parse(text) for name, text in filters.items()}
-        self.do(edge, self.routers[edge].interest(self.now, wanted, ())[1])
+        self.do(edge, interest_at_once(self.routers[edge], self.now, wanted, ())[1])
 
     def unsubscribe(self, edge: str, *names: str) -> None:
-        self.do(edge, self.routers[edge].interest(self.now, {}, names)[1])
+        self.do(edge, interest_at_once(self.routers[edge], self.now, {}, names)[1])
 
     def advertise(self, origin: str, *added: str, removed: Iterable[str] = ()) -> None:
         router = self.routers[origin]

@@ -15,7 +15,7 @@ from anabranch.core.ledger import first_needed
 from anabranch.core.options import Options
 from anabranch.core.origin import ForOrigin, Origin
 from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, decode_record
-from anabranch.core.routing.contract import Emission
+from anabranch.core.routing.contract import Emission, Spent
 from anabranch.model.carried import AnyCarried
 from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event, encode_event
@@ -251,8 +251,9 @@ class Driver:
             elif isinstance(ask, ChangeOffers):
                 self._check_offers(ask)
             else:
-                assert isinstance(ask, say.Note), ask
-                self.notes.append(ask.text)
+                assert isinstance(ask, say.Note | Spent), ask
+                if isinstance(ask, say.Note):
+                    self.notes.append(ask.text)
         return list(asks)
 
     def _note(self, tick: int, data: bytes) -> None:

@@ -8,12 +8,20 @@ checked against what the promises say, by brute force over all events of a small
 
 import random
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Delivery, Emission, Outcome, VectorAdvance
+from anabranch.core.routing.contract import (
+    Arrival,
+    Delivery,
+    Emission,
+    Outcome,
+    VectorAdvance,
+    interest_at_once,
+)
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
@@ -178,7 +186,7 @@ class World:
 
     # -- what routers want ------------------------------------------------------------------------
 
-    def do(self, name: str, outcomes: list[Outcome]) -> None:
+    def do(self, name: str, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Send):
                 queue = self.links.get((name, outcome.peer))
@@ -194,7 +202,7 @@ class World:
 
     def subscribe(self, edge: str, name: str, text: str) -> None:
         filter = Filter.parse(text)
-        versions, outcomes = self.hosts[edge].router.interest(self.now, {name: filter}, [])
+        versions, outcomes = interest_at_once(self.hosts[edge].router, self.now, {name: filter}, [])
         self.subscriptions.append(Subscribed(edge, name, filter, versions[name]))
         self.do(edge, outcomes)
 
@@ -202,7 +210,7 @@ class World:
         router = self.hosts[each.edge].router
         assert router.clock is not None
         each.end = router.clock.current
-        _, outcomes = router.interest(self.now, {}, [each.name])
+        _, outcomes = interest_at_once(router, self.now, {}, [each.name])
         self.do(each.edge, outcomes)
 
     # -- time -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ together, each is repeated before what it does (`>`).
 `scenario_words` says how frames and states are written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from anabranch.core.contract import Send
@@ -65,7 +65,8 @@ class Stage(World):
 
     # -- what brokers do --------------------------------------------------------------------------
 
-    def do(self, name: str, outcomes: list[Outcome]) -> None:
+    def do(self, name: str, outcomes: Iterable[Outcome]) -> None:
+        outcomes = list(outcomes)
         for outcome in outcomes:
             if isinstance(outcome, Send) and (name, outcome.peer) in self.links:
                 self.say(f"  {name} → {outcome.peer}: {words.frame(outcome.frame)}")

@@ -1,12 +1,12 @@
 """Routers that break one rule of the contract each, to prove that the suite can object."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from anabranch.core.contract import Sync
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Outcome
+from anabranch.core.routing.contract import Outcome, VersionsAre
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.model.carried import AnyCarried, Done
 from anabranch.model.filter import Filter
@@ -50,11 +50,15 @@ class Forger(FloodRouter):
 class Deaf(UnrulyRouter):
     """Rule 3: subscriptions are in a version that never comes."""
 
-    def interest(
+    def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
-    ) -> tuple[dict[str, Version], list[Outcome]]:
-        versions, outcomes = super().interest(now, added, removed)
-        return {name: Version(v.life, v.counter + 1_000) for name, v in versions.items()}, outcomes
+    ) -> Iterator[Outcome]:
+        for outcome in super().interest_changes(now, added, removed):
+            if isinstance(outcome, VersionsAre):
+                told = outcome.versions.items()
+                yield VersionsAre({n: Version(v.life, v.counter + 1_000) for n, v in told})
+            else:
+                yield outcome
 
 
 class Tamperer(FloodRouter):

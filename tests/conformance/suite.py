@@ -6,7 +6,7 @@ says of the applications' history: a router that keeps the contract, and the del
 of it, leave both empty. A `Row` is three routers without brokers, for what a trial cannot show.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import get_args
 
@@ -16,7 +16,14 @@ from anabranch.check.checker import Anomaly
 from anabranch.core.broker import ROUTERS, RouterMaker
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Emission, Outcome, Router, VectorAdvance
+from anabranch.core.routing.contract import (
+    Arrival,
+    Emission,
+    Outcome,
+    Router,
+    VectorAdvance,
+    interest_at_once,
+)
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter
@@ -175,7 +182,7 @@ class Row:
         for name, peer in _LINKS:
             self.do(name, self.routers[name].link_up(self.now, peer))
 
-    def do(self, name: str, outcomes: Sequence[Outcome]) -> None:
+    def do(self, name: str, outcomes: Iterable[Outcome]) -> None:
         """Perform what a router wants."""
         for outcome in outcomes:
             self.outcomes.append((name, outcome))
@@ -202,7 +209,7 @@ class Row:
     def subscribe(self, *names: str) -> None:
         """Subscriptions of the edge to everything there is, and time for that to spread."""
         wanted = {name: Filter.parse("a > 0") for name in names}
-        self.do("e", self.routers["e"].interest(self.now, wanted, [])[1])
+        self.do("e", interest_at_once(self.routers["e"], self.now, wanted, [])[1])
         self.wait(1.0)
 
     def publish_ten(self) -> None:

@@ -7,7 +7,7 @@ and looked at by all tests.
 import pytest
 
 from anabranch.core.contract import Put
-from anabranch.core.routing.contract import Delivery
+from anabranch.core.routing.contract import Delivery, interest_at_once
 from anabranch.model.carried import Done, Nack
 from anabranch.model.frames import Carry
 from tests.conformance import suite
@@ -43,7 +43,7 @@ def test_rule_3_every_version_comes_with_all_streams_in_the_end(router: str) -> 
 def test_rule_4_removing_what_is_not_there_is_fine(router: str) -> None:
     row = Row(CONFORMING[router], ())
     for _ in range(2):
-        versions, outcomes = row.routers["e"].interest(row.now, {}, ["nobody knows it"])
+        versions, outcomes = interest_at_once(row.routers["e"], row.now, {}, ["nobody knows it"])
         row.do("e", outcomes)
         assert versions == {}
 
@@ -51,7 +51,7 @@ def test_rule_4_removing_what_is_not_there_is_fine(router: str) -> None:
 def test_rule_4_removing_one_does_no_harm_to_another_with_the_same_filter(router: str) -> None:
     row = Row(CONFORMING[router], may_pass=suite.EVERY_FRAME)
     row.subscribe("stays", "goes")
-    row.do("e", row.routers["e"].interest(row.now, {}, ["goes"])[1])
+    row.do("e", interest_at_once(row.routers["e"], row.now, {}, ["goes"])[1])
     row.wait(1.0)
     row.outcomes.clear()
     row.publish_ten()

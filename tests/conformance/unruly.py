@@ -14,13 +14,13 @@ origin that restarts knows nothing at first: versions go up and down along the s
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance
+from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, VersionsAre
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.carried import AnyCarried
 from anabranch.model.encoding import decode_envelope
@@ -131,16 +131,16 @@ class UnrulyRouter:
 
     # -- interest ---------------------------------------------------------------------------------
 
-    def interest(
+    def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
-    ) -> tuple[dict[str, Version], list[Outcome]]:
+    ) -> Iterator[Outcome]:
         for name in removed:
             self._subscriptions.pop(name, None)
         self._subscriptions.update(added)
         version = Version(self._life, self.known[self.name][0].counter + 1)
         self.known[self.name] = (version, list(self._subscriptions.values()))
         self._gossip_at = now
-        return dict.fromkeys(added, version), []
+        yield VersionsAre(dict.fromkeys(added, version))
 
     def _gossip(self, now: float) -> None:
         self._gossip_at = now + GOSSIP_S

@@ -6,7 +6,7 @@ published and what every edge wants, and holds each claim of a router against it
 *breaches*, by the number of the rule in `core.routing.contract`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.core.broker import RouterMaker
@@ -19,7 +19,10 @@ from anabranch.core.routing.contract import (
     Emission,
     Outcome,
     Router,
+    Spent,
     VectorAdvance,
+    VersionsAre,
+    interest_at_once,
 )
 from anabranch.model.carried import AnyCarried
 from anabranch.model.encoding import decode_envelope
@@ -33,7 +36,7 @@ from anabranch.wire.codec import encode_link
 
 _BREACHES_MAX = 20
 #: What a router may ask of its broker.
-_ALLOWED = (Send, CutLink, Put, Note, Arrival, Delivery, VectorAdvance)
+_ALLOWED = (Send, CutLink, Put, Note, Arrival, Delivery, Spent, VectorAdvance, VersionsAre)
 
 
 class Breach(NamedTuple):
@@ -186,7 +189,8 @@ class Witness:
         self._ledger = ledger
         ledger.begin(name)
 
-    def _seen(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def _seen(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        outcomes = list(outcomes)
         for outcome in outcomes:
             if not isinstance(outcome, _ALLOWED):
                 self._ledger.breach(6, self._name, f"{type(outcome).__name__} is not for routers")
@@ -216,10 +220,10 @@ class Witness:
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         return self._seen(self.inner.frame(now, peer, frame))
 
-    def interest(
+    def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
-    ) -> tuple[dict[str, Version], list[Outcome]]:
-        versions, outcomes = self.inner.interest(now, added, removed)
+    ) -> Iterator[Outcome]:
+        versions, outcomes = interest_at_once(self.inner, now, added, removed)
         wanted = self._ledger.wanted[self._name]
         for name in removed:
             wanted.pop(name, None)
@@ -228,7 +232,8 @@ class Witness:
                 wanted[name] = (filter, versions[name])
         if list(versions) != list(added):
             self._ledger.breach(3, self._name, f"versions for {list(versions)}, not {list(added)}")
-        return versions, self._seen(outcomes)
+        yield VersionsAre(versions)
+        yield from self._seen(outcomes)
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
         stream = self._ledger.stream(self._name)

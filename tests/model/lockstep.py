@@ -23,6 +23,8 @@ Every broker has to be in one site only, so that what its presences tell each ot
 Prior art: Zhao 2006, §4.2.
 """
 
+from collections.abc import Iterable
+
 from anabranch.check.coverage import Domain, uncovered
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
@@ -147,7 +149,8 @@ class Lockstep(World):
 
     # -- the model follows ------------------------------------------------------------------------
 
-    def do(self, name: str, outcomes: list[Outcome]) -> None:
+    def do(self, name: str, outcomes: Iterable[Outcome]) -> None:
+        outcomes = list(outcomes)
         mirror = self.mirror(name)
         self.take_marks(name, mirror)
         told = self.follow(name, mirror)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anabranch.core.contract import Effect
-from anabranch.core.routing.contract import Emission
+from anabranch.core.routing.contract import Emission, Spent
 from anabranch.model.carried import AnyCarried
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.filter import Filter
@@ -78,4 +78,14 @@ class FromPoint(PointAsk, frozen=True, gc=False):
     frame: AnyClientFrame
 
 
-Ask = Effect | CarryTo | ChangeInterest | ChangeOffers | Emission | Marked | SyncPlease | PointAsk
+Ask = (
+    Effect
+    | CarryTo
+    | ChangeInterest
+    | ChangeOffers
+    | Emission
+    | Marked
+    | Spent
+    | SyncPlease
+    | PointAsk
+)

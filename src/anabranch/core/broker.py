@@ -4,9 +4,19 @@
     effects = broker.handle(now, stimulus)
 
 The broker itself decides nothing about delivery. It greets neighbours, takes what one part asks
-for to the part that does it, numbers the syncs, and turns a broken protocol into a cut link. A
-step may cause others (an origin's tick reaches the own edge through the router); they are worked
-off in order before `handle` returns, so a step is whole or has not happened.
+for to the part that does it, numbers the syncs, and turns a broken protocol into a cut link. What
+one stimulus causes (an origin's tick reaches the own edge through the router) is worked off in
+order, and all of it before the next stimulus is looked at. Rules:
+
+1. One call of `handle` does about `step_work_max` of work. What is left goes on with the next call;
+   until then `is_working` is true, and `next_deadline` is now. A part that has much to do returns
+   an iterator instead of a list; it says how much it has done (`Spent`), and may be interrupted
+   there.
+2. Stimuli that come meanwhile wait, in order. So the parts see each stimulus handled whole before
+   the next one, however many calls that takes; only `now` moves on. The driver should hold back
+   whatever can wait.
+3. Heartbeats do not wait: neighbours are heard and pinged, and clients are told that the broker is
+   alive, in every call.
 
 A life begins with its number: it is put into the catalog and synced before anything else happens.
 Until then clients are turned away and neighbours wait for their greeting. A broker that is to leave
@@ -17,7 +27,7 @@ State: in the parts; here only what is on the way. Safe to lose.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -51,11 +61,14 @@ from anabranch.core.routing.contract import (
     Emission,
     Outcome,
     Router,
+    Spent,
     VectorAdvance,
+    VersionsAre,
 )
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.model.client_frames import Alive
 from anabranch.model.errors import ContradictionError, LocalError, RemoteError
 from anabranch.model.frames import Hello, Ping
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -67,6 +80,8 @@ RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 _LIFE_KEY = "life"
 #: Lives beyond this one could not be counted on; it is some centuries away.
 _LIFE_MAX = (1 << 63) - (1 << 40)
+#: What taking something from one part to another costs, at least.
+_WISH_WORK = 20
 #: The broker's own tickets.
 _LIFE, _DEPARTURE = 0, 1
 ROUTERS: dict[RoutingName, RouterMaker] = {
@@ -133,8 +148,27 @@ class Broker:
         #: (sync number, who asked, its ticket), oldest first.
         self._syncs: deque[tuple[int, Who, int]] = deque()
         self._sync_wanted: list[tuple[Who, int]] = []
-        #: (who wants it, what), oldest first.
-        self._work: deque[tuple[Who, Sequence[Ask | Outcome]]] = deque()
+        #: (who wants it, what is left of that), oldest first; all of it follows from `_current`.
+        self._work: deque[tuple[Who, Iterator[Ask | Outcome]]] = deque()
+        self._current: Stimulus = say.Started()
+        #: What happened meanwhile.
+        self._stimuli: deque[Stimulus] = deque()
+        #: Of the last call, for whoever watches: each stimulus that was worked on, and how many
+        #: effects there were before its own.
+        self.worked_on: list[tuple[Stimulus, int]] = []
+        #: What was spent in this call.
+        self._spent = 0
+        self._now = now
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it still works on what happened before; whoever can wait should."""
+        return bool(self._work or self._stimuli)
+
+    @property
+    def has_work_left(self) -> bool:
+        """Whether it still works on the last stimulus that it began with."""
+        return bool(self._work)
 
     @property
     def origin(self) -> Origin | None:
@@ -156,16 +190,28 @@ class Broker:
     def handle(self, now: float, stimulus: Stimulus) -> Effects:
         """What to do about something that happened."""
         effects: Effects = []
-        try:
-            self._take(now, stimulus)
-            self._work_off(now, effects)
-        except RemoteError as error:
-            # What else the frame would have caused is left undone.
+        self._now = now
+        self._spent = 0
+        self.worked_on = [(self._current, 0)] if self._work else []
+        if not self.is_working or not self._is_heartbeat(now, stimulus, effects):
+            self._stimuli.append(stimulus)
+        if self._work and self._stimuli and "slice-lost" in self.config.options.plants:
             self._work.clear()
-            if isinstance(error, ContradictionError) and error.stream not in self._contradicted:
-                self._contradicted[error.stream] = None
-                effects.append(say.Note("error", str(error)))
-            effects.append(_cut(stimulus, str(error)))
+        work_max = self.config.options.step_work_max
+        while self._spent < work_max and self.is_working:
+            try:
+                if not self._work:
+                    self._current = self._stimuli.popleft()
+                    self.worked_on.append((self._current, len(effects)))
+                    self._take(now, self._current)
+                self._work_off(now, effects, work_max)
+            except RemoteError as error:
+                # What else the frame would have caused is left undone.
+                self._work.clear()
+                if isinstance(error, ContradictionError) and error.stream not in self._contradicted:
+                    self._contradicted[error.stream] = None
+                    effects.append(say.Note("error", str(error)))
+                effects.append(_cut(self._current, str(error)))
         if self._sync_wanted:
             self._sync_number += 1
             for who, ticket in self._sync_wanted:
@@ -177,6 +223,8 @@ class Broker:
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` is wanted."""
+        if self.is_working:
+            return self._now
         return earliest(*[part.next_deadline() for part in self._parts])
 
     @property
@@ -185,6 +233,28 @@ class Broker:
         return (self._links, self.router, *home)
 
     # -- stimuli --------------------------------------------------------------------------------
+
+    def _is_heartbeat(self, now: float, stimulus: Stimulus, effects: Effects) -> bool:
+        """Rule 3, while other work is under way; False if there is more to it."""
+        if isinstance(stimulus, say.FrameReceived):
+            is_ping = isinstance(stimulus.frame, Ping)
+            if not is_ping or self._links.is_greeted(stimulus.peer):
+                self._links.heard(now, stimulus.peer)
+            return is_ping
+        if isinstance(stimulus, say.ClientFrameReceived) and self._home is not None:
+            is_asking = isinstance(stimulus.frame, Alive) and stimulus.session >= 0
+            if is_asking and self._home.edge.has_client(stimulus.session):
+                effects.append(say.SendClient(stimulus.session, Alive()))
+                return True
+        if isinstance(stimulus, say.TimePassed):
+            due = self._links.next_deadline()
+            if due is not None and due <= now:
+                for wish in self._links.time_passed(now):
+                    if isinstance(wish, say.Send):
+                        self._links.sent(now, wish.peer)
+                    effects.append(wish)
+            return True
+        return False
 
     def _take(self, now: float, stimulus: Stimulus) -> None:
         if isinstance(stimulus, say.FrameReceived):
@@ -323,7 +393,7 @@ class Broker:
             return False
         if "departs-undrained" in self.config.options.plants:
             return True
-        return home.is_drained(departure) and not self._syncs
+        return home.is_drained(departure) and not self._syncs and not self.is_working
 
     @property
     def last_needed(self) -> int:
@@ -350,16 +420,21 @@ class Broker:
 
     # -- what the parts want --------------------------------------------------------------------
 
-    def _do(self, who: Who, wishes: Sequence[Ask | Outcome]) -> None:
+    def _do(self, who: Who, wishes: Iterable[Ask | Outcome]) -> None:
         if wishes:
-            self._work.append((who, wishes))
+            self._work.append((who, iter(wishes)))
 
-    def _work_off(self, now: float, effects: Effects) -> None:
+    def _work_off(self, now: float, effects: Effects, work_max: int) -> None:
+        """Do what the parts want, until enough has been done."""
         work = self._work
         while work:
-            who, wishes = work.popleft()
+            who, wishes = work[0]
             for wish in wishes:
-                if isinstance(wish, say.Send):
+                if isinstance(wish, Spent):
+                    self._spent += wish.work
+                    if self._spent >= work_max:
+                        return
+                elif isinstance(wish, say.Send):
                     if isinstance(wish.frame, Hello) or self._links.is_greeted(wish.peer):
                         self._links.sent(now, wish.peer)
                         effects.append(wish)
@@ -371,7 +446,11 @@ class Broker:
                 elif isinstance(wish, SyncPlease):
                     self._sync_wanted.append((who, wish.ticket))
                 else:
+                    self._spent += _WISH_WORK
                     self._pass_on(now, wish, effects)
+                    if self._spent >= work_max:
+                        return
+            work.popleft()
 
     def _pass_on(self, now: float, wish: Ask | Outcome, effects: Effects) -> None:
         router, home = self.router, self._home
@@ -387,9 +466,9 @@ class Broker:
         elif isinstance(wish, Emission):
             self._do(None, router.publish(now, wish))
         elif isinstance(wish, ChangeInterest):
-            versions, outcomes = router.interest(now, wish.added, wish.removed)
-            self._do(home.edge, home.edge.versions(now, versions))
-            self._do(None, outcomes)
+            self._do(None, router.interest_changes(now, wish.added, wish.removed))
+        elif isinstance(wish, VersionsAre):
+            self._do(home.edge, home.edge.versions(now, wish.versions))
         elif isinstance(wish, ChangeOffers):
             parts = wish.added, wish.removed, home.origin.newest
             self._do(None, router.advertise(now, *parts))

@@ -18,8 +18,10 @@ disk, or the simulator) performs the effects *in order* and reports back with st
    the way is lost. `LinkUp` follows `LinkDown` before anything arrives again.
 6. A frame that breaks the protocol costs its sender the link or session: the broker answers with
    `CutLink` or `CutClient` and forgets whatever else the frame would have caused. A client frame
-   is taken whole or not at all. Carried messages are their sender's fault, not the neighbour's:
-   they are dropped with a note.
+   is taken whole or not at all (the driver may hand a large one over in parts). Carried messages
+   are their sender's fault, not the neighbour's: they are dropped with a note.
+7. What one stimulus causes may take several calls (`broker`): effects come in order all the same,
+   and `next_deadline` is now until all is done.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ broker.
 State: in the parts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from anabranch.core import contract as say
 from anabranch.core import departing
@@ -43,7 +43,7 @@ from anabranch.model.network import Network
 #: A part that may ask for a sync; None for the broker itself, and the router.
 Who = Edge | Origin | JoinPoints | None
 #: Takes what a part asks for.
-Do = Callable[[Who, Sequence[Ask | Outcome]], None]
+Do = Callable[[Who, Iterable[Ask | Outcome]], None]
 
 
 class Home:

@@ -8,15 +8,17 @@ a gap waits. Rules:
 1. A run is passed on once, when everything before it has been. Ticks at or below the position are
    repetitions and are dropped. Of two runs for one tick the first to come counts.
 2. A line that knows nothing yet is placed by the first knowledge that comes: just before its first
-   tick, or at the head if it says only how far the stream goes (but see rule 6).
+   tick, or at the head if it says only how far the stream goes (but see rule 7).
 3. A gap is what is not known up to the *head*, the newest tick known to exist. Whoever needs the
    ticks asks for them (`wanted`): a bounded number at a time, none of them twice before a pause,
    which doubles up to eight times while nothing comes. If nobody needs them, the line jumps over.
 4. Every run has the version of the edge's interest that its silence is good for. The version of the
    line is that of its last tick; all later ticks have it or a higher one.
-5. What waits beyond a gap is bounded. When there is more, the farthest is dropped: it will be
+5. What is in order may be held back as well, if it is too much for one step. It waits like what is
+   beyond a gap, and is passed on in portions; the position moves with them.
+6. What waits is bounded. When there is more, the farthest is dropped: it will be
    missing, and asked for again.
-6. A head is a claim, not a tick. It makes a line ask; it never makes it skip what anybody who is
+7. A head is a claim, not a tick. It makes a line ask; it never makes it skip what anybody who is
    live and not best-effort needs. Where nobody does, or before it is placed, a line follows a head
    for at most `HEAD_LEAP_MAX` ticks. For a farther one the origin is asked for that very tick
    (`doubted`), and the line moves when it has come. A head far below the one believed takes its
@@ -210,8 +212,11 @@ class Line:
 
     # -- knowledge ------------------------------------------------------------------------------
 
-    def take(self, runs: list[Run], head: int, version: Version) -> list[Run]:
-        """Take in what arrived, ascending; returns what is in order now. Runs become the line's."""
+    def take(
+        self, runs: list[Run], head: int, version: Version, *, holds_back: bool = False
+    ) -> list[Run]:
+        """Take in what arrived, ascending; returns what is in order now, or nothing if that is to
+        be held back. Runs become the line's."""
         if not self.is_placed:
             self._place(runs, head)
         ready: list[Run] = []
@@ -222,7 +227,9 @@ class Line:
                 continue
             if run.first <= self.position:
                 run.first = self.position + 1
-            if run.first == self.position + 1 and not self._pending:
+            if holds_back:
+                self._store(run)
+            elif run.first == self.position + 1 and not self._pending:
                 self._pass_on(run, ready)
             else:
                 self._store(run)
@@ -233,14 +240,42 @@ class Line:
             self._drop_farthest()
         return ready
 
-    def jump(self) -> list[Run]:
+    @property
+    def waiting(self) -> int:
+        """Runs that wait, for a gap to be filled or because they are held back."""
+        return len(self._pending)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether something is held back that could be passed on."""
+        return self.position + 1 in self._pending
+
+    def peek(self, count: int) -> list[Run]:
+        """The next runs that could be passed on, this many at most."""
+        found: list[Run] = []
+        after = self.position + 1
+        while len(found) < count and (run := self._pending.get(after)) is not None:
+            found.append(run)
+            after = run.last + 1
+        return found
+
+    def pass_on(self, runs: list[Run]) -> None:
+        """These, which are the next ones, are held back no longer."""
+        for run in runs:
+            del self._pending[run.first]
+            self._known.remove(run.first, run.last)
+            self._pending_bytes -= run.size
+            self._pass_on(run, [])
+
+    def jump(self, *, holds_back: bool = False) -> list[Run]:
         """Give up the first gap; returns what is in order then. Not for a doubtful head."""
         assert not self.is_head_doubtful
         ready: list[Run] = []
         self.recent.clear()
         if self._pending:
             self.position = self._known.first() - 1
-            self._drain(ready)
+            if not holds_back:
+                self._drain(ready)
         else:
             self.position = self.head
             self.version = max(self.version, self.head_version)

@@ -10,6 +10,9 @@ import msgspec
 
 from anabranch.model.errors import LocalError
 
+#: Things that are done without a pause, at most, where nothing else is said.
+_PORTION_MAX = 64
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """One value for every choice."""
@@ -25,6 +28,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # -- clients
     #: A frame of a client has to be complete this long after its first byte.
     frame_s: float = 30.0
+
+    # -- steps
+    #: Work that one step does, in microseconds of an ordinary machine; what is left is done in
+    #: further steps, and others have their turn between them.
+    step_work_max: int = 20_000
 
     # -- origin
     #: A starting origin takes no event before its neighbours have told what they know of its
@@ -93,6 +101,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     replay_events_max: int = 256
     replay_bytes_max: int = 1_048_576
 
+    # -- tree and mesh routing
+    #: Conjunctions that may come and go in one version of an edge's interest; when there are this
+    #: many, the version is told at once.
+    interest_conjunctions_max: int = 1_024
+
     # -- tree routing
     #: Changes of subscriptions are gathered for this long into one version.
     interest_after_s: float = 0.01
@@ -147,6 +160,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Names of planted bugs, for proving that the checker can fail.
     plants: frozenset[str] = frozenset()
+
+    def portion(self, work: int, at_most: int = _PORTION_MAX) -> int:
+        """How many things of so much work each are done without a pause."""
+        return max(1, min(at_most, self.step_work_max // (4 * work)))
 
     def __post_init__(self) -> None:
         age_s_max = self.log_age_s_max

@@ -13,11 +13,12 @@ from collections.abc import Callable, Hashable
 from typing import Generic
 
 import msgspec
+import numpy as np
 
 from anabranch.matching.boxes import H, Held, Make
 from anabranch.matching.compiled import CompiledEngine
 from anabranch.matching.desk import Desk
-from anabranch.matching.engine import Words
+from anabranch.matching.engine import Integers, Words
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.cover import coverers
 from anabranch.matching.kernels.covered import covered
@@ -25,6 +26,7 @@ from anabranch.matching.kernels.look import ASK, DOUBTFUL, KEEP, NOBODY, READ, U
 from anabranch.matching.kernels.message import NAMES, TOTAL
 from anabranch.matching.kernels.update import refer
 from anabranch.matching.keys import key_of_text
+from anabranch.matching.residues import Residues
 from anabranch.matching.schema import Schema
 from anabranch.matching.spelling import Spelling
 from anabranch.model.errors import FilterLimitError
@@ -35,6 +37,8 @@ from anabranch.model.normal.relations import covers
 #: Seats that are added at once.
 _SEATS_MORE = 1_024
 
+#: Of entries in doubt, those that a residue leaves possible.
+Sift = Callable[[Conjunction, Integers], Integers]
 Kernel = Callable[[Words, Words, bool, Words], None]
 
 
@@ -52,6 +56,7 @@ class CompiledBoxes(Generic[H]):
         self._desk = Desk()
         self._kept: dict[Hashable, H] = {}
         self._by_entry: list[H | None] = []
+        self._residues = Residues()
         #: The conjunction whose words lie on the desk, if that is known.
         self._loaded: H | None = None
         self._is_plain = False
@@ -207,17 +212,20 @@ class CompiledBoxes(Generic[H]):
         grows = entry >= len(self._by_entry)
         if grows:
             self._by_entry += [None] * _SEATS_MORE
+            self._residues.grow(len(self._by_entry))
         if grows or not held.is_plain:
             # Every answer fits from now on: none has more than what is seated, nor more doubts
             # than are seated, and what is reserved is enough for all the seats added above.
             self._engine.reserve_output()
         self._by_entry[entry] = held
         held.number = entry
+        self._residues.seat(entry, held.conjunction)
 
     def unseat(self, held: H) -> None:
         """Let it be found no more."""
         self._engine.remove(held.number)
         self._by_entry[held.number] = None
+        self._residues.unseat(held.number, held.conjunction)
         held.number = -1
 
     def seated(self, number: int) -> H:
@@ -240,21 +248,24 @@ class CompiledBoxes(Generic[H]):
 
     def _doubtful_coverer(self, held: H) -> H | None:
         """One of the seated that covers it, where the kernels alone cannot tell."""
-        for found in self._answers(coverers, held):
+        for found in self._answers(coverers, held, self._residues.may_cover):
             if _does_cover(found, held):
                 return found
         return None
 
     def coverers(self, held: H) -> list[H]:
         """All of the seated that cover it."""
-        return [found for found in self._answers(coverers, held) if _does_cover(found, held)]
+        found = self._answers(coverers, held, self._residues.may_cover)
+        return [each for each in found if _does_cover(each, held)]
 
     def covered(self, held: H) -> list[H]:
         """All of the seated that it covers."""
-        return [found for found in self._answers(covered, held) if _does_cover(held, found)]
+        found = self._answers(covered, held, self._residues.may_be_covered)
+        return [each for each in found if _does_cover(held, each)]
 
-    def _answers(self, kernel: Kernel, held: H) -> list[H]:
-        """What a kernel finds: sure ones first, then doubts; not `held` itself."""
+    def _answers(self, kernel: Kernel, held: H, sift: Sift) -> list[H]:
+        """What a kernel finds and a residue leaves possible: sure ones first, then doubts; not
+        `held` itself."""
         desk = self._desk
         kernel(self._context, self._words_of(held), False, desk.state)
         # Views answer with plain integers, not with numpy's.
@@ -262,11 +273,14 @@ class CompiledBoxes(Generic[H]):
         if not sure and not doubtful:
             return []
         memory = self._engine.memory
-        entries = memory.integers(at.OUTPUT)[:sure].tolist()
+        entries = memory.integers(at.OUTPUT)[:sure]
         if doubtful:
-            entries += memory.integers(at.DOUBTS)[:doubtful].tolist()
+            entries = np.concatenate((entries, memory.integers(at.DOUBTS)[:doubtful]))
+        if not held.is_plain or doubtful:
+            entries = sift(held.conjunction, entries)
         by_entry = self._by_entry
-        return [found for e in entries if (found := by_entry[e]) is not None and found is not held]
+        numbers = entries.tolist()
+        return [found for e in numbers if (found := by_entry[e]) is not None and found is not held]
 
 
 def _does_cover(one: Held, other: Held) -> bool:

@@ -55,6 +55,14 @@ class Doubts:
         #: Entries of a snapshot, ascending, and what is left of each.
         self._stored: tuple[NDArray[np.int32], TextTable] | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self._checks) or self._stored is not None
+
+    def check(self, entry: int) -> Check:
+        """What decides an entry, on the attributes of an event."""
+        check = self._checks.get(entry)
+        return self._stored_check(entry) if check is None else check
+
     def put(self, entry: int, left: Left) -> None:
         """Remember what is left of an entry."""
         self._checks[entry] = check_of(left)
@@ -68,8 +76,7 @@ class Doubts:
 
     def decide(self, entry: int, attributes: Attributes) -> bool:
         """Whether the event satisfies what the engine left open of an entry."""
-        check = self._checks.get(entry)
-        return (self._stored_check(entry) if check is None else check)(attributes)
+        return self.check(entry)(attributes)
 
     # -- for a snapshot -------------------------------------------------------------------------
 

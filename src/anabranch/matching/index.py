@@ -31,7 +31,7 @@ import numpy as np
 
 from anabranch.matching import snapshot
 from anabranch.matching.bodies import bodies_of, cut
-from anabranch.matching.doubts import Doubts, left_of
+from anabranch.matching.doubts import Check, Doubts, left_of
 from anabranch.matching.engine import (
     Engine,
     EngineName,
@@ -263,6 +263,29 @@ class MatchIndex:
             ids: list[Hashable] = self._identities.of(owners, self._engine.named).tolist()
         return ids
 
+    @property
+    def has_doubts(self) -> bool:
+        """Whether there is a filter that evaluation has the last word on."""
+        return bool(self._doubts)
+
+    def narrow(self, event: Asked) -> tuple[list[Hashable], list[tuple[Hashable, Check]]]:
+        """`match` without its last step: ids that match for sure, and those in doubt, each with the
+        check that decides it on the attributes of the event. An id in doubt may occur more than
+        once. The checks stay what they are whatever happens to the index."""
+        asked = event if type(event) in _AS_IT_IS else own_attributes(event)
+        with self._lock:
+            owner_count, doubt_count = self._engine.search_one(asked)  # type: ignore[arg-type]
+            owners = self._engine.owners(owner_count).copy()
+            doubts = self._engine.doubts(doubt_count).tolist()
+            sure = set(owners.tolist())
+            decided_by = [(self._engine.owner_of(entry), entry) for entry in doubts]
+            left = [(owner, self._doubts.check(e)) for owner, e in decided_by if owner not in sure]
+            named = self._engine.named
+            ids: list[Hashable] = self._identities.of(owners, named).tolist()
+            open_owners = np.array([owner for owner, _ in left], np.int32)
+            open_ids: list[Hashable] = self._identities.of(open_owners, named).tolist()
+        return ids, [(id, check) for id, (_, check) in zip(open_ids, left, strict=True)]
+
     def match_batch(self, events: Sequence[Asked] | Events) -> Matches:
         """`match` for many events at once: a sequence with a list of ids for each."""
         batch = encoded(events)
@@ -288,6 +311,26 @@ class MatchIndex:
                 if not hits[group]:
                     hits[group] = self._doubts.decide(entry, attributes)
             return self._groups.names(hits)
+
+    def destinations_within(self, event: Asked, checks_max: int) -> tuple[set[Hashable], int, bool]:
+        """`destinations` with at most so many checks of filters in doubt; a filter beyond that
+        counts as satisfied. Also how many checks were made, and whether that was too few."""
+        asked = event if isinstance(event, Envelope) else own_attributes(event)
+        with self._lock:
+            hits, open_bits = self._groups.unhit()
+            doubts = self._engine.reach(asked, hits, open_bits).tolist()
+            attributes = attributes_of(event) if doubts else {}
+            checks, is_short = 0, False
+            for entry in doubts:
+                group = self._engine.group_of(entry)
+                if hits[group]:
+                    continue
+                if checks >= checks_max:
+                    hits[group] = is_short = True
+                    continue
+                checks += 1
+                hits[group] = self._doubts.decide(entry, attributes)
+            return self._groups.names(hits), checks, is_short
 
     def match_bodies(
         self, bodies: Sequence[bytes], limits: Limits

@@ -20,6 +20,7 @@ All three are the same filter: equal, with the same hash and the same text. Rule
 
 from collections.abc import Mapping
 from typing import NoReturn, Union, final
+from weakref import WeakValueDictionary
 
 from anabranch.model.attributes import check_attributes
 from anabranch.model.errors import EventError, FilterError
@@ -45,6 +46,9 @@ from anabranch.model.normal.dnf import normalise
 from anabranch.model.normal.relations import any_intersects, each_is_covered
 from anabranch.model.values import Attributes, Value
 
+#: Of the texts that are read ahead and kept; their normal forms may take a hundred times as much.
+PREPARED_CHARACTERS_MAX = 1 << 20
+
 FilterSource = Union["Filter", Condition, Expression]
 
 _set = object.__setattr__
@@ -54,7 +58,7 @@ _set = object.__setattr__
 class Filter:
     """One immutable filter. See the rules at the top of this module."""
 
-    __slots__ = ("_condition", "_conjunctions", "_expression", "_limits")
+    __slots__ = ("__weakref__", "_condition", "_conjunctions", "_expression", "_limits")
 
     _expression: Expression
     _limits: Limits
@@ -69,7 +73,41 @@ class Filter:
     @classmethod
     def parse(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
         """The filter that `text` says, or a `FilterError` that says what is wrong and where."""
-        return _of_checked(parse_expression(text, limits), limits)
+        known = _prepared.get((text, limits)) if _prepared else None
+        if known is None and _remembered:
+            known = _remembered.get((text, limits))
+        if known is None:
+            return _of_checked(parse_expression(text, limits), limits)
+        if isinstance(known, FilterError):
+            raise known.with_traceback(None)
+        return known
+
+    @classmethod
+    def prepare(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> None:
+        """Read a text ahead, in whatever thread: `parse` will find the filter made, with its normal
+        form, or the error that there is with it. For a while: of the prepared texts those that came
+        last stay, `PREPARED_CHARACTERS_MAX` of them and at least one."""
+        try:
+            made = cls.parse(text, limits)
+            _ = made.conjunctions
+        except FilterError as error:
+            _prepared[text, limits] = error
+        else:
+            _prepared[text, limits] = made
+        over = sum(len(each) for each, _ in list(_prepared)) - PREPARED_CHARACTERS_MAX
+        while over > 0 and len(_prepared) > 1:
+            oldest = next(iter(_prepared))
+            del _prepared[oldest]
+            over -= len(oldest[0])
+
+    def remember(self, text: str) -> None:
+        """Let `parse` find this filter by a text that says the same, as long as somebody has it."""
+        _remembered[text, self._limits] = self
+
+    @classmethod
+    def is_prepared(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> bool:
+        """Whether `parse` would find it made."""
+        return (text, limits) in _prepared or (text, limits) in _remembered
 
     @classmethod
     def from_tuples(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
@@ -163,6 +201,11 @@ class Filter:
 
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"a filter never changes: {name} cannot be deleted")
+
+
+#: By text and limits, the oldest first.
+_prepared: dict[tuple[str, Limits], Filter | FilterError] = {}
+_remembered: WeakValueDictionary[tuple[str, Limits], Filter] = WeakValueDictionary()
 
 
 def _set_parts(target: Filter, expression: Expression, limits: Limits) -> None:

@@ -28,6 +28,8 @@ from anabranch.node.links import Links
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import LEVELS, NodeLog, Throttle
 from anabranch.node.sessions import Sessions
+from anabranch.node.steps import StepMeter
+from anabranch.node.turns import Turns
 from anabranch.store.store import Store
 
 #: A timer that is later than the deadline by less than this is not set anew.
@@ -60,10 +62,13 @@ class Clock:
 class Driver:
     """Drives the core of one node. See the rules at the top of this module."""
 
-    def __init__(self, log: NodeLog, counters: Counters, fail: Callable[[str], None]) -> None:
+    def __init__(
+        self, log: NodeLog, counters: Counters, steps: StepMeter, fail: Callable[[str], None]
+    ) -> None:
         self._log = log
         self._throttle = Throttle(log)
         self._counters = counters
+        self.steps = steps
         self._fail = fail
         self.clock = Clock()
         self._loop = asyncio.get_running_loop()
@@ -73,6 +78,8 @@ class Driver:
         self._timer_at = _NEVER
         #: Whether the sockets are looked at before a late timer counts.
         self._is_looking = False
+        #: Whose frames come next.
+        self.turns = Turns(self._is_working)
         self._waiting: deque[say.Stimulus] = deque()
         self._is_busy = False
         self._is_settling = False
@@ -103,9 +110,13 @@ class Driver:
         self._sessions = sessions
         self.handle(say.Started())
 
+    def _is_working(self) -> bool:
+        return self._broker.is_working and not self.is_over
+
     def end(self) -> None:
         """Nothing reaches the core from now on."""
         self.is_over = True
+        self.turns.close()
         if self._timer is not None:
             self._timer.cancel()
         self._all_synced.set()
@@ -136,8 +147,10 @@ class Driver:
         doing = self._doing
         # What a client publishes becomes ticks at once; marks do not come of that.
         self._is_publishing = type(stimulus) is say.ClientFrameReceived
+        began = self.steps.begin()
         for effect in self._broker.handle(self.clock.now(), stimulus):
             doing[type(effect)](effect)
+        self.steps.end(stimulus, began)
 
     def from_store(self, stimulus: say.Stimulus) -> None:
         """The store has news."""
@@ -168,6 +181,7 @@ class Driver:
         self._is_settling = False
         if not self.ready.done() and self._broker.is_ready:
             self.ready.set_result(None)
+        self.turns.give()
         deadline = self._broker.next_deadline()
         if deadline is not None and deadline < self._timer_at - _TIMER_SLACK_S:
             self._set_timer(deadline)

@@ -28,6 +28,7 @@ _COUNTERS = {
     "publishes_refused": "Refusals told to publishers",
     "replays": "Requests for events of the past",
     "requests_refused": "Subscriptions and other requests that were not granted",
+    "steps_too_long": "Steps of the event loop above a tenth of dead_after_s",
     "ticks_appended": "Ticks of the log, events and marks",
 }
 
@@ -44,6 +45,7 @@ _MESH_COUNTERS = {
     "data_unfiltered": "Events sent to edges whose interest was not known well enough",
     "hop_bound_fired": "Copies that went in circles; always 0, or there is a mistake of ours",
     "matches": "Events looked up in the index of the own origin",
+    "matches_assumed": "Events sent to more edges than must be, for want of time to check filters",
     "routes_sent": "Frames of waves",
     "seeks_sent": "Frames of searches for a lost way",
     "targets_unsent": "Targets of the own stream to which no way was open",
@@ -110,6 +112,11 @@ def _gauges(status: Status) -> Iterator[str]:
         "client_waiting_bytes": ("Bytes to be sent to clients", status.client_waiting_bytes),
         "syncs": ("Syncs that the disk owes", status.syncs),
         "resident_bytes": ("Memory of the process", status.resident_bytes),
+        "longest_step_seconds": ("The longest step, by the clock", status.longest_step_s),
+        "longest_step_cpu_seconds": (
+            "The longest step, by processor time",
+            status.longest_step_cpu_s,
+        ),
         "uptime_seconds": ("Since the start of this life", status.uptime_s),
         "is_ready": ("1 if it serves", float(status.state == "ready")),
         "log_oldest_tick": ("The oldest tick of the log", log.oldest if log else 0),

@@ -12,6 +12,9 @@
 4. The core hears `LinkDown` before the next `LinkUp`.
 5. What has to wait for the matching index (`warming`) is held back, and all that comes behind it.
    Meanwhile the core hears that the neighbour is alive; beyond `_HELD_BYTES_MAX` nothing is read.
+6. What a neighbour sends at once is dealt with for `_TURN_S` at a time, and not at all while the
+   core still works on something else (`turns`). Meanwhile nothing more is read from it, and it
+   counts as alive.
 
 State: connections and counts, worth nothing after a crash.
 """
@@ -20,6 +23,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from time import monotonic, perf_counter
 
@@ -31,8 +35,11 @@ from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Ping
 from anabranch.model.mesh_frames import Copies
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog
+from anabranch.node.preparing import Preparation
 from anabranch.node.settings import Address, NodeConfig
+from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import Caller, certificate_objection
+from anabranch.node.turns import Turns
 from anabranch.node.warming import WarmUp, needs_index
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.greeting import Greeting
@@ -40,6 +47,7 @@ from anabranch.wire.transport import Connection
 
 Handle = Callable[[say.Stimulus], None]
 _HELD_BYTES_MAX = 4 * 1024 * 1024
+_TURN_S = 0.01
 #: How often the core hears how busy links are.
 _LOADS_EVERY_S = 0.1
 
@@ -50,9 +58,11 @@ class Link:
     __slots__ = (
         "_every",
         "_held",
+        "_preparing",
         "_received_bytes",
         "_reported",
         "_sent_bytes",
+        "_unread",
         "connection",
         "down_because",
         "frames_received",
@@ -82,8 +92,12 @@ class Link:
         self.frames_received = 0
         #: Frames of this connection that wait for the matching index.
         self._held: list[bytes] = []
+        #: Frames of this connection that wait for their turn.
+        self._unread: list[bytes] = []
         #: Bytes sent, and waiting, when the load was reported last.
         self._reported = (0, 0)
+        #: What has to be done before the first of them (`preparing`).
+        self._preparing: Future[None] | None = None
         #: Of earlier connections.
         self._sent_bytes = 0
         self._received_bytes = 0
@@ -109,6 +123,8 @@ class Link:
         self.times_up += 1
         self.is_full = False
         self._held = []
+        self._unread = []
+        self._preparing = None
         self._reported = (0, 0)
         self.gone.clear()
         connection.hand_over(self)
@@ -138,19 +154,43 @@ class Link:
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
         """The neighbour says something."""
-        began = perf_counter()
+        self.frames_received += len(frames)
+        if self._unread:
+            self._unread += frames
+        elif self._every.turns.are_wanted and not self._held:
+            self._wait(connection, frames)
+        elif self._held:
+            self._hold(connection, frames)
+        else:
+            self._take(connection, frames)
+
+    def _take(self, connection: Connection, frames: list[bytes]) -> None:
+        every = self._every
+        began = every.steps.begin()
+        try:
+            events = self._hand_on(connection, frames, began)
+            every.counters.stepped(perf_counter() - began, events)
+        finally:
+            every.steps.end("FrameReceived", began)
+
+    def _hand_on(self, connection: Connection, frames: list[bytes], began: float) -> int:
+        """Give frames to the core, as many as have their turn; returns the events in them."""
         every = self._every
         handle, limits, peer = every.handle, every.limits, self.peer
-        self.frames_received += len(frames)
-        if self._held:
-            self._hold(connection, frames)
-            return
         is_cold = not every.warm_up.is_over
         events = 0
         for place, data in enumerate(frames):
             if self.connection is not connection:
-                return
+                break
+            if every.turns.is_working() or (place and perf_counter() - began > _TURN_S):
+                self._wait(connection, frames[place:])
+                break
             frame = decode_link(data, limits)
+            if self._preparing is None and (begun := every.preparation.begin(frame)):
+                self._preparing = begun
+                self._wait(connection, frames[place:])
+                break
+            self._preparing = None
             if is_cold and needs_index(frame, every.name):
                 every.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
@@ -160,7 +200,32 @@ class Link:
             elif isinstance(frame, Hello) and frame.life != self.life:
                 raise RemoteError(f"{peer!r} greets with another life than before")
             handle(say.FrameReceived(peer, frame))
-        every.counters.stepped(perf_counter() - began, events)
+        return events
+
+    def _wait(self, connection: Connection, frames: list[bytes]) -> None:
+        """Go on with these frames when their turn has come."""
+        self._unread = frames
+        connection.deafen()
+        parts = partial(self._read_on, connection), self._sign
+        if self._preparing is None:
+            self._every.turns.wait(*parts)
+        else:
+            self._every.turns.wait_for(self._preparing, *parts)
+
+    def _sign(self) -> None:
+        """Nothing is read from it, so it can show no other sign of life."""
+        if self.connection is not None:
+            self._every.handle(say.FrameReceived(self.peer, Ping()))
+
+    def _read_on(self, connection: Connection) -> None:
+        if connection is not self.connection:
+            return
+        frames, self._unread = self._unread, []
+        connection.listen()
+        try:
+            self._take(connection, frames)
+        except RemoteError as error:
+            self.cut(str(error))
 
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         self._held += frames
@@ -234,10 +299,16 @@ class Links:
         warm_up: WarmUp,
         *,
         now: Callable[[], float],
+        preparation: Preparation,
+        steps: StepMeter,
+        turns: Turns,
     ) -> None:
         self.name = config.name
         self._now = now
         self._life_lead_s = config.options.life_lead_s
+        self.steps = steps
+        self.preparation = preparation
+        self.turns = turns
         self.warm_up = warm_up
         self.limits = config.limits
         self.handle = handle

@@ -56,12 +56,16 @@ class Counters:
         "events_taken",
         "fetches",
         "frames_late",
+        "longest_step_cpu_s",
+        "longest_step_s",
+        "longest_step_was",
         "memory_cuts",
         "nacks",
         "publishes_refused",
         "replays",
         "requests_refused",
         "step_s",
+        "steps_too_long",
         "sync_s",
         "ticks_appended",
     )
@@ -98,6 +102,12 @@ class Counters:
         self.frames_late = 0
         #: From the arrival of some bytes until everything that follows from them is under way.
         self.step_s = Histogram(STEP_BOUNDS)
+        #: The longest step of this life by the clock, and by processor time; what the latter was;
+        #: and steps above the bound (`steps`).
+        self.longest_step_s = 0.0
+        self.longest_step_cpu_s = 0.0
+        self.longest_step_was = ""
+        self.steps_too_long = 0
         #: From the wish for a sync to its fulfilment.
         self.sync_s = Histogram(SYNC_BOUNDS)
 

@@ -47,10 +47,12 @@ from anabranch.node.metrics import Counters
 from anabranch.node.news import StoreNews
 from anabranch.node.notes import NodeLog, Throttle
 from anabranch.node.observe import Observatory, Page
+from anabranch.node.preparing import Preparation
 from anabranch.node.room import Room, free_bytes
 from anabranch.node.sessions import Sessions
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
+from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import Host, Strangers, Visitor
 from anabranch.node.warming import WarmUp
 from anabranch.store.store import Store
@@ -58,6 +60,8 @@ from anabranch.wire.greeting import Greeting, Kind
 
 Port = Literal["clients", "links", "observe"]
 STOPPING = "the broker is stopping"
+#: One step may take this part of the time after which a silent neighbour counts as dead.
+STEP_PART = 0.1
 _json = msgspec.json.Encoder()
 
 
@@ -94,7 +98,9 @@ class Node:
         config = self.config
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._driver = Driver(self.log, self.counters, self.fail)
+        step_bound_s = config.options.dead_after_s * STEP_PART
+        self._steps = StepMeter(self.counters, self.log, step_bound_s)
+        self._driver = Driver(self.log, self.counters, self._steps, self.fail)
         self.warm_up = WarmUp(self.log, config.state, self.fail, self._load)
         token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
         self._observatory = Observatory(
@@ -168,7 +174,20 @@ class Node:
         self.store.recovered = say.Recovered()
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         now = self._driver.clock.now
-        self.links = Links(config, self._greeting("link"), handle, counters, warm_up, now=now)
+        steps, turns = self._steps, self._driver.turns
+        self._preparation = preparation = Preparation(limits)
+        greeting = self._greeting("link")
+        self.links = Links(
+            config,
+            greeting,
+            handle,
+            counters,
+            warm_up,
+            now=now,
+            preparation=preparation,
+            steps=steps,
+            turns=turns,
+        )
         self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
         self._meter = LoadMeter(counters, handle)
         self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
@@ -182,6 +201,9 @@ class Node:
             room=Room(self._left_bytes, config.options, limits),
             strangers=self.strangers,
             memory=self.memory,
+            preparation=preparation,
+            steps=steps,
+            turns=turns,
         )
         self._refusals = Throttle(self.log)
 
@@ -327,6 +349,7 @@ class Node:
         self._meter.close()
         self.warm_up.close()
         self.memory.close()
+        self._preparation.close()
         for listener in self._listeners:
             listener.close()
         self._observatory.close()
@@ -408,6 +431,9 @@ class Node:
             patterns=found.patterns,
             syncs=self._driver.syncs,
             counters=counted(self.counters),
+            longest_step_s=self.counters.longest_step_s,
+            longest_step_cpu_s=self.counters.longest_step_cpu_s,
+            longest_step_was=self.counters.longest_step_was,
             routing_counters=found.routing,
             mesh=found.mesh,
             placing=found.placing,

@@ -54,6 +54,13 @@ class Throttle:
 
     def info(self, text: str) -> None:
         """One more line, perhaps."""
+        self._say(logging.INFO, text)
+
+    def warning(self, text: str) -> None:
+        """One more line that somebody should read, perhaps."""
+        self._say(logging.WARNING, text)
+
+    def _say(self, level: int, text: str) -> None:
         now = monotonic()
         if now - self._begun_at >= 1.0:
             self._begun_at, self._said = now, 0
@@ -63,7 +70,7 @@ class Throttle:
         self._said += 1
         more = f" (and {self._left_out} lines like this)" if self._left_out else ""
         self._left_out = 0
-        self._log.info("%s%s", text, more)
+        self._log.log(level, "%s%s", text, more)
 
 
 class TextLines(logging.Formatter):

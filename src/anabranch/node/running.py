@@ -10,8 +10,7 @@
 3. uvloop runs the loop if it is installed.
 4. The process may open as many files as its hard limit allows; where that is less than
    `connections_max` needs, connections are limited to what there is.
-5. What is there after the start, and the matching index once it is loaded, stays for ever, so the
-   collector does not look at it again.
+5. The garbage collector is kept from making long pauses (`collecting`).
 
 This module keeps no state.
 """
@@ -30,15 +29,13 @@ import msgspec
 from anabranch.config.network_file import NetworkFile
 from anabranch.model.errors import LocalError
 from anabranch.node.changing import Step, next_step
+from anabranch.node.collecting import Collector
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeConfig
 
 #: Files that are not connections: log segments, catalog, listeners, libraries.
 _FILES_BESIDE = 128
 _EXIT_AT_ONCE = 143
-#: Objects that come to be before the collector looks at the young ones. Frames and events are no
-#: garbage in cycles; the default of 700 would look thousands of times a second.
-_YOUNG_MAX = 50_000
 
 Ready = Callable[[Node], None]
 #: Reads the network file.
@@ -54,6 +51,7 @@ def run(config: NodeConfig, ready: Ready, read: Read) -> str:
 
 async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
     wishes = _listen_for_signals()
+    collector = Collector()
     following: NodeConfig | None = config
     before: NodeConfig | None = None
     failure = ""
@@ -70,14 +68,12 @@ async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
         before = following
         ready(node)
         # The life before, if there was one, is garbage now.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_YOUNG_MAX, 20, 20)
+        collector.start()
         warm = asyncio.ensure_future(_freeze_when_warm(node))
         following = await _live(node, wishes, read)
         warm.cancel()
         failure = node.failure
+    collector.stop()
     return failure
 
 

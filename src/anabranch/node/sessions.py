@@ -4,8 +4,9 @@
 2. What the core says about a session goes to its connection, if that is still there.
 3. A client that sends what is no frame is told so, with a `Cut` for the whole session, and hung up
    on. So is one that the core cuts, unless it told the client itself.
-4. What one client sends at once is dealt with for `_TURN_S` at a time; meanwhile nothing more is
-   read from it.
+4. What one client sends at once is dealt with for `_TURN_S` at a time, and not at all while the
+   core still works on something else (`turns`); meanwhile nothing more is read from it, and it is
+   told that the broker is alive.
 5. A frame that has to wait for the matching index (`warming`) is held back, and all behind it but
    for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
 6. What a client asks about the log is not for the core: `fetching` answers it.
@@ -21,12 +22,14 @@ State: connections, worth nothing after a crash.
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from time import perf_counter
 
 from anabranch.core import contract as say
 from anabranch.model.client_frames import (
     BUSY,
+    Ack,
     Alive,
     AnyClientFrame,
     Connect,
@@ -44,8 +47,12 @@ from anabranch.model.limits import Limits
 from anabranch.node.fetching import Fetching
 from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import Counters
+from anabranch.node.preparing import Preparation
 from anabranch.node.room import Room
+from anabranch.node.splitting import parts_of
+from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import Strangers
+from anabranch.node.turns import Turns
 from anabranch.node.warming import WarmUp, asks_for_index
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting
@@ -53,8 +60,6 @@ from anabranch.wire.transport import Connection
 
 _REASON_CHARACTERS_MAX = 1_000
 _TURN_S = 0.01
-#: Frames that are dealt with between two looks at the clock.
-_FRAMES_MIN = 8
 _HELD_BYTES_MAX = 1024 * 1024
 _ALIVE = encode_client(Alive())
 
@@ -66,6 +71,8 @@ class Session:
         "_every",
         "_held",
         "_held_bytes",
+        "_preparing",
+        "_unread",
         "account",
         "client",
         "connection",
@@ -94,38 +101,55 @@ class Session:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self.account = every.memory.account(self)
+        #: What has to be done before the next of its frames (`preparing`).
+        self._preparing: Future[None] | None = None
+        #: Frames that wait for their turn.
+        self._unread: list[bytes] | None = None
 
     def opened(self, connection: Connection) -> None:
         """It was open before it became a session."""
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
         """The client says something."""
-        if self._held:
+        if self._unread is not None:
+            self._unread += frames
+            self._holds(self._held_bytes + sum(map(len, frames)))
+        elif self._held:
             self._hold(connection, frames)
+        elif self.client and self._every.turns.are_wanted:
+            self._wait(connection, frames, 0)
         else:
             self._take(connection, frames, 0)
 
     def _take(self, connection: Connection, frames: list[bytes], first: int) -> None:
         every, counters = self._every, self._every.counters
-        began, published = perf_counter(), counters.events_published
-        for place in range(first, len(frames)):
-            if not connection.is_open:
-                break
-            done = place - first
-            if done and done % _FRAMES_MIN == 0 and perf_counter() - began > _TURN_S:
+        began, published = every.steps.begin(), counters.events_published
+        place = first - 1
+        while (place := place + 1) < len(frames) and connection.is_open:
+            is_late = place > first and perf_counter() - began > _TURN_S
+            # A client says at once who it is: until then it is read as a stranger.
+            if self.client and (is_late or every.turns.is_working()):
                 # Others wait: neighbours for a sign of life, clients for their turn.
-                connection.deafen()
-                asyncio.get_running_loop().call_soon(self._go_on, connection, frames, place)
+                self._wait(connection, frames, place)
                 break
             try:
                 frame = decode_client(frames[place], every.limits)
             except RemoteError as error:
                 every.cut(self.number, str(error))
                 break
+            if self._preparing is None and (begun := every.preparation.begin(frame)):
+                self._preparing = begun
+                self._wait(connection, frames, place)
+                break
+            self._preparing = None
             if not every.warm_up.is_over and asks_for_index(frame):
                 every.warm_up.after(partial(self._release, connection))
                 self._hold(connection, frames[place:])
                 break
+            if (type(frame) is Publish or type(frame) is Ack) and (parts := parts_of(frame)):
+                frames[place : place + 1] = [encode_client(part, every.limits) for part in parts]
+                place -= 1
+                continue
             if type(frame) is Fetch or type(frame) is Describe:
                 self._ask(frame)
                 continue
@@ -139,6 +163,23 @@ class Session:
                 self._known(connection, frame.client)
         has_events = counters.events_published > published
         counters.stepped(perf_counter() - began, has_events=has_events)
+        every.steps.end("ClientFrameReceived", began)
+
+    def _wait(self, connection: Connection, frames: list[bytes], place: int) -> None:
+        """Go on with these frames when their turn has come."""
+        connection.deafen()
+        self._unread = frames
+        self._holds(sum(map(len, frames[place:])))
+        parts = partial(self._go_on, connection, frames, place), self._sign
+        if self._preparing is None:
+            self._every.turns.wait(*parts)
+        else:
+            self._every.turns.wait_for(self._preparing, *parts)
+
+    def _sign(self) -> None:
+        """Nothing is read from the client, so it may wonder whether the broker is alive."""
+        if self.connection.is_open and self.client and not self.is_over:
+            self.send(Alive())
 
     def _known(self, connection: Connection, client: str) -> None:
         self.client = client
@@ -177,9 +218,15 @@ class Session:
         """The session is over: what waits of it is not looked at any more."""
         self.is_over = True
         self._held = []
+        if self._unread is not None:
+            self._unread.clear()
         self._holds(0)
 
     def _go_on(self, connection: Connection, frames: list[bytes], first: int) -> None:
+        self._unread = None
+        self._holds(0)
+        if self.is_over:
+            return
         if not self._every.closed_because:
             connection.listen()
         self._take(connection, frames, first)
@@ -239,8 +286,14 @@ class Sessions:
         room: Room,
         strangers: Strangers,
         memory: MemoryBudget,
+        preparation: Preparation,
+        steps: StepMeter,
+        turns: Turns,
     ) -> None:
         self.handle = handle
+        self.steps = steps
+        self.preparation = preparation
+        self.turns = turns
         self.fetching = fetching
         self.room = room
         self.strangers = strangers

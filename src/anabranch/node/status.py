@@ -120,6 +120,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     #: Syncs that the disk owes.
     syncs: int
     counters: dict[str, int]
+    #: The longest step of this life by the clock, by processor time, and what the latter was.
+    longest_step_s: float = 0.0
+    longest_step_cpu_s: float = 0.0
+    longest_step_was: str = ""
     routing_counters: dict[str, int]
     #: None unless routing is `mesh`.
     mesh: MeshReport | None = None

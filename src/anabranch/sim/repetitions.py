@@ -62,8 +62,8 @@ class Repetitions:
         #: (stream, tick) → the step in which its origin sent it first.
         self._sent_at: dict[tuple[str, int], int] = {}
         self._excuses: defaultdict[_Excuse, int] = defaultdict(int)
-        #: The last step's broker, and the frame that came to it.
-        self._last: tuple[str, object] = ("", None)
+        #: Broker → the frame that it handled last.
+        self._last: dict[str, object] = {}
         #: (tree, broker) → those who have it in their tables, and the last change: step and time.
         self._holders: defaultdict[tuple[TreeId, str], set[str]] = defaultdict(set)
         self._changed_at: dict[tuple[TreeId, str], tuple[int, float]] = {}
@@ -92,7 +92,7 @@ class Repetitions:
             for _, copy in sent:
                 for datum in copy.data:
                     self._sent_at.setdefault((copy.stream, datum.tick), self._steps)
-        self._last = (name, frame)
+        self._last[name] = frame
         if isinstance(stimulus, say.FrameReceived) and isinstance(frame, Branches):
             edges = router.branches.edges(frame.tree)
             holds = any(stimulus.peer in router.branches.on_tree(frame.tree, e) for e in edges)
@@ -114,7 +114,7 @@ class Repetitions:
             if target.edge == name
             for place in target.gets(len(frame.data))
         }
-        is_repeated = name == self._last[0] and frame is self._last[1]
+        is_repeated = frame is self._last.get(name)
         for datum in frame.data:
             tick = datum.tick
             key = (peer, name, frame.stream, tick, targets)

@@ -103,6 +103,7 @@ def draw(
     asked = asked_mix(faults)
     chosen = drawn if asked is None else asked
     options = _draw_staging(sinking, sinks, _draw_checkpoints(seed, _draw_retention(more, options)))
+    options = _draw_slices(seed, options)
     detecting = Random(seed ^ _DETECTING)
     patterns = _draw_patterns(detecting, options, chosen)
     pacing = Random(seed ^ _PACING)
@@ -278,6 +279,15 @@ def _draw_checkpoints(seed: int, options: Options) -> Options:
     for a while."""
     ticks, keep_s = (8, 40, 8_192)[seed % 3], (0.0, 0.0, 1.5)[seed // 3 % 3]
     return msgspec.structs.replace(options, checkpoint_ticks=ticks, keep_s=keep_s)
+
+
+def _draw_slices(seed: int, options: Options) -> Options:
+    """In every fourth network work is cut into the smallest slices, or into small ones."""
+    work = (20_000, 20_000, 20_000, (1, 100)[seed // 4 % 2])[seed % 4]
+    conjunctions = (1_024, 1, 3)[seed // 4 % 3] if seed % 4 == 3 else 1_024
+    return msgspec.structs.replace(
+        options, step_work_max=work, interest_conjunctions_max=conjunctions
+    )
 
 
 def _draw_staging(sinking: Random, sinks: int, options: Options) -> Options:

@@ -41,6 +41,11 @@ from anabranch.wire.codec import decode_client, decode_link, encode_client, enco
 #: What is added to a queue with so many times what makes it full costs the link.
 _OVERFULL = 8
 
+#: Told of every stimulus that a broker has handled, and what it caused.
+Watcher = Callable[[str, say.Stimulus, say.Effects], None]
+#: How long one slice of a broker's work takes.
+SLICE_S = 5e-5
+
 
 class World:
     """See the top of this module."""
@@ -61,7 +66,9 @@ class World:
         #: Told of every effect, if anybody listens.
         self.listener: Callable[[float, str, object], None] | None = None
         #: Told of every step, with all that came of it, if anybody watches.
-        self.watcher: Callable[[str, say.Stimulus, say.Effects], None] | None = None
+        self.watcher: Watcher | None = None
+        #: Broker → what it works on, and what that has caused so far.
+        self._caused: dict[str, tuple[say.Stimulus | None, say.Effects]] = {}
         #: Told when a log deletes (up to a tick), or decides to (what it puts into the catalog).
         self.on_forgetting: Callable[[str, bytes | int], None] = lambda _stream, _what: None
         #: Told of every frame for a link, with its bytes, if anybody counts them.
@@ -131,14 +138,31 @@ class World:
             self.listener(self.now, name, stimulus)
         effects = broker.handle(clock, stimulus)
         if self.watcher is not None:
-            self.watcher(name, stimulus, effects)
+            self._watch(self.watcher, name, broker, effects)
         self._perform(host, effects)
         deadline = broker.next_deadline()
         if deadline is not None:
-            wake_at = self.now + max(0.0, deadline - clock)
+            # A step takes time, so that something may happen before the next slice of its work.
+            slice_s = SLICE_S if deadline <= clock else 0.0
+            wake_at = self.now + max(slice_s, deadline - clock)
             if wake_at < host.wake_at - 1e-9:
                 host.wake_at = wake_at
                 self.after(wake_at - self.now, self._wake, name, host.life, wake_at)
+
+    def _watch(self, watcher: Watcher, name: str, broker: Broker, effects: say.Effects) -> None:
+        """Tell of each stimulus when it is handled whole, with all that it caused."""
+        worked_on = broker.worked_on
+        ends = [*(first for _, first in worked_on[1:]), len(effects)]
+        for (stimulus, first), end in zip(worked_on, ends, strict=True):
+            known, caused = self._caused.pop(name, (None, []))
+            if known is not stimulus:
+                caused = []
+            caused += effects[first:end]
+            is_last = stimulus is worked_on[-1][0]
+            if is_last and broker.has_work_left:
+                self._caused[name] = (stimulus, caused)
+            else:
+                watcher(name, stimulus, caused)
 
     def _wake(self, name: str, life: int, wake_at: float) -> None:
         host = self.hosts[name]

@@ -13,6 +13,7 @@ from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.node.driving import Driver
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog
+from anabranch.node.steps import StepMeter
 from anabranch.wire.codec import encode_link
 from anabranch.wire.framing import framed
 from tests.node_parts import (
@@ -84,7 +85,10 @@ def test_what_a_broken_network_makes_a_core_note_again_and_again_fills_no_disk(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
-        driver = Driver(NodeLog("m"), Counters(), fail=pytest.fail)
+        counters = Counters()
+        driver = Driver(
+            NodeLog("m"), counters, StepMeter(counters, NodeLog("m"), 1.0), fail=pytest.fail
+        )
         for _ in range(1_000):
             driver._note(Note("info", "a message is dropped"))
         driver._note(Note("warning", "this is worse"))

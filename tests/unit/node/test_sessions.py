@@ -7,12 +7,18 @@ import pytest
 
 from anabranch.core import contract as say
 from anabranch.core.session.effects import TellPublishRefused
+from anabranch.model.client_frames import Confirmed, Connect, Publish
+from anabranch.model.encoding import encode_event
+from anabranch.model.event import Event, EventId
+from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.limits import Limits
 from anabranch.model.values import Value
 from anabranch.node import sessions
 from anabranch.node.node import Node
+from anabranch.wire.codec import encode_client
+from anabranch.wire.framing import framed
 from anabranch.wire.greeting import GREETING_BYTES_MAX
-from tests.node_parts import RawClient, config, running, until
+from tests.node_parts import RawClient, Stranger, address, config, greeting, running, until
 
 
 def test_what_a_client_sends_at_once_is_dealt_with_in_turns_and_in_order(
@@ -27,7 +33,6 @@ def test_what_a_client_sends_at_once_is_dealt_with_in_turns_and_in_order(
             super()._take(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sessions, "Session", Noting)
-    monkeypatch.setattr(sessions, "_FRAMES_MIN", 5)
 
     async def story() -> None:
         async with running(config("a", tmp_path)) as node:
@@ -152,5 +157,27 @@ def test_an_advertisement_that_is_no_filter_costs_its_sender_the_connection(
             other.publish({"price": 9})
             await until(lambda: other.confirmed() == 1)
             await other.close()
+
+    asyncio.run(story())
+
+
+def test_a_large_frame_right_behind_connect_is_taken_while_the_core_works(tmp_path: Path) -> None:
+    event = Event({"text": "x" * 4 * GREETING_BYTES_MAX}, id=EventId("c", 1, 1))
+    frames = (Connect(PROTOCOL_VERSION, "c"), Publish([encode_event(event)]))
+
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            turns, is_busy = node._driver.turns, True
+            is_working = turns.is_working
+            turns.is_working = lambda: is_busy or is_working()
+            stranger = await Stranger.at(address(node, "clients"))
+            stranger.send(greeting(name="c"))
+            await stranger.greeting()
+            stranger.send(b"".join(framed(encode_client(frame)) for frame in frames))
+            await until(lambda: turns.are_wanted)
+            is_busy = False
+            turns.give()
+            assert await stranger.client_frame() == Confirmed("c", 1, 1)
+            await stranger.close()
 
     asyncio.run(story())

@@ -24,6 +24,11 @@ class Connecting:
         self._state = state
         self._leaving = leaving
 
+    def older(self, session: Session, frame: Connect) -> Session | None:
+        """The session that this one takes the place of; `RemoteError` if it may not."""
+        self._check(session, frame)
+        return self._state.clients.get(frame.client)
+
     def connect(self, now: float, session: Session, frame: Connect) -> None:
         """A client says who it is."""
         self._check(session, frame)

@@ -8,27 +8,41 @@ too large. Silence costs nothing but a comparison of versions. Rules:
 1. *Start.* A subscription that waits starts at the first tick whose version contains it: from there
    on nobody upstream left out what it wants. Where the line rests, that is the next tick if the
    line's version is enough, since versions never decrease. The client is told; for a durable
-   subscription the start is on disk before that and before anything is delivered.
+   subscription the start is on disk before that and before anything is delivered. Of very many that
+   could start some start a little later, so that one step does not do it all.
 2. *Silence* of a version that does not contain a live subscription says nothing about it: it goes
    on behind, and asks for these ticks with its own filter.
 3. *Withheld* ticks are told to every live subscription, after all data before them.
 4. *Slow consumers.* When the window or the session is full, a durable subscription falls behind;
    another one is cut, and told why. Best-effort ones get what comes, over gaps.
-5. `through` moves with silence too; the client hears of that now and then, so that it can
+5. What is too much for one step (`is_heavy`) is held back in the line and delivered in portions
+   (`deliver_held`): a bounded number of runs, or one run to a bounded number of subscriptions at a
+   time, after a bounded number of checks. Other stimuli are handled between two portions, never
+   within one run.
+6. `through` moves with silence too; the client hears of that now and then, so that it can
    acknowledge. Among many subscriptions that is seldom: it costs a tick, or a second, the same
    however many there are.
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 
+from anabranch.core.asks import Ask
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.leaving import Leaving
-from anabranch.core.edge.reading import is_addressed, is_beyond_limits, matching, read
+from anabranch.core.edge.reading import (
+    is_addressed,
+    is_beyond_limits,
+    matching,
+    narrowed,
+    read,
+)
 from anabranch.core.edge.state import StartStored, State
 from anabranch.core.edge.subscriptions import Place, Session, Stream, Subscription
 from anabranch.core.line import Run
+from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, Spent
 from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.version import NOTHING, Version
@@ -37,6 +51,12 @@ from anabranch.model.version import NOTHING, Version
 Wanted = Sequence[Hashable] | None
 #: So many events are asked about at once, fewer one by one.
 _MANY = 4
+#: What it costs to give an event to one subscription, to start one, and to look a run up.
+PUSH_WORK = 4
+_START_WORK = 40
+_RUN_WORK = 10
+#: Runs that are looked up at once: to ask an index about many costs little more than about one.
+_RUNS_MAX = 512
 #: Ticks a line may move before clients are told that there was nothing for them: so many, or so
 #: many for each of them where they are many.
 PROGRESS_TICKS = 64
@@ -52,16 +72,25 @@ class Delivery:
         self._state = state
         self._cursors = cursors
         self._leaving = leaving
+        #: Bounds of one portion: subscriptions that start, runs that are looked up, subscriptions
+        #: that get an event, and work on checks.
+        self._starts_at_once = 4 * state.options.portion(_START_WORK)
+        self._portion = state.options.portion(_RUN_WORK, _RUNS_MAX)
+        self._crowd = 16 * state.options.portion(PUSH_WORK)
+        self._checks_work = state.options.step_work_max // 16
         self._starts_blindly = "start-ignores-version" in state.plants
         self._tells_all = "destinations-ignored" in state.plants
         self._trusts_silence = "silence-any-version" in state.plants
 
     # -- the line moves -------------------------------------------------------------------------
 
-    def advance(self, now: float, stream: Stream, runs: list[Run]) -> None:
-        """The line has passed these runs on."""
+    def advance(
+        self, now: float, stream: Stream, runs: list[Run], wanted: list[Wanted] | None = None
+    ) -> None:
+        """The line has passed these runs on; who wants each may be known."""
         touched: list[Place] = []
-        wanted = self._wanted(stream, runs)
+        if wanted is None:
+            wanted = self._wanted(stream, runs)
         for number, run in enumerate(runs):
             if stream.waiting and not run.reason:
                 self._start(now, stream, run.first, run.version)
@@ -75,11 +104,117 @@ class Delivery:
                 self._unversed(stream, run)
         for place in touched:
             self.flush(place, stream.line.position)
+        self._rests(now, stream)
+
+    def _rests(self, now: float, stream: Stream) -> None:
+        """The line stays where it is for the moment."""
         self.start_resting(now, stream)
         moved, crowd = stream.line.position - stream.progress_at, len(stream.live)
         is_far = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
         if is_far and crowd <= PROGRESS_CROWD:
             self.progress(stream)
+
+    def is_heavy(self, stream: Stream, runs: int) -> bool:
+        """Whether delivering so many runs may be more than one step should do."""
+        if not (stream.live or stream.waiting):
+            return False
+        state = self._state
+        works = runs * len(state.subscriptions) * PUSH_WORK
+        return works > state.options.step_work_max or state.index.has_doubts
+
+    def wanted_at_once(self, runs: list[Run]) -> list[Wanted] | None:
+        """Who wants each of these runs, if it takes no more than one step to find that out and to
+        deliver them; None otherwise."""
+        if len(runs) > self._portion:
+            return None
+        state = self._state
+        bodies = [b"" if run.datum is None else run.datum.body for run in runs]
+        wanted = state.index.match_bodies(bodies, state.limits)
+        fans_out = 0
+        for run, each in zip(runs, wanted, strict=True):
+            if each is None and run.datum is not None:
+                return None
+            fans_out += len(each or ())
+        return wanted if fans_out * PUSH_WORK <= state.options.step_work_max else None
+
+    def deliver_held(self, now: float, stream: Stream) -> Iterator[Ask]:
+        """Deliver what a line holds back, about as much as one step should do."""
+        line, work_max = stream.line, self._state.options.step_work_max
+        work = 0
+        while line.has_ready and work < work_max:
+            runs = line.peek(self._portion)
+            wanted = self._wanted(stream, runs) or [None] * len(runs)
+            count, fans_out = 0, 0
+            for run, each in zip(runs, wanted, strict=True):
+                if run.datum is not None and each is None and (stream.live or stream.waiting):
+                    break
+                fans_out += len(each or ()) * PUSH_WORK
+                if count and work + fans_out > work_max:
+                    break
+                count += 1
+            spent = _RUN_WORK * len(runs) + min(fans_out, work_max)
+            yield Spent(spent)
+            work += spent
+            if count and fans_out <= work_max:
+                self._state.begin()
+                line.pass_on(runs[:count])
+                self.advance(now, stream, runs[:count], wanted[:count])
+                yield from self._state.result()
+            else:
+                work += yield from self._deliver_one(now, stream, runs[0], wanted[0])
+
+    def _deliver_one(
+        self, now: float, stream: Stream, run: Run, wanted: Wanted
+    ) -> Generator[Ask, None, int]:
+        """Deliver one run to many, or after many checks, bit by bit; returns the work."""
+        state, work = self._state, 0
+        if wanted is None:
+            wanted, work = yield from self._readers_slowly(now, stream, run)
+        state.begin()
+        if stream.waiting and not run.reason:
+            self._start(now, stream, run.first, run.version)
+        yield from state.result()
+        crowd = self._crowd
+        for first in range(0, len(wanted), crowd):
+            state.begin()
+            touched: list[Place] = []
+            self._datum(now, stream, run, wanted[first : first + crowd], touched)
+            for place in touched:
+                self.flush(place, run.last)
+            yield from state.result()
+            yield Spent(PUSH_WORK * crowd)
+        state.begin()
+        stream.line.pass_on([run])
+        if run.reason:
+            self._withheld(stream, run, [])
+        self._rests(now, stream)
+        yield from state.result()
+        return work + PUSH_WORK * len(wanted)
+
+    def _readers_slowly(
+        self, now: float, stream: Stream, run: Run
+    ) -> Generator[Spent, None, tuple[list[Hashable], int]]:
+        """`_readers`, bit by bit; and the work."""
+        envelope = read(run, self._state.limits)
+        if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
+            return [], 0
+        found = narrowed(run, envelope, self._state.index)
+        if found is None:
+            return [], 0
+        wanted, open_ones, attributes = found
+        known = set(wanted)
+        each = CHECK_WORK + run.size // CHECKED_BYTES
+        work = 0
+        for key, check in open_ones:
+            if key not in known and check(attributes):
+                known.add(key)
+                wanted.append(key)
+            work += each
+            if work > self._checks_work:
+                yield Spent(work)
+                work = 0
+        yield Spent(work)
+        return self._addressed(stream, envelope, wanted), each * len(open_ones)
 
     def _wanted(self, stream: Stream, runs: list[Run]) -> list[Wanted] | None:
         """Who wants each of many events, as far as that can be told of all at once."""
@@ -110,7 +245,12 @@ class Delivery:
         envelope = read(run, self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return []
-        wanted = matching(run, envelope, self._state.index)
+        return self._addressed(stream, envelope, matching(run, envelope, self._state.index))
+
+    def _addressed(
+        self, stream: Stream, envelope: Envelope, wanted: list[Hashable]
+    ) -> list[Hashable]:
+        """Those of them that may have it."""
         if not envelope.header.control.destinations or self._tells_all:
             return wanted
         places = [(key, stream.live.get(key)) for key in wanted]
@@ -226,12 +366,21 @@ class Delivery:
         if not self._starts_blindly and (earliest is None or earliest > version):
             return
         stream.earliest = None
-        for key, subscription in list(stream.waiting.items()):
+        started: list[Subscription] = []
+        for subscription in stream.waiting.values():
             wanted = subscription.version
             if wanted is None or (wanted > version and not self._starts_blindly):
                 stream.expect(wanted)
-                continue
-            del stream.waiting[key]
+            elif len(started) < self._starts_at_once:
+                started.append(subscription)
+            else:
+                # For the others a later tick will do as well.
+                stream.earliest = earliest
+                self._state.starting[stream.name] = stream
+                self._state.backlog_at = now
+                break
+        for subscription in started:
+            del stream.waiting[subscription.key]
             early = "start-one-early" in self._state.plants and tick > 1
             self._begin(now, Place(subscription, stream, tick - early))
 

@@ -25,7 +25,8 @@ tick, and jumped over otherwise, but not for a head alone that is too far to be 
 State: durable subscriptions and cursors are in the catalog, everything else is safe to lose.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain
 
 from anabranch.core import departing
 from anabranch.core.asks import Ask
@@ -34,7 +35,7 @@ from anabranch.core.edge.attaching import Attaching
 from anabranch.core.edge.behind import Behind
 from anabranch.core.edge.connecting import Connecting
 from anabranch.core.edge.cursors import Cursors, recovered_run
-from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.delivery import Delivery, Wanted
 from anabranch.core.edge.holding import Holding
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.ownership import Ownership
@@ -50,10 +51,10 @@ from anabranch.core.edge.state import (
     YieldStored,
 )
 from anabranch.core.edge.subscribing import Subscribing
-from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream
+from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Subscription
 from anabranch.core.line import Run, runs_of
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival
+from anabranch.core.routing.contract import Arrival, Spent
 from anabranch.model.carried import (
     Answer,
     AnyCarried,
@@ -81,6 +82,9 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
 
+#: What it costs to settle a place, and to end a subscription.
+_SETTLE_WORK = 60
+_LEAVE_WORK = 60
 #: Answer → the requests it may answer.
 _ANSWERS: dict[type, tuple[type, ...]] = {
     Answer: (Replay,),
@@ -117,6 +121,9 @@ class Edge:
         self._connecting = Connecting(state, leaving)
         self._subscribing = Subscribing(state, self._attaching, self._standing)
         self._is_departing = False
+        #: Where there are more, so many are settled, or end, at a time.
+        self._settled_at_once = options.portion(_SETTLE_WORK)
+        self._left_at_once = options.portion(_LEAVE_WORK)
         #: A version of the edge's interest that has all subscriptions so far.
         self.version = NOTHING
         self._cursors.recover(recovered)
@@ -191,13 +198,47 @@ class Edge:
         self._state.sessions[session] = Session(session, host)
         return self._state.result()
 
-    def client_left(self, now: float, session: int) -> list[Ask]:
+    def has_client(self, session: int) -> bool:
+        """Whether there is such a session, and it has said who it is."""
+        known = self._state.sessions.get(session)
+        return known is not None and bool(known.client)
+
+    def client_left(self, now: float, session: int) -> Iterable[Ask]:
         """A client is gone."""
         self._state.begin()
         left = self._state.sessions.get(session)
-        if left is not None:
-            self._connecting.over(now, left)
+        if left is None:
+            return self._state.result()
+        if len(left.names) > self._left_at_once:
+            return self._leave_slowly(now, left)
+        self._connecting.over(now, left)
         return self._state.result()
+
+    def _leave_slowly(self, now: float, session: Session) -> Iterator[Ask]:
+        """End the subscriptions of a session bit by bit, and then the session."""
+        state = self._state
+        yield from self._end_most(now, session)
+        state.begin()
+        self._connecting.over(now, session)
+        yield from state.result()
+
+    def _replace_slowly(
+        self, now: float, session: Session, frame: Connect, older: Session
+    ) -> Iterator[Ask]:
+        """A client has connected again; its older session ends bit by bit first."""
+        yield from self._end_most(now, older)
+        self._state.begin()
+        self._connecting.connect(now, session, frame)
+        yield from self._state.result()
+
+    def _end_most(self, now: float, session: Session) -> Iterator[Ask]:
+        """End subscriptions of a session, until few are left."""
+        state = self._state
+        while len(session.names) > self._left_at_once:
+            state.begin()
+            self._leaving.end_some(now, session, self._left_at_once)
+            yield from state.result()
+            yield Spent(_LEAVE_WORK * self._left_at_once)
 
     def client_full(self, now: float, session: int, full: bool) -> list[Ask]:
         """A client takes no more for the time being, or takes again."""
@@ -206,11 +247,20 @@ class Edge:
         known = state.sessions.get(session)
         if known is not None:
             known.is_full = full
-            for subscription in [] if full else list(known.names.values()):
-                self._behind.settle_subscription(now, subscription)
+            if not full:
+                self._settle_all(now, list(known.names.values()))
         return state.result()
 
-    def client_frame(self, now: float, session: int, frame: AnyClientFrame) -> list[Ask]:
+    def _settle_all(self, now: float, subscriptions: Sequence[Subscription]) -> None:
+        """There may be room in windows: now if they are few, else when there is time."""
+        if len(subscriptions) > self._settled_at_once:
+            places = (place for each in subscriptions for place in each.places.values())
+            self._settle_later(now, (p for p in places if p.mode == "behind" and not p.ask))
+            return
+        for subscription in subscriptions:
+            self._behind.settle_subscription(now, subscription)
+
+    def client_frame(self, now: float, session: int, frame: AnyClientFrame) -> Iterable[Ask]:
         """A client has said something."""
         state = self._state
         state.begin()
@@ -219,6 +269,9 @@ class Edge:
             # It was cut; what it sent before it heard of that is void.
             return state.result()
         if isinstance(frame, Connect):
+            older = self._connecting.older(known, frame)
+            if older is not None and len(older.names) > self._left_at_once:
+                return self._replace_slowly(now, known, frame, older)
             self._connecting.connect(now, known, frame)
         elif not known.client:
             raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
@@ -239,12 +292,11 @@ class Edge:
     def _ack(self, now: float, session: Session, frame: Ack) -> None:
         acked = self._delivery.ack(now, session, frame)
         if any(stream.behind for stream in self._state.streams.values()):
-            for place in acked:
-                self._behind.settle_subscription(now, place.subscription)
+            self._settle_all(now, [place.subscription for place in acked])
 
     # -- knowledge ------------------------------------------------------------------------------
 
-    def arrival(self, now: float, arrival: Arrival) -> list[Ask]:
+    def arrival(self, now: float, arrival: Arrival) -> Iterable[Ask]:
         """Knowledge of a stream has come."""
         state = self._state
         state.begin()
@@ -254,25 +306,92 @@ class Edge:
         runs = runs_of(arrival)
         line = stream.line
         dropped = line.dropped
-        ready = line.take(runs, arrival.head, arrival.version)
+        was_behind = stream.name in state.backlog
+        is_first = not was_behind and not line.waiting
+        is_heavy = was_behind or self._delivery.is_heavy(stream, len(runs) + line.waiting)
+        wanted = self._delivery.wanted_at_once(runs) if is_heavy and is_first else None
+        holds_back = is_heavy and wanted is None
+        ready = line.take(runs, arrival.head, arrival.version, holds_back=holds_back)
+        if len(ready) < len(runs):
+            # Something was known before.
+            wanted = None
         stream.timed(arrival.head, arrival.time_ns)
         if line.dropped > dropped:
             state.note("warning", f"too much of {stream.name!r} is out of order; will ask again")
-        self._moved(now, stream, ready)
-        return state.result()
+        self._moved(now, stream, ready, wanted)
+        if was_behind or not line.has_ready:
+            return state.result()
+        self._is_behind(now, stream)
+        return chain(state.result(), self._go_on(now))
 
-    def _moved(self, now: float, stream: Stream, ready: list[Run]) -> None:
+    # -- work for when there is time ------------------------------------------------------------
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether it has more to deliver than one step should."""
+        return self._state.has_backlog
+
+    def _is_behind(self, now: float, stream: Stream) -> None:
+        """A line holds something back."""
+        self._state.backlog[stream.name] = stream
+        self._state.backlog_at = now
+
+    def _go_on(self, now: float) -> Iterator[Ask]:
+        """Do about as much as one step should of what is held back; in turn, stream by stream."""
+        state = self._state
+        state.backlog_at = now
+        if state.backlog:
+            name = next(iter(state.backlog))
+            stream = state.backlog.pop(name)
+            yield from self._delivery.deliver_held(now, stream)
+            state.begin()
+            stream.timed(0, 0)
+            self._watch(now, stream)
+            if stream.line.has_ready:
+                state.backlog[name] = stream
+            state.touch(now)
+            yield from state.result()
+        for name in list(state.starting):
+            state.begin()
+            self._delivery.start_resting(now, state.starting.pop(name))
+            yield from state.result()
+            yield Spent(_SETTLE_WORK * self._settled_at_once)
+        for _ in range(self._settled_at_once):
+            if not state.unsettled:
+                break
+            place = next(iter(state.unsettled))
+            del state.unsettled[place]
+            state.begin()
+            if place.stream.behind.get(place.subscription.key) is place and not place.ask:
+                self._behind.settle(now, place)
+            yield from state.result()
+            yield Spent(_SETTLE_WORK)
+
+    def _settle_later(self, now: float, places: Iterable[Place]) -> None:
+        self._state.unsettled.update(dict.fromkeys(places))
+        self._state.backlog_at = now
+
+    def _moved(
+        self, now: float, stream: Stream, ready: list[Run], wanted: list[Wanted] | None = None
+    ) -> None:
         """Deliver what a line has passed on, and look after what it lacks."""
         state = self._state
         if ready or stream.waiting:
-            self._delivery.advance(now, stream, ready)
-        stream.line.watch(now, state.options.nack_after_s)
-        if stream.line.look_at is not None:
-            state.lines_at = min(state.lines_at, stream.line.look_at)
-        if stream.behind:
+            self._delivery.advance(now, stream, ready, wanted)
+        self._watch(now, stream)
+        if len(stream.behind) > self._settled_at_once:
+            wanting = (p for p in stream.behind.values() if not p.ask and p.subscription.room > 0)
+            self._settle_later(now, wanting)
+        elif stream.behind:
             self._behind.settle_stream(now, stream)
         if ready:
             state.touch(now)
+
+    def _watch(self, now: float, stream: Stream) -> None:
+        state = self._state
+        stream.line.watch(now, state.options.nack_after_s)
+        if stream.line.look_at is not None:
+            state.lines_at = min(state.lines_at, stream.line.look_at)
 
     def reach(self, name: str) -> dict[str, tuple[int, int]]:
         """As `Subscription.reach`; empty if there is no such durable one, or it is leaving."""
@@ -293,7 +412,10 @@ class Edge:
         state.lines_at = float("inf")
         for stream in state.streams.values():
             line = stream.line
-            if line.look_at is not None and line.look_at <= now:
+            if stream.name in state.backlog:
+                # What is missing is asked for when the line has come there.
+                line.look_at = None if line.look_at is None else now + options.nack_after_s
+            elif line.look_at is not None and line.look_at <= now:
                 skips = "skip-gap" in state.plants and line.attempts > 0
                 if stream.needing and not skips:
                     pauses = options.nack_after_s, options.nack_again_s
@@ -304,7 +426,10 @@ class Edge:
                     ranges = line.doubted(now, options.nack_again_s)
                     state.carry(stream.name, Nack(ranges))
                 else:
-                    self._moved(now, stream, line.jump())
+                    holds_back = self._delivery.is_heavy(stream, line.waiting)
+                    self._moved(now, stream, line.jump(holds_back=holds_back))
+                    if line.has_ready:
+                        self._is_behind(now, stream)
             if line.look_at is not None:
                 state.lines_at = min(state.lines_at, line.look_at)
 
@@ -391,8 +516,14 @@ class Edge:
             self._state.out += self._state.requests.open()
             self._state.touch(now)
 
-    def time_passed(self, now: float) -> list[Ask]:
+    def time_passed(self, now: float) -> Iterable[Ask]:
         """A deadline has come."""
+        done = self._timers(now)
+        if self._state.has_backlog:
+            return chain(done, self._go_on(now))
+        return done
+
+    def _timers(self, now: float) -> list[Ask]:
         state = self._state
         state.begin()
         self._leaving.end_late(now)
@@ -409,5 +540,7 @@ class Edge:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         state = self._state
+        if state.has_backlog:
+            return state.backlog_at
         at = min(state.done_at, state.lines_at, state.requests.next_at, self._leaving.next_at)
         return None if at == float("inf") else at

@@ -14,6 +14,8 @@
    without a session.
 """
 
+from itertools import islice
+
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.state import EndStored, State, YieldStored
 from anabranch.core.edge.subscriptions import Session, Subscription
@@ -86,11 +88,7 @@ class Leaving:
 
     def session_over(self, now: float, session: Session) -> None:
         """A client is not there any more."""
-        for subscription in list(session.names.values()):
-            if subscription.is_durable:
-                self.detach(subscription)
-            else:
-                self.remove(now, subscription)
+        self.end_some(now, session, len(session.names))
         for key in session.attaching:
             attach = self._state.attaches[key]
             attach.session = None
@@ -98,6 +96,14 @@ class Leaving:
                 self.abandon(now, key)
         session.attaching = {}
         self._cursors.client_left(now)
+
+    def end_some(self, now: float, session: Session, count: int) -> None:
+        """So many subscriptions of a session have no client any more."""
+        for subscription in list(islice(session.names.values(), count)):
+            if subscription.is_durable:
+                self.detach(subscription)
+            else:
+                self.remove(now, subscription)
 
     def abandon(self, now: float, key: str) -> None:
         """Nobody waits for this attach any more."""

@@ -17,11 +17,13 @@ asking again would bring the same: its tick is withheld as `unreadable`.
 from collections.abc import Hashable
 
 from anabranch.core.line import Run
+from anabranch.matching.doubts import Check
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
+from anabranch.model.values import Attributes
 
 _NS_PER_S = 1e9
 
@@ -43,6 +45,19 @@ def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
     except RemoteError:
         _mark_unreadable(run)
         return []
+
+
+def narrowed(
+    run: Run, envelope: Envelope, index: MatchIndex
+) -> tuple[list[Hashable], list[tuple[Hashable, Check]], Attributes] | None:
+    """Who wants the event for sure, who perhaps and by which check, and what to check; None if its
+    attributes turn out to be unreadable."""
+    try:
+        sure, left = index.narrow(envelope)
+        return sure, left, envelope.attributes() if left else {}
+    except RemoteError:
+        _mark_unreadable(run)
+        return None
 
 
 def is_match(run: Run, envelope: Envelope, filter: Filter) -> bool:

@@ -133,6 +133,13 @@ class State:
         self.done_at = float("inf")
         #: No line has a gap to look after before.
         self.lines_at = float("inf")
+        #: Streams whose lines hold something back, and places that are to be settled: work for
+        #: when there is time, since when.
+        self.backlog: dict[str, Stream] = {}
+        self.unsettled: dict[Place, None] = {}
+        #: Streams on which more could start.
+        self.starting: dict[str, Stream] = {}
+        self.backlog_at = 0.0
         self.out: list[Ask] = []
         #: Number of a session → the last frame to it, if it may still grow.
         self._delivering: dict[int, _Delivering] = {}
@@ -140,6 +147,11 @@ class State:
         self._removed: list[str] = []
         self._ticket = 0
         self._tickets: dict[int, Stored] = {}
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether there is work for when there is time."""
+        return bool(self.backlog or self.unsettled or self.starting)
 
     @cached_property
     def index(self) -> MatchIndex:

@@ -23,9 +23,11 @@ State: rebuilt by whoever subscribes; volatile. The life comes from the broker, 
 Prior art: Zhao 2006, §4.1.1–4.1.5 and §4.3.1.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from anabranch.core.routing.conjuncts import Conjunct, conjuncts_of, everything
+from anabranch.core.routing.conjuncts import Conjunct, conjuncts_of, dag_work, everything
+from anabranch.core.routing.contract import Spent
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
@@ -76,6 +78,8 @@ class Clock:
         self._touched: dict[DagNode, None] = {}
         #: Subscriptions added since the last propagation.
         self._fresh: dict[str, None] = {}
+        #: Conjunctions that came and went since then.
+        self.gathered = 0
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -107,6 +111,12 @@ class Clock:
 
     def add(self, subscription: str, filter: Filter) -> Version:
         """A new subscription; the version that contains it."""
+        for _ in self.adding(subscription, filter):
+            pass
+        return self._subscriptions[subscription].version
+
+    def adding(self, subscription: str, filter: Filter) -> Iterator[Spent]:
+        """The same bit by bit; nothing else happens to the clock meanwhile."""
         if subscription in self._subscriptions:
             self.remove(subscription)
         if self._dag is None:
@@ -117,11 +127,16 @@ class Clock:
             ids.append(self._next_id)
             start = self._place(self._dag, self._next_id, conjunct)
             version = start if start > version else version
+            yield Spent(dag_work(len(self._dag)))
         if self._starts_too_low and version == self.current and self._counter > 1:
             version = self.propagated
         self._subscriptions[subscription] = _Subscription(version, tuple(ids))
         self._fresh[subscription] = None
-        return version
+        self.gathered += len(ids)
+
+    def version_of(self, subscription: str) -> Version:
+        """The version that contains a subscription."""
+        return self._subscriptions[subscription].version
 
     def _place(self, dag: ConjunctionDag, id: int, conjunct: Conjunct) -> Version:
         """Put a conjunction into the DAG; the version it starts with (rules 1 and 5)."""
@@ -144,6 +159,7 @@ class Clock:
         gone = self._subscriptions.pop(subscription, None)
         if gone is not None:
             self._leaving.extend(gone.ids)
+            self.gathered += len(gone.ids)
             self._fresh.pop(subscription, None)
 
     # -- propagation ------------------------------------------------------------------------------
@@ -151,6 +167,7 @@ class Clock:
     def propagate(self, *, anyway: bool = False) -> Propagation | None:
         """Advance the clock if there is anything to tell, or anyway, and say what (rules 3 and
         6)."""
+        self.gathered = 0
         self._bury()
         plus, minus, covered = self._root_changes()
         # No fresh subscription can need a version that nobody will ever be told of.

@@ -8,9 +8,10 @@ What is too much for one frame is told as wanting everything (`wanted`): that le
 must, and no link breaks over it. Likewise nothing is told to have ended then (`ended`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
+from anabranch.core.routing.contract import Spent, finished
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import ITEMS_MAX, Conjuncts
@@ -39,12 +40,26 @@ class Conjunct(NamedTuple):
         return self.text if len(self.filter.conjunctions) == 1 else f"{self.text} [{self.place}]"
 
 
+#: A filter whose text is longer than this costs much to parse.
+LONG_CHARACTERS = 96
+#: What it costs to read a character of a filter, and to normalise what it says.
+PARSE_WORK = 1
+
+
+def dag_work(size: int) -> int:
+    """What it costs to put one more conjunction into a DAG of this size, or to take it out."""
+    return 50 + size // 32
+
+
 def conjuncts_of(filter: Filter, limits: Limits) -> list[Conjunct]:
     """All conjunctions of a filter; everything, if its text is longer than a receiver reads. (The
     text of a filter may be longer than the one it was made of.)"""
     text = str(filter)
     if len(text.encode()) > limits.filter_bytes_max:
         return [everything()]
+    if len(text) > LONG_CHARACTERS:
+        # Whoever unpacks it here need not parse it.
+        filter.remember(text)
     return [Conjunct(text, place, filter) for place in range(len(filter.conjunctions))]
 
 
@@ -87,6 +102,13 @@ def pack(conjuncts: Iterable[Conjunct]) -> list[Conjuncts]:
 
 def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
     """From a frame; `RemoteError` if a text is no filter or has no such place."""
+    return finished(unpacking(packed, limits))
+
+
+def unpacking(
+    packed: Iterable[Conjuncts], limits: Limits
+) -> Generator[Spent, None, list[Conjunct]]:
+    """The same bit by bit."""
     found: list[Conjunct] = []
     for item in packed:
         try:
@@ -100,4 +122,5 @@ def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
                     f"an interest arrived for conjunction {place} of a filter that has {count}"
                 )
             found.append(Conjunct(item.text, place, filter))
+        yield Spent(PARSE_WORK * (1 + len(item.text)))
     return found

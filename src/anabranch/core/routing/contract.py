@@ -20,8 +20,8 @@ The broker calls the methods below and performs what they return: link effects g
 the rest to its own edge and origin. All of them are pure in the sense of `core.contract`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -31,6 +31,8 @@ from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.frames import Knowledge, LinkFrame
 from anabranch.model.version import Version
+
+_Result = TypeVar("_Result")
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +50,12 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     time_ns: int = 0
     #: The only edge this is meant for; "" for everybody.
     target: str = ""
+
+
+#: What it costs to decide one filter that an index leaves in doubt: this, and one more for each so
+#: many bytes of the event.
+CHECK_WORK = 3
+CHECKED_BYTES = 2_048
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -77,8 +85,21 @@ class VectorAdvance(msgspec.Struct, frozen=True, gc=False):
     vector: dict[str, Version]
 
 
+class Spent(msgspec.Struct, frozen=True, gc=False):
+    """So much work was done, in microseconds of an ordinary machine: part of a longer piece, which
+    may be interrupted here (`broker`)."""
+
+    work: int
+
+
+class VersionsAre(msgspec.Struct, frozen=True, gc=False):
+    """The edge's subscriptions are in its interest, in these versions."""
+
+    versions: dict[str, Version]
+
+
 #: What a router asks of its broker.
-Outcome = Effect | Arrival | Delivery | VectorAdvance
+Outcome = Effect | Arrival | Delivery | Spent | VectorAdvance | VersionsAre
 
 
 def knowledge_of(origin: str, emission: Emission) -> Knowledge:
@@ -94,6 +115,30 @@ def knowledge_of(origin: str, emission: Emission) -> Knowledge:
         emission.head,
         emission.time_ns,
     )
+
+
+def finished(work: Generator[Spent, None, _Result]) -> _Result:
+    """Work that may be interrupted, done at once; what it came to."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+
+def interest_at_once(
+    router: "Router", now: float, added: Mapping[str, Filter], removed: Sequence[str]
+) -> tuple[dict[str, Version], list[Outcome]]:
+    """`interest_changes` without a pause: the versions, and all other outcomes."""
+    versions: dict[str, Version] = {}
+    outcomes: list[Outcome] = []
+    for outcome in router.interest_changes(now, added, removed):
+        if isinstance(outcome, VersionsAre):
+            versions |= outcome.versions
+        elif not isinstance(outcome, Spent):
+            outcomes.append(outcome)
+    return versions, outcomes
 
 
 class Router(Protocol):
@@ -114,15 +159,16 @@ class Router(Protocol):
         """Bytes that were given to a link and that went out since the last report, and those
         that wait."""
 
-    def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
-        """A frame came over a link. `RemoteError` if it cannot be."""
+    def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
+        """A frame came over a link. `RemoteError` if it cannot be, from here or from the iterator.
+        Nothing else is asked of the router before all of this is worked off."""
 
     # -- the edge
-    def interest(
+    def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
-    ) -> tuple[dict[str, Version], list[Outcome]]:
-        """The own edge's subscriptions changed, at once. Returns the version that contains each
-        added one."""
+    ) -> Iterator[Outcome]:
+        """The own edge's subscriptions change. `VersionsAre` tells the version that contains each
+        added one. Nothing else is asked of the router before all of this is worked off."""
 
     # -- the origin
     def advertise(
@@ -143,7 +189,7 @@ class Router(Protocol):
     def carry(self, now: float, target: str, content: AnyCarried) -> list[Outcome]:
         """Take something to another broker (or to this one), as well as can be."""
 
-    def time_passed(self, now: float) -> list[Outcome]:
+    def time_passed(self, now: float) -> Iterable[Outcome]:
         """A deadline has come."""
 
     def next_deadline(self) -> float | None:

@@ -8,11 +8,18 @@ Knowledge follows the tree of sites away from its origin; with a target, only to
 behind which there is no edge get nothing. State: the links only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, knowledge_of
+from anabranch.core.routing.contract import (
+    Arrival,
+    Emission,
+    Outcome,
+    VectorAdvance,
+    VersionsAre,
+    knowledge_of,
+)
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.validity import check_knowledge
 from anabranch.model.carried import AnyCarried
@@ -82,12 +89,12 @@ class FloodRouter:
 
     # -- the edge and the origin ------------------------------------------------------------------
 
-    def interest(
+    def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
-    ) -> tuple[dict[str, Version], list[Outcome]]:
+    ) -> Iterator[Outcome]:
         """Every subscription is contained in everything."""
         del now, removed
-        return dict.fromkeys(added, NOTHING), []
+        yield VersionsAre(dict.fromkeys(added, NOTHING))
 
     def advertise(
         self, now: float, added: Sequence[str], removed: Sequence[str], newest: int

@@ -84,6 +84,12 @@ def box_covers(constraints: Constraints, box: Box) -> bool:
     return True
 
 
+def few_attributes(conjunction: Conjunction) -> frozenset[str]:
+    """The attributes that have so few values that all can be tried. Only residues that read no
+    others may be covered without being shared."""
+    return frozenset(name for name, values in conjunction.constraints if _few(values) is not None)
+
+
 def _residues_meet(ours: Conjunction, other: Conjunction, box: Box) -> bool:
     if any(opposite_of(part) in other.residue for part in ours.residue):
         return False

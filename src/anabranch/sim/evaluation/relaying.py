@@ -37,7 +37,13 @@ from anabranch.core.broker import ROUTERS, RoutingName
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.routing.conjuncts import conjuncts_of
-from anabranch.core.routing.contract import Emission, Outcome, Router, VectorAdvance
+from anabranch.core.routing.contract import (
+    Emission,
+    Outcome,
+    Router,
+    VectorAdvance,
+    interest_at_once,
+)
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.wishes import Wishes
 from anabranch.model.encoding import encode_event
@@ -198,7 +204,7 @@ class Row:
             for first in range(0, len(texts), _PORTION):
                 portion = texts[first : first + _PORTION]
                 added = {f"s{next(numbers)}": Filter.parse(text) for text in portion}
-                versions, outcomes = self.routers[edge].interest(self.now, added, ())
+                versions, outcomes = interest_at_once(self.routers[edge], self.now, added, ())
                 latest[edge] = max(versions.values())
                 self.do(edge, outcomes)
                 self.settle()

@@ -6,7 +6,13 @@ import pytest
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance
+from anabranch.core.routing.contract import (
+    Arrival,
+    Emission,
+    Outcome,
+    VectorAdvance,
+    interest_at_once,
+)
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
@@ -56,7 +62,7 @@ def test_tick_for_one_edge_reaches_only_that_one() -> None:
 
 def test_every_subscription_is_contained_at_once() -> None:
     router = FloodRouter("p", two_levels(), Options())
-    versions, outcomes = router.interest(0, {"s": Filter.everything()}, [])
+    versions, outcomes = interest_at_once(router, 0, {"s": Filter.everything()}, [])
     assert versions == {"s": NOTHING}
     assert outcomes == []
 

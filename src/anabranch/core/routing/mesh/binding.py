@@ -133,6 +133,10 @@ class Bindings:
         if self._tell_at is None:
             self._tell_at = now + self._around.options.interest_after_s
 
+    def plan_now(self, now: float) -> None:
+        """There is much to tell."""
+        self._tell_at = now
+
     def advertised(self, now: float, origins: Iterable[str]) -> None:
         """Advertisements of these origins changed."""
         others = [origin for origin in origins if origin != self._around.name]

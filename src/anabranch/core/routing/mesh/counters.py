@@ -29,6 +29,9 @@ class Counters(msgspec.Struct):
     hop_bound_fired: int = 0
     #: Events looked up in an index.
     matches: int = 0
+    #: Those of them that were sent to more edges than must be, because too many filters would have
+    #: had to be checked in one step.
+    matches_assumed: int = 0
     #: Events sent to an edge whose interest was not known well enough.
     data_unfiltered: int = 0
     #: Carried messages and bindings for which there was no way.

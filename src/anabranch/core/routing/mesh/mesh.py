@@ -25,13 +25,19 @@ Mapping of words: tree id = TID, trees = SRT, branches = PRT, loads = LST, wave 
 advertisement, binding = subscription with its set of TIDs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from anabranch.core.contract import BrokerLoad, Note, Send
 from anabranch.core.earliest import earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.clock import Clock
-from anabranch.core.routing.contract import Delivery, Emission, Outcome, VectorAdvance
+from anabranch.core.routing.contract import (
+    Delivery,
+    Emission,
+    Outcome,
+    VectorAdvance,
+    VersionsAre,
+)
 from anabranch.core.routing.mesh.advertisements import Advertisements
 from anabranch.core.routing.mesh.binding import Bindings
 from anabranch.core.routing.mesh.branches import BranchTable
@@ -167,19 +173,35 @@ class MeshRouter:
 
     # -- the edge ---------------------------------------------------------------------------------
 
-    def interest(
+    def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
-    ) -> tuple[dict[str, Version], list[Outcome]]:
-        """The own edge's subscriptions changed."""
-        assert self.clock is not None, "only edges have subscriptions"
+    ) -> Iterator[Outcome]:
+        """The own edge's subscriptions change."""
+        clock = self.clock
+        assert clock is not None, "only edges have subscriptions"
         assert self.bindings is not None
-        versions = {name: self.clock.add(name, filter) for name, filter in added.items()}
+        gathered_max = self._around.options.interest_conjunctions_max
+        for name, filter in added.items():
+            yield from clock.adding(name, filter)
+            yield VersionsAre({name: clock.version_of(name)})
+            if clock.gathered >= gathered_max:
+                self._bind_now(now)
+                yield from self._finish(now)
         for name in removed:
-            self.clock.remove(name)
+            clock.remove(name)
+            if clock.gathered >= gathered_max:
+                self._bind_now(now)
+                yield from self._finish(now)
         self.bindings.plan(now)
         if self._around.options.interest_after_s <= 0:
             self._bind(now)
-        return versions, self._finish(now)
+        yield from self._finish(now)
+
+    def _bind_now(self, now: float) -> None:
+        """Tell origins of what has gathered, without waiting for more."""
+        assert self.bindings is not None
+        self.bindings.plan_now(now)
+        self._bind(now)
 
     def _bind(self, now: float) -> None:
         """Tell origins what is due."""

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from anabranch.core.contract import Note
 from anabranch.core.routing.conjuncts import Conjunct
+from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.steps import Steps
 from anabranch.matching.index import MatchIndex
@@ -75,6 +76,8 @@ class Wishes:
         self._wishes: dict[str, _Wish] = {}
         self._index: MatchIndex | None = None
         self._next_id = 0
+        #: What may still be spent on checks in this step; beyond it an edge counts as interested.
+        self._checks_work = 0
         #: Edge → how its element grows along the stream.
         self.steps: dict[str, Steps] = {}
         #: The newest tick when an advertisement was withdrawn last, or this life began (rule 3).
@@ -142,6 +145,7 @@ class Wishes:
         if index is None or not data or not len(index):
             return [_NOBODY] * len(data)
         self._around.counters.matches += len(data)
+        self._checks_work = self._around.options.step_work_max
         found = index.destinations_of([datum.body for datum in data], self._around.limits)
         return [
             self._match_one(index, datum) if edges is None else edges
@@ -155,8 +159,14 @@ class Wishes:
         return sorted(str(edge) for edge in self._index.destinations(attributes))
 
     def _match_one(self, index: MatchIndex, datum: Datum) -> Edges:
+        each = CHECK_WORK + len(datum.body) // CHECKED_BYTES
         try:
-            return set(index.destinations(decode_envelope(datum.body, self._around.limits)))
+            envelope = decode_envelope(datum.body, self._around.limits)
+            checks_max = max(0, self._checks_work // each)
+            found, checks, is_short = index.destinations_within(envelope, checks_max)
+            self._checks_work -= checks * each
+            self._around.counters.matches_assumed += is_short
+            return found
         except RemoteError:
             # For edges to tell their clients that it is withheld.
             return set(self._around.edges)

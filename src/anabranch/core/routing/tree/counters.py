@@ -22,6 +22,7 @@ class Counters:
         "knowledge_sent",
         "marks_sent",
         "matches",
+        "matches_assumed",
         "states_applied",
         "states_ignored",
         "states_sent",
@@ -53,6 +54,9 @@ class Counters:
         self.marks_sent = 0
         #: Events looked up in an index.
         self.matches = 0
+        #: Those of them that were sent on further than must be, because too many filters would have
+        #: had to be checked in one step.
+        self.matches_assumed = 0
         self.states_applied = 0
         self.states_ignored = 0
         self.states_sent = 0

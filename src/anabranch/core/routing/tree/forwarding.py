@@ -11,7 +11,9 @@ enough (`sufficiency`), and sent on as they are if it does not. Rules:
 3. Ticks for one edge (an answer to a nack) go only towards it, at once, and are filtered like all.
 4. A hand-over to the own presence in the next site costs no link; it is filtered only if the
    answer is at hand.
-5. An event that cannot be read goes everywhere: edges tell their clients that it is withheld.
+5. Filters that the index leaves in doubt are checked as far as one step may; what would need more
+   counts as wanted. That sends more than must be, and is counted.
+6. An event that cannot be read goes everywhere: edges tell their clients that it is withheld.
 
 State: silence that waits, at most `RANGES_MAX` ranges per direction and stream. If it is lost,
 edges ask for the ticks.
@@ -23,6 +25,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.core.contract import Note
 from anabranch.core.ranges import RangeSet
+from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
 from anabranch.core.routing.tree.interest import Directions, Interest
 from anabranch.core.routing.tree.sufficiency import Sufficiency
 from anabranch.core.routing.tree.surroundings import Surroundings
@@ -64,6 +67,8 @@ class Forwarding:
         self._outlook = outlook
         self._interest = interest
         self._sufficiency = sufficiency
+        #: What may still be spent on checks in this step.
+        self._checks_work = 0
         self._filters_always = "no-sufficiency" in around.plants
         #: Told of every event that is matched, with who wants it and where it may go.
         self.observer: Observer | None = None
@@ -101,6 +106,7 @@ class Forwarding:
         self._around.counters.matches += len(data)
         if not interest:
             return [frozenset()] * len(data)
+        self._checks_work = self._around.options.step_work_max
         if self.observer is not None:
             return [self._match_one(now, datum, directions) for datum in data]
         found = interest.destinations_of([datum.body for datum in data])
@@ -115,7 +121,11 @@ class Forwarding:
         """The directions that want one event, which is decoded for that."""
         try:
             envelope = decode_envelope(datum.body, self._around.limits)
-            wanted = self._interest.destinations(envelope)
+            each = CHECK_WORK + len(datum.body) // CHECKED_BYTES
+            checks_max = max(0, self._checks_work // each)
+            wanted, checks, is_short = self._interest.destinations_within(envelope, checks_max)
+            self._checks_work -= checks * each
+            self._around.counters.matches_assumed += is_short
         except RemoteError:
             # Its origin's fault, and for edges to tell: whoever passed it on could not know.
             return frozenset(directions)

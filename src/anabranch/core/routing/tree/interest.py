@@ -16,7 +16,8 @@ and that nothing wanted by another direction covers. Rules:
    removed, or something added was covered or known already. Then the receiver may apply it only
    where it knows what is known here.
 
-5. A change that is beyond the limits of DAG or index raises `LocalError` and changes nothing.
+5. A change is made bit by bit. Nothing else changes meanwhile, and no event is matched.
+6. A change that is beyond the limits of DAG or index raises `LocalError` and changes nothing.
 
 With `covering` off, nothing covers anything, but equal conjunctions still are one node.
 
@@ -26,10 +27,11 @@ Prior art: Zhao 2006, §3.4.1 (roots, minimisation), §4.1.2 and §4.1.6 (DAG wi
 §6.1.2 (one aggregation per outgoing direction).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from anabranch.core.routing.conjuncts import Conjunct
+from anabranch.core.routing.conjuncts import Conjunct, dag_work
+from anabranch.core.routing.contract import Spent, finished
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope
@@ -45,12 +47,20 @@ _NOBODY: frozenset[object] = frozenset()
 _FEW_WISHES = 256
 
 
+#: What it costs to see whether a conjunction is a root.
+_LOOK_WORK = 5
+
+
 class RootChange(NamedTuple):
     """What one direction is to be told of a change."""
 
     plus: list[Conjunct]
     minus: list[Conjunct]
     aggregated: bool
+
+
+#: A change that may be interrupted. What comes of it is what there is to tell, by direction.
+Changing = Generator[Spent, None, dict[str, RootChange]]
 
 
 class _Wish(NamedTuple):
@@ -93,6 +103,17 @@ class Interest:
             return set(self._index.destinations(event))
         return {self._sources[found] for found in self._index.match(event)}
 
+    def destinations_within(
+        self, event: Attributes | Envelope, checks_max: int
+    ) -> tuple[Directions, int, bool]:
+        """`destinations`, or more of them where that would take more than so many checks; also how
+        many were made, and whether that was too few."""
+        if self._index is None or not self._wishes:
+            return _NOBODY, 0, False
+        if not self._index.has_doubts:
+            return self.destinations(event), 0, False
+        return self._index.destinations_within(event, checks_max)
+
     def destinations_of(self, bodies: Sequence[bytes]) -> list[frozenset[object] | None]:
         """The same for encoded events; None for one that has to be decoded first."""
         if self._index is None or not self._wishes:
@@ -113,29 +134,47 @@ class Interest:
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
     ) -> dict[str, RootChange]:
         """A direction wants some conjunctions more and some less."""
+        return finished(self.changing(source, plus, minus))
+
+    def replace(self, source: str, conjuncts: Iterable[Conjunct]) -> dict[str, RootChange]:
+        """A direction wants these conjunctions and no others."""
+        return finished(self.replacing(source, conjuncts))
+
+    def changing(
+        self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
+    ) -> Changing:
+        """`change`, bit by bit."""
         gone = list(minus)
-        added = self._join_all(source, plus)
+        added = yield from self._join_all(source, plus)
         for conjunct in gone:
             node = self._node_of(conjunct)
             if node is not None:
                 self._leave(source, node)
-        self._minimise(source, added)
-        return self._settle(source, added, is_pure=not gone)
+            yield self._spent()
+        yield from self._minimise(source, added)
+        return (yield from self._settle(source, added, is_pure=not gone))
 
-    def replace(self, source: str, conjuncts: Iterable[Conjunct]) -> dict[str, RootChange]:
-        """A direction wants these conjunctions and no others."""
+    def replacing(self, source: str, conjuncts: Iterable[Conjunct]) -> Changing:
+        """`replace`, bit by bit."""
         before = [node for node, wishes in self._wishes.items() if source in wishes]
-        added = self._join_all(source, conjuncts)
+        added = yield from self._join_all(source, conjuncts)
         kept = dict.fromkeys(added)
         removed = [node for node in before if node not in kept]
         for node in removed:
             self._leave(source, node)
-        self._minimise(source, added)
+            yield self._spent()
+        yield from self._minimise(source, added)
         known = dict.fromkeys(before)
         fresh = [node for node in added if node not in known]
-        return self._settle(source, fresh, is_pure=not removed)
+        return (yield from self._settle(source, fresh, is_pure=not removed))
 
-    def _join_all(self, source: str, conjuncts: Iterable[Conjunct]) -> list[DagNode]:
+    def _spent(self) -> Spent:
+        """What a conjunction costs that comes or goes."""
+        return Spent(dag_work(0 if self._dag is None else len(self._dag)))
+
+    def _join_all(
+        self, source: str, conjuncts: Iterable[Conjunct]
+    ) -> Generator[Spent, None, list[DagNode]]:
         """All of them or, beyond the limits, none."""
         added: list[DagNode] = []
         fresh: list[DagNode] = []
@@ -145,6 +184,7 @@ class Interest:
                 added.append(self._join(source, conjunct))
                 if len(self._sources) > wishes:
                     fresh.append(added[-1])
+                yield self._spent()
         except LocalError:
             for node in fresh:
                 self._leave(source, node)
@@ -197,18 +237,20 @@ class Interest:
             return None
         return self._dag.remove(self._next_id)
 
-    def _minimise(self, source: str, added: Iterable[DagNode]) -> None:
+    def _minimise(self, source: str, added: Iterable[DagNode]) -> Iterator[Spent]:
         """Rule 1, where it may be broken."""
         if not self._covering:
             return
         for node in added:
             if node not in self._wishes:
                 continue
+            yield Spent(_LOOK_WORK)
             if any(source in self._wishes[upper] for upper in _all_above(node)):
                 self._leave(source, node)
             else:
                 for lower in list(self._nearest_below(node, source)):
                     self._leave(source, lower)
+                    yield self._spent()
 
     def _nearest_below(self, node: DagNode, source: str) -> Iterator[DagNode]:
         """What a direction wants below a node, with nothing it wants in between."""
@@ -261,9 +303,7 @@ class Interest:
             return True
         return not any(self._is_wanted(upper, direction) for upper in _all_above(node))
 
-    def _settle(
-        self, source: str, added: Iterable[DagNode], is_pure: bool
-    ) -> dict[str, RootChange]:
+    def _settle(self, source: str, added: Iterable[DagNode], is_pure: bool) -> Changing:
         """Bring all roots up to date; what there is to tell."""
         changes: dict[str, RootChange] = {}
         for direction, roots in self._roots.items():
@@ -272,6 +312,7 @@ class Interest:
             plus: dict[DagNode, Conjunct] = {}
             minus: list[Conjunct] = []
             for node in self._touched[direction]:
+                yield Spent(_LOOK_WORK)
                 was, is_now = node in roots, self._is_root(node, direction)
                 if is_now and not was:
                     wishes = self._wishes[node]

@@ -26,13 +26,14 @@ State: volatile. A presence starts with nothing and is insufficient for everythi
 Prior art: Zhao 2006, §3.3–3.4, §4.1.6, §4.3; virtual brokers in §3.1.1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from anabranch.core.contract import Note
 from anabranch.core.routing.clock import Clock
-from anabranch.core.routing.conjuncts import Conjunct, ended, unpack, wanted
+from anabranch.core.routing.conjuncts import Conjunct, ended, unpacking, wanted
+from anabranch.core.routing.contract import Spent
 from anabranch.core.routing.tree.forwarding import Forwarding
 from anabranch.core.routing.tree.interest import Interest, RootChange
 from anabranch.core.routing.tree.repair import Lag
@@ -171,17 +172,17 @@ class Presence:
 
     # -- receiving --------------------------------------------------------------------------------
 
-    def receive(self, now: float, peer: str, frame: InterestFrame) -> None:
+    def receive(self, now: float, peer: str, frame: InterestFrame) -> Iterator[Spent]:
         """A frame about interest came for this site."""
         self._check(peer, frame)
         if isinstance(frame, InterestChange):
-            self._change(now, frame)
+            yield from self._change(now, frame)
         elif isinstance(frame, InterestState):
-            self._state(now, frame)
+            yield from self._state(now, frame)
         else:
             self._asked(now, peer, frame)
 
-    def _change(self, now: float, frame: InterestChange) -> None:
+    def _change(self, now: float, frame: InterestChange) -> Iterator[Spent]:
         known = self.versions
         if all(known.get(edge, NOTHING) >= v for edge, v in frame.advance.items()):
             self.lag.see(now, frame.constraint)
@@ -194,11 +195,12 @@ class Presence:
             self.lag.see(now, frame.advance, is_urgent=not lags)
             return
         limits, source = self._around.limits, frame.source
-        plus, minus = unpack(frame.plus, limits), unpack(frame.minus, limits)
+        plus = yield from unpacking(frame.plus, limits)
+        minus = yield from unpacking(frame.minus, limits)
         self._around.counters.changes_applied += 1
         before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
         try:
-            changes = self.interest.change(source, plus, minus)
+            changes = yield from self.interest.changing(source, plus, minus)
         except LocalError as error:
             self._cannot_know(source, error)
             return
@@ -232,7 +234,7 @@ class Presence:
             return all(known.get(edge, NOTHING) >= v for edge, v in frame.constraint.items())
         return all(known.get(edge, NOTHING) == v for edge, v in frame.constraint.items())
 
-    def _state(self, now: float, frame: InterestState) -> None:
+    def _state(self, now: float, frame: InterestState) -> Iterator[Spent]:
         source, known = frame.source, self.versions
         behind = self.outlook.behind[source]
         advance = {e: v for e, v in frame.vector.items() if v > known.get(e, NOTHING)}
@@ -243,15 +245,15 @@ class Presence:
             if frame.onward and not self._is_repeated(now, f"onward {source}", frame.vector):
                 self._offer_onward(source)
             return
-        conjuncts = unpack(frame.conjunctions, self._around.limits)
+        conjuncts = yield from unpacking(frame.conjunctions, self._around.limits)
         self._around.counters.states_applied += 1
         before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
         constraint = {edge: known.get(edge, NOTHING) for edge in behind}
         try:
             if "state-keeps-old" in self._around.plants:
-                changes = self.interest.change(source, conjuncts, ())
+                changes = yield from self.interest.changing(source, conjuncts, ())
             else:
-                changes = self.interest.replace(source, conjuncts)
+                changes = yield from self.interest.replacing(source, conjuncts)
         except LocalError as error:
             self._cannot_know(source, error)
             return

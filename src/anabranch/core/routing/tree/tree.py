@@ -18,13 +18,21 @@ broker, edge = SHB, origin = PHB, direction = (outgoing) edge, version = virtual
 virtual start time, mark = digest of V^m.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
 from anabranch.core.routing.clock import Clock
-from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, knowledge_of
+from anabranch.core.routing.contract import (
+    Arrival,
+    Emission,
+    Outcome,
+    Spent,
+    VectorAdvance,
+    VersionsAre,
+    knowledge_of,
+)
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.steps import Steps
 from anabranch.core.routing.tree.coarsen import Merging
@@ -52,6 +60,8 @@ from anabranch.model.network import Network
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
 
+#: What it costs to learn of a conjunction, at least.
+_LEARN_WORK = 60
 #: Questions for vectors that are remembered so as not to be asked twice.
 _ASKED_MAX = 256
 
@@ -184,16 +194,22 @@ class TreeRouter:
         """There is one way only, busy or not."""
         del now, peer, given, gone, waiting
 
-    def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
+    def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
         """A frame came over a link."""
         if isinstance(frame, Carry):
             return self._overlay.carried(peer, frame)
         if isinstance(frame, Knowledge):
             check_knowledge(self._overlay, peer, frame)
             self._ask_mark(peer, frame)
+        work = self._taken(now, peer, frame)
+        if conjunctions_in(frame) > self._options.portion(_LEARN_WORK):
+            return work
+        return [outcome for outcome in work if not isinstance(outcome, Spent)]
+
+    def _taken(self, now: float, peer: str, frame: LinkFrame) -> Iterator[Outcome]:
         try:
-            self._take(now, peer, frame)
-            return self._finish(now)
+            yield from self._take(now, peer, frame)
+            yield from self._finishing(now)
         except RemoteError:
             # Half of what it caused is worse than nothing.
             self._around.out.clear()
@@ -202,19 +218,28 @@ class TreeRouter:
 
     # -- the edge ---------------------------------------------------------------------------------
 
-    def interest(
+    def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
-    ) -> tuple[dict[str, Version], list[Outcome]]:
-        """The own edge's subscriptions changed."""
+    ) -> Iterator[Outcome]:
+        """The own edge's subscriptions change."""
         clock = self.clock
         assert clock is not None, "only edges have subscriptions"
-        versions = {name: clock.add(name, filter) for name, filter in added.items()}
+        gathered_max = self._options.interest_conjunctions_max
+        for name, filter in added.items():
+            yield from clock.adding(name, filter)
+            yield VersionsAre({name: clock.version_of(name)})
+            if clock.gathered >= gathered_max:
+                self._propagate(now)
+                yield from self._finishing(now)
         for name in removed:
             clock.remove(name)
+            if clock.gathered >= gathered_max:
+                self._propagate(now)
+                yield from self._finishing(now)
         self._plan_propagation(now)
         if self._options.interest_after_s <= 0:
             self._propagate(now)
-        return versions, self._finish(now)
+        yield from self._finishing(now)
 
     def _plan_propagation(self, now: float) -> None:
         if self._propagate_at is None and self.clock is not None:
@@ -254,7 +279,7 @@ class TreeRouter:
         del now
         return self._overlay.carry(target, content)
 
-    def time_passed(self, now: float) -> list[Outcome]:
+    def time_passed(self, now: float) -> Iterable[Outcome]:
         """Propagate, ask and send silence, whatever is due."""
         if self._propagate_at is not None and self._propagate_at <= now:
             self._propagate(now)
@@ -264,6 +289,9 @@ class TreeRouter:
             presence.forwarding.time_passed(now)
         for merging in self._merging.values():
             merging.time_passed(now)
+        said = sum(map(conjunctions_in, self._around.local))
+        if said > self._options.portion(_LEARN_WORK):
+            return self._finishing(now)
         return self._finish(now)
 
     def next_deadline(self) -> float | None:
@@ -281,13 +309,13 @@ class TreeRouter:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _take(self, now: float, peer: str, frame: LinkFrame) -> None:
+    def _take(self, now: float, peer: str, frame: LinkFrame) -> Iterator[Spent]:
         """A frame from a neighbour, or from another presence of this broker."""
         if isinstance(frame, Knowledge):
             self._knowledge(now, frame)
         elif isinstance(frame, InterestChange | InterestState | AskInterest):
             if frame.site in self._presences:
-                self._presences[frame.site].receive(now, peer, frame)
+                yield from self._presences[frame.site].receive(now, peer, frame)
             elif frame.site in self._merging:
                 self._merging[frame.site].receive(peer, frame)
             else:
@@ -301,16 +329,19 @@ class TreeRouter:
 
     def _finish(self, now: float) -> list[Outcome]:
         """Let presences talk until all is said; then what goes out."""
+        return [each for each in self._finishing(now) if not isinstance(each, Spent)]
+
+    def _finishing(self, now: float) -> Iterator[Outcome]:
         around = self._around
         while around.local:
-            self._take(now, self._name, around.local.popleft())
+            yield from self._take(now, self._name, around.local.popleft())
         for merging in self._merging.values():
             merging.notice(now)
         if around.has_advanced:
             around.has_advanced = False
             self._tell_origin()
         out, around.out = around.out, []
-        return out
+        yield from out
 
     def _tell_origin(self) -> None:
         """Rule 2."""
@@ -397,3 +428,12 @@ class TreeRouter:
                 return
             self._around.counters.marks_sent += 1
             self._around.out.append(Send(peer, MarkIs(frame.stream, frame.mark, dict(vector))))
+
+
+def conjunctions_in(frame: LinkFrame) -> int:
+    """How many conjunctions a frame tells of."""
+    if isinstance(frame, InterestChange):
+        return sum(len(each.places) for each in (*frame.plus, *frame.minus))
+    if isinstance(frame, InterestState):
+        return sum(len(each.places) for each in frame.conjunctions)
+    return 0

@@ -3,6 +3,8 @@
 The relay is m1 in site n1 of the star: p, s1 and s2 around it, m2 and m3 as its peers.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 
@@ -76,7 +78,7 @@ class Relay:
         return self.router.presences()[0].versions
 
 
-def sends(outcomes: list[Outcome]) -> Sent:
+def sends(outcomes: Iterable[Outcome]) -> Sent:
     return [(each.peer, each.frame) for each in outcomes if isinstance(each, Send)]
 
 

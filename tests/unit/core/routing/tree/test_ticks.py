@@ -1,10 +1,18 @@
 """Ticks through a relay and at an edge: filtering, silence, marks, versions."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance
+from anabranch.core.routing.contract import (
+    Arrival,
+    Emission,
+    Outcome,
+    VectorAdvance,
+    interest_at_once,
+)
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
@@ -31,7 +39,7 @@ def ticks(
     return Knowledge("p", "n1", target, mark, list(data), silent or [])
 
 
-def sends(outcomes: list[Outcome]) -> dict[str, list[LinkFrame]]:
+def sends(outcomes: Iterable[Outcome]) -> dict[str, list[LinkFrame]]:
     found: dict[str, list[LinkFrame]] = {}
     for each in outcomes:
         if isinstance(each, Send):
@@ -213,7 +221,7 @@ class Edge:
         self.router.link_up(0, "m1")
 
     def take(self, frame: LinkFrame, now: float = 0) -> list[Outcome]:
-        return self.router.frame(now, "m1", frame)
+        return list(self.router.frame(now, "m1", frame))
 
     def arrive(self, mark: int, now: float = 0) -> Arrival:
         frame = Knowledge("p", "s1", "", mark, [], [(mark + 1, mark + 1)])
@@ -244,7 +252,7 @@ def test_planted_bug_believes_silence_without_a_vector() -> None:
 
 def test_edge_repeats_its_interest_when_ticks_stay_behind() -> None:
     edge = Edge()
-    edge.router.interest(0, {"s": Filter.parse("a = 1")}, [])
+    interest_at_once(edge.router, 0, {"s": Filter.parse("a = 1")}, [])
     edge.router.time_passed(0.5)
     sent = sends(edge.take(Knowledge("p", "s1", "", 0, [], [(1, 1)]), now=5))
     wanted = [Conjuncts("a = 1", (0,))]
@@ -253,7 +261,7 @@ def test_edge_repeats_its_interest_when_ticks_stay_behind() -> None:
 
 def test_own_ticks_arrive_with_the_own_version() -> None:
     edge = Edge()
-    edge.router.interest(0, {"s": Filter.parse("a = 1")}, [])
+    interest_at_once(edge.router, 0, {"s": Filter.parse("a = 1")}, [])
     [advance] = [e for e in edge.router.time_passed(1) if isinstance(e, VectorAdvance)]
     assert advance.vector == {"s1": ONE}
     edge.router.marked(1, 1, advance.vector)
@@ -278,7 +286,7 @@ def test_vector_found_in_the_log_is_not_told_again() -> None:
 
 def test_lone_broker_serves_itself() -> None:
     router = TreeRouter("a", Network({"a": ["a"]}), Options(), DEFAULT_LIMITS, 3)
-    versions, _ = router.interest(0, {"s": Filter.parse("a = 1")}, [])
+    versions, _ = interest_at_once(router, 0, {"s": Filter.parse("a = 1")}, [])
     assert versions == {"s": Version(3, 1)}
     assert router.time_passed(1) == [VectorAdvance({"a": Version(3, 1)})]
     router.marked(1, 1, {"a": Version(3, 1)})
@@ -289,8 +297,8 @@ def test_lone_broker_serves_itself() -> None:
 def test_changes_are_gathered_and_propagated_when_due() -> None:
     edge = Edge()
     edge.router.time_passed(1)
-    edge.router.interest(2, {"s": Filter.parse("a = 1")}, [])
-    edge.router.interest(2.001, {"t": Filter.parse("b = 1")}, [])
+    interest_at_once(edge.router, 2, {"s": Filter.parse("a = 1")}, [])
+    interest_at_once(edge.router, 2.001, {"t": Filter.parse("b = 1")}, [])
     assert edge.router.next_deadline() == pytest.approx(2.01)
     sent = sends(edge.router.time_passed(2.02))
     assert len(sent["m1"]) == 1

@@ -1,0 +1,48 @@
+"""Large frames of clients in parts, so that no single one makes a long step.
+
+The events of one frame are independent but for their order, and so are acknowledgements. So a frame
+with very many of them is handled as several frames. If a later part breaks the protocol, the client
+is cut, and the earlier parts stay handled.
+
+Pure functions; no state.
+"""
+
+from collections.abc import Iterator
+
+from anabranch.model.client_frames import Ack, AnyClientFrame, Publish
+
+#: Events of one part, and bytes of them; at least one.
+EVENTS_MAX = 256
+BYTES_MAX = 1024 * 1024
+#: Ticks of one part.
+TICKS_MAX = 2_048
+
+
+def parts_of(frame: AnyClientFrame) -> list[AnyClientFrame]:
+    """The frames that a large frame stands for; none if it is not large."""
+    if isinstance(frame, Publish):
+        bodies = frame.bodies
+        if len(bodies) > EVENTS_MAX or sum(map(len, bodies)) > BYTES_MAX:
+            return list(_of_publish(bodies)) if len(bodies) > 1 else []
+    elif isinstance(frame, Ack) and sum(map(len, frame.ticks.values())) > TICKS_MAX:
+        return list(_of_ack(frame))
+    return []
+
+
+def _of_publish(bodies: list[bytes]) -> Iterator[Publish]:
+    part: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if part and (len(part) >= EVENTS_MAX or size + len(body) > BYTES_MAX):
+            yield Publish(part)
+            part, size = [], 0
+        part.append(body)
+        size += len(body)
+    yield Publish(part)
+
+
+def _of_ack(frame: Ack) -> Iterator[Ack]:
+    for stream, ticks in frame.ticks.items():
+        every = list(ticks.items())
+        for first in range(0, len(every), TICKS_MAX):
+            yield Ack({stream: dict(every[first : first + TICKS_MAX])})

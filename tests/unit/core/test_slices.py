@@ -1,0 +1,199 @@
+"""Work of the core in slices: order, heartbeats and promises hold between them."""
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from anabranch.core import contract as say
+from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.core.contract import Recovered
+from anabranch.core.options import Options
+from anabranch.model.client_frames import Alive, Confirmed, Connect, Publish, Subscribe, Subscribed
+from anabranch.model.encoding import encode_event
+from anabranch.model.event import Event
+from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
+from anabranch.model.header import EventId
+from anabranch.model.values import Value
+from tests.process_parts import PAIR, network_file
+
+#: As little as can be done at a time.
+SLICED = Options(step_work_max=1)
+
+
+class Rig:
+    """One edge of two, whose disk is done with everything at once."""
+
+    def __init__(self, options: Options) -> None:
+        alone = replace(options, start_alone_after_s=0.01)
+        config = BrokerConfig("B1", network_file(PAIR).network, "tree", alone)
+        self.broker = Broker(config, Recovered(), 0.0)
+        self.now = 0.0
+        self.effects: list[say.Effect] = []
+        self.handle(say.Started())
+        self.finish()
+        self.now = 0.02
+        self.finish()
+
+    def handle(self, stimulus: say.Stimulus) -> list[say.Effect]:
+        """One call, and what it brought."""
+        found = list(self.broker.handle(self.now, stimulus))
+        self.effects += found
+        for effect in found:
+            if isinstance(effect, say.Sync):
+                self.handle(say.Synced(effect.number))
+        return found
+
+    def finish(self) -> int:
+        """Let it work until it has nothing left; in how many calls."""
+        calls = 0
+        while (at := self.broker.next_deadline()) is not None and at <= self.now:
+            self.handle(say.TimePassed())
+            calls += 1
+            assert calls < 100_000
+        return calls
+
+    def come(self, session: int, client: str) -> None:
+        self.handle(say.ClientCame(session))
+        self.say(session, Connect(PROTOCOL_VERSION, client))
+
+    def say(self, session: int, frame: Connect | Publish | Subscribe | Alive) -> list[say.Effect]:
+        return self.handle(say.ClientFrameReceived(session, frame))
+
+    def told(self, session: int, kind: type) -> list[object]:
+        sent = (e for e in self.effects if isinstance(e, say.SendClient))
+        return [e.frame for e in sent if e.session == session and isinstance(e.frame, kind)]
+
+
+def boxes(number: int) -> str:
+    return " OR ".join(f"(a = {n} AND b > {n})" for n in range(number))
+
+
+def test_a_large_filter_takes_many_calls_and_its_answer_comes_once() -> None:
+    rig = Rig(SLICED)
+    rig.come(1, "c")
+    rig.finish()
+    rig.say(1, Subscribe(1, "s", boxes(100), "reliable"))
+    assert rig.broker.is_working
+    assert rig.finish() > 100
+    assert len(rig.told(1, Subscribed)) == 1
+
+
+def test_neighbours_and_clients_hear_of_a_broker_that_is_at_work() -> None:
+    rig = Rig(SLICED)
+    rig.handle(say.LinkUp("B2"))
+    rig.handle(say.FrameReceived("B2", Hello(PROTOCOL_VERSION, "B2", 1)))
+    rig.come(1, "c")
+    rig.come(2, "d")
+    rig.finish()
+    rig.say(1, Subscribe(1, "s", boxes(500), "reliable"))
+    sent: list[say.Effect] = []
+    while rig.broker.is_working and rig.now < 20.0:
+        rig.now += 0.1
+        rig.handle(say.FrameReceived("B2", Ping()))
+        sent += rig.handle(say.TimePassed())
+    assert rig.now > 5.0
+    assert sum(isinstance(e, say.Send) and isinstance(e.frame, Ping) for e in sent) > 5
+    assert not [e for e in rig.effects if isinstance(e, say.CutLink)]
+    assert say.SendClient(2, Alive()) in rig.say(2, Alive())
+
+
+def test_what_comes_while_the_core_works_is_handled_afterwards_and_in_order() -> None:
+    rig = Rig(SLICED)
+    for session in (1, 2):
+        rig.come(session, f"c{session}")
+    rig.finish()
+    rig.say(1, Subscribe(1, "large", boxes(50), "reliable"))
+    rig.say(2, Subscribe(1, "x", "a = 1", "reliable"))
+    rig.say(2, Subscribe(2, "y", "a = 2", "reliable"))
+    assert not rig.told(2, Subscribed)
+    rig.finish()
+    answers = [e for e in rig.effects if isinstance(e, say.SendClient)]
+    named = [e.frame.subscription for e in answers if isinstance(e.frame, Subscribed)]
+    assert named == ["large", "x", "y"]
+
+
+@pytest.mark.parametrize("work", [1, 50, 20_000])
+def test_every_subscription_gets_every_match_however_small_the_slices(work: int) -> None:
+    rig = Rig(Options(step_work_max=work))
+    rig.come(1, "c")
+    rig.finish()
+    for n in range(30):
+        rig.say(1, Subscribe(n + 1, f"s{n}", f"text LIKE '%{n}_z' OR m > {n}", "reliable"))
+    for _ in range(5):
+        rig.finish()
+        rig.now += 0.2
+    bodies = []
+    for n in range(20):
+        event = Event({"m": n, "text": f"{n}!z"}).stamped(EventId("c", 1, n + 1), 1)
+        bodies.append(encode_event(event))
+    rig.say(1, Publish(bodies))
+    for _ in range(5):
+        rig.finish()
+        rig.now += 0.2
+    got = {f"s{n}": [] for n in range(30)}  # type: dict[str, list[int]]
+    for _, name, ticks in deliveries(rig):
+        got[name] += ticks
+    for n in range(30):
+        wanted = [m for m in range(20) if m > n or f"{m}!z".endswith(f"{n}!z")]
+        assert len(got[f"s{n}"]) == len(wanted), n
+        assert got[f"s{n}"] == sorted(got[f"s{n}"])
+
+
+def deliveries(rig: Rig) -> Iterator[tuple[int, str, list[int]]]:
+    for effect in rig.effects:
+        if isinstance(effect, say.SendClient) and type(effect.frame).__name__ == "Deliver":
+            for each in effect.frame.matches:  # type: ignore[union-attr]
+                yield effect.session, each.subscription, [datum.tick for datum in each.data]
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["gone", "replaced"])
+def test_a_session_with_many_subscriptions_ends_in_slices_and_completely(replaced: bool) -> None:
+    rig = Rig(SLICED)
+    rig.come(1, "c")
+    for n in range(40):
+        rig.say(1, Subscribe(n + 1, f"s{n}", f"k = {n}", "reliable"))
+    rig.finish()
+    edge = rig.broker.edge
+    assert edge is not None
+    assert len(edge.filters()) == 40
+    if replaced:
+        rig.come(2, "c")
+    else:
+        rig.handle(say.ClientLeft(1))
+    assert edge.filters()
+    rig.handle(say.ClientCame(3))
+    assert rig.finish() > 40
+    assert not edge.filters()
+    rig.say(3, Connect(PROTOCOL_VERSION, "c"))
+    rig.say(3, Subscribe(1, "s1", "k = 1", "reliable"))
+    rig.finish()
+    assert len(rig.told(3, Subscribed)) == 1
+
+
+def test_a_publisher_is_confirmed_before_the_events_of_another_are_delivered() -> None:
+    rig = Rig(Options(step_work_max=20))
+    for session in (1, 2):
+        rig.come(session, f"c{session}")
+    for n in range(30):
+        rig.say(1, Subscribe(n + 1, f"s{n}", f"text LIKE '%{n}_z'", "reliable"))
+    for _ in range(5):
+        rig.finish()
+        rig.now += 0.2
+    bodies = [body("c1", n + 1, {"text": "!z" * 100}) for n in range(50)]
+    rig.say(1, Publish(bodies))
+    edge = rig.broker.edge
+    assert edge is not None
+    while rig.broker.is_working:
+        rig.handle(say.TimePassed())
+    assert edge.has_backlog
+    rig.say(2, Publish([body("c2", 1, {"n": 1})]))
+    while not rig.told(2, Confirmed):
+        rig.handle(say.TimePassed())
+    assert edge.has_backlog
+    rig.finish()
+    assert not edge.has_backlog
+
+
+def body(publisher: str, sequence: int, attributes: dict[str, Value]) -> bytes:
+    return encode_event(Event(attributes).stamped(EventId(publisher, 1, sequence), 1))
