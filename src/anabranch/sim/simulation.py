@@ -7,7 +7,6 @@ subscription must let all its events through (the S-Λ invariant).
 """
 
 import traceback
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
@@ -344,7 +343,6 @@ class Simulation:
     def _verdict(self, anomalies: list[Anomaly]) -> Verdict:
         world = self.world
         kinds = [type(record) for record in self.history]
-        digest = zlib.crc32(repr(self.history).encode(), world.digest)
         return Verdict(
             seed=self.plan.seed,
             anomalies=tuple(anomalies),
@@ -358,7 +356,7 @@ class Simulation:
             interest_changes=self.interest_changes,
             troubled_changes=self.troubled_changes,
             steps=world.count.steps,
-            digest=f"{digest:08x}",
+            digest=world.digest.with_history(self.history),
             faults=dict(sorted(self._fault_counts().items())),
             batches=kinds.count(told.BatchTold),
             matches=self._detections.reported,

@@ -14,7 +14,6 @@ become bytes and travel with delay, appends become bytes on a disk that forgets,
 """
 
 import heapq
-import zlib
 from collections.abc import Callable
 from random import Random
 
@@ -24,6 +23,7 @@ from anabranch.core.ledger import KEY, TABLE
 from anabranch.core.links import SILENT
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.frames import Hello, LinkFrame
+from anabranch.sim.digest import Digest
 from anabranch.sim.things import (
     CLOCK_BEGIN_S,
     NEVER,
@@ -58,7 +58,7 @@ class World:
         self.now = 0.0
         self.count = Counters()
         #: Digest of everything that was delivered, in order.
-        self.digest = 0
+        self.digest = Digest()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = 0
         self.hosts = {config.name: Host(config) for config in configs}
@@ -327,7 +327,7 @@ class World:
                 return
             self.count.frames += 1
             self.count.frame_bytes += len(data)
-            self.digest = zlib.crc32(data, self.digest)
+            self.digest.add_link_frame(data)
             frame: LinkFrame = decode_link(data, host.config.limits)
             self.stimulate(name, say.FrameReceived(peer, frame))
             if self.rng.random() < self.weather.repeat and not isinstance(frame, Hello):
@@ -408,8 +408,8 @@ class World:
         for data in batch:
             if not connection.is_open or self.hosts[connection.broker].broker is None:
                 return
-            self.digest = zlib.crc32(data, self.digest)
             frame = decode_client(data, limits)
+            self.digest.add_client_frame(frame, data)
             received = say.ClientFrameReceived(connection.session, frame)
             self.stimulate(connection.broker, received)
 
@@ -420,5 +420,6 @@ class World:
         for data in batch:
             if not connection.is_open:
                 return
-            self.digest = zlib.crc32(data, self.digest)
-            connection.client.frame(connection, decode_client(data, limits))
+            frame = decode_client(data, limits)
+            self.digest.add_client_frame(frame, data)
+            connection.client.frame(connection, frame)
