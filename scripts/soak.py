@@ -38,6 +38,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from scripts.soak_jobs import Job, jobs
 
+_MIB = 1024 * 1024
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -267,11 +268,24 @@ def as_markdown(table: list[Job], state: State, date: str) -> str:
     for job in table:
         if job.adds_up:
             sums = _measured(job, state.of(job))[0]
-            text = ", ".join(f"{name} {value:,}" for name, value in sums.items())
-            lines += ["", f"{job.name} in all: {text}."]
+            lines += ["", f"{job.name} in all: {_in_words(sums)}."]
+        elif job.measures:
+            found = _measured(job, state.of(job))
+            lines += [line for each in found for line in ("", f"{job.name}: {_in_words(each)}.")]
         for text in lacking(job, state.of(job)):
             lines += ["", f"Too little of {text}."]
     return "\n".join(lines) + "\n"
+
+
+def _in_words(figures: dict[str, float]) -> str:
+    """All plain numbers, with their names; bytes in MiB."""
+    numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+    return ", ".join(
+        f"{name.removesuffix('_bytes')} {value / _MIB:,.0f} MiB"
+        if name.endswith("_bytes")
+        else f"{name} {value:,}"
+        for name, value in numbers.items()
+    )
 
 
 def write_results(table: list[Job], state: State, directory: Path) -> Path:

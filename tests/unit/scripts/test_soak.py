@@ -86,6 +86,14 @@ def test_measurements_are_kept_in_the_results(tmp_path: Path) -> None:
     assert data["jobs"][0]["measured"] == [{"subscriptions": 5}]
 
 
+def test_measurements_are_on_the_page_with_bytes_in_mebibytes(tmp_path: Path) -> None:
+    program = 'print(\'{"attack": "held", "cost_bytes": 52428800, "lost": 0}\')'
+    attack = soak_jobs.Job("held", ("-c", program), 1, "events", r"(0)", measures=True)
+    soak.run([attack], state_in(tmp_path), 1, FOREVER, QUIET)
+    page = soak.write_results([attack], state_in(tmp_path), tmp_path).read_text()
+    assert "held: cost 50 MiB, lost 0." in page
+
+
 def test_what_chunks_print_is_put_together_by_what_it_is(tmp_path: Path) -> None:
     printed = [
         {"seed": 1, "crashes": 5, "brokers_max": 25, "seeds_per_cpu_s": 2.0, "named": {}},
