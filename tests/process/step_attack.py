@@ -103,9 +103,14 @@ class Tap:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target_port))
             except OSError:
                 return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target_port))
+            except OSError:
+                # The target does not listen yet; the broker dials again.
+                near.close()
+                continue
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
 
