@@ -26,7 +26,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib.metadata import version
@@ -277,7 +277,7 @@ def as_markdown(table: list[Job], state: State, date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _in_words(figures: dict[str, float]) -> str:
+def _in_words(figures: Mapping[str, object]) -> str:
     """All plain numbers, with their names; bytes in MiB."""
     numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     return ", ".join(

@@ -17,8 +17,7 @@ from types import TracebackType
 
 import msgspec
 
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.subscription import Subscription
 from anabranch.config.network_file import NetworkFile, loads
 from anabranch.config.ports import with_free_ports

@@ -32,11 +32,13 @@ from anabranch.model.pattern.pattern import Pattern
 
 if TYPE_CHECKING:
     from anabranch.client.batches import Batch
-    from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
-    from anabranch.client.blocking_patterns import BlockingPatternSubscription
-    from anabranch.client.bulk import Fetcher
-    from anabranch.client.client import Client
-    from anabranch.client.connecting import connect
+    from anabranch.client.blocking import (
+        BlockingClient,
+        BlockingPatternSubscription,
+        BlockingSubscription,
+        connect_blocking,
+    )
+    from anabranch.client.client import Client, connect
     from anabranch.client.errors import (
         BatchRefusedError,
         BatchUnknownError,
@@ -57,11 +59,10 @@ if TYPE_CHECKING:
         TicksNotKeptError,
         WithheldError,
     )
-    from anabranch.client.matched import Matched, PartEvent
     from anabranch.client.options import ClientOptions
-    from anabranch.client.pattern_subscription import PatternSubscription
-    from anabranch.client.received import Received, Withheld
-    from anabranch.client.subscription import Subscription
+    from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
+    from anabranch.client.stream_reader import Fetcher
+    from anabranch.client.subscription import Received, Subscription, Withheld
     from anabranch.local.embedded import Embedded, embedded
 
 __version__ = "0.1.0"
@@ -71,13 +72,13 @@ _LAZY = {
     **dict.fromkeys(
         ("BlockingClient", "BlockingSubscription", "connect_blocking"), "client.blocking"
     ),
-    "BlockingPatternSubscription": "client.blocking_patterns",
-    **dict.fromkeys(("Matched", "PartEvent"), "client.matched"),
-    "PatternSubscription": "client.pattern_subscription",
+    "BlockingPatternSubscription": "client.blocking",
+    **dict.fromkeys(("Matched", "PartEvent"), "client.patterns"),
+    "PatternSubscription": "client.patterns",
     "Batch": "client.batches",
-    "Fetcher": "client.bulk",
+    "Fetcher": "client.stream_reader",
     "Client": "client.client",
-    "connect": "client.connecting",
+    "connect": "client.client",
     **dict.fromkeys(
         (
             "BatchRefusedError",
@@ -102,7 +103,7 @@ _LAZY = {
         "client.errors",
     ),
     "ClientOptions": "client.options",
-    **dict.fromkeys(("Received", "Withheld"), "client.received"),
+    **dict.fromkeys(("Received", "Withheld"), "client.subscription"),
     "Subscription": "client.subscription",
     **dict.fromkeys(("Embedded", "embedded"), "local.embedded"),
 }

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.options import ClientOptions
 from anabranch.client.subscription import Subscription
 from tests.power.write_stream import Call, calls_of, recording

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from anabranch.client.connecting import connect
+from anabranch.client.client import connect
 from anabranch.client.subscription import Subscription
 from anabranch.core.options import Options
 from anabranch.local.network import LocalNetwork, settled

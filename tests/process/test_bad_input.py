@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.connecting import connect
+from anabranch.client.client import connect
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.model.client_frames import AnyClientFrame, Connect, Cut, Refused, Subscribe
 from anabranch.model.errors import RemoteError

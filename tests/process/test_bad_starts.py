@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.connecting import connect
+from anabranch.client.client import connect
 from anabranch.config.network_file import load
 from anabranch.config.writing import dump
 from anabranch.store.catalog import Catalog

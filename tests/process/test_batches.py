@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.client.batches import Batch
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from tests.broker_parts import Brokers
 from tests.process_parts import BRISK, run, until_asked
 

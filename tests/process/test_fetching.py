@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.bulk import Fetcher
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.errors import TicksNotKeptError
+from anabranch.client.stream_reader import Fetcher
 from anabranch.client.subscription import Subscription
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.local.network import LocalNetwork

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.connecting import connect
+from anabranch.client.client import connect
 from anabranch.client.errors import PublishRefusedError
 from anabranch.config.secret_file import create_secret
 from anabranch.local.observing import ask

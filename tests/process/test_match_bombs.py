@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.subscription import Subscription
 from anabranch.local.network import LocalNetwork
 from anabranch.model.rows import rows_in

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.check.detections import Detection, LoggedEvent, check_detection
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
-from anabranch.client.matched import Matched
-from anabranch.client.pattern_subscription import PatternSubscription
+from anabranch.client.client import Client, connect
+from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.local.network import LocalNetwork
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.pattern.record import Start

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.errors import PublishRefusedError, PublishUnknownError
-from anabranch.client.received import Withheld
-from anabranch.client.subscription import Subscription
+from anabranch.client.subscription import Subscription, Withheld
 from tests.broker_parts import Brokers, command
 from tests.process_parts import BRISK, PAIR, run, until_asked
 

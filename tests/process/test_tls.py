@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.connecting import connect
+from anabranch.client.client import connect
 from anabranch.client.errors import ConnectError
 from anabranch.client.options import ClientOptions
 from anabranch.config.tls import client_context

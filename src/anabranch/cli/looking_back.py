@@ -24,8 +24,7 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.event_lines import Printer
 from anabranch.cli.reaching import Way
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import Subscription
-from anabranch.client.wishes import Since
+from anabranch.client.subscription import Since, Subscription
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.spark.options import Options, read_options

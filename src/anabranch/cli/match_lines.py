@@ -7,8 +7,7 @@ in front; where the match was too large to have them, only their places.
 from collections.abc import Mapping
 
 from anabranch.cli.event_lines import Lines, document, moment, shown
-from anabranch.client.matched import Matched, PartEvent
-from anabranch.client.pattern_subscription import PatternSubscription
+from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
 
 
 class MatchPrinter(Lines):

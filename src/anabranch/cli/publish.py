@@ -27,11 +27,16 @@ from anabranch.cli.errors import CommandError, explanation
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.sources import Item, LineError, Source
 from anabranch.cli.values import attributes_of, read_types
-from anabranch.client.advertising import check_advertised, check_possible, promised_by
 from anabranch.client.client import Client
-from anabranch.client.composing import How, compose
 from anabranch.client.errors import NotAdvertisedError, PublishUnknownError
-from anabranch.client.outbox import Promise
+from anabranch.client.publish import (
+    How,
+    Promise,
+    check_advertised,
+    check_possible,
+    compose,
+    promised_by,
+)
 from anabranch.model.errors import AnabranchError
 from anabranch.model.filter import Filter
 from anabranch.model.header import EventId

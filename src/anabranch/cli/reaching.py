@@ -15,10 +15,8 @@ import msgspec
 import typer
 
 from anabranch.cli.errors import CommandError
-from anabranch.client.addresses import parse_address
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
-from anabranch.client.options import ClientOptions
+from anabranch.client.client import Client, connect
+from anabranch.client.options import ClientOptions, parse_address
 from anabranch.config.network_file import NetworkFile, load
 from anabranch.config.tls import client_context
 from anabranch.local.home import running_file

@@ -41,9 +41,7 @@ from anabranch.cli.output import counted
 from anabranch.cli.patterns import PlacementOption, Where, placement_of
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.received import Withheld
-from anabranch.client.subscription import Subscription
-from anabranch.client.wishes import Since
+from anabranch.client.subscription import Since, Subscription, Withheld
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import Placement

@@ -32,12 +32,10 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from anabranch.client.advertising import Advertisements
-from anabranch.client.composing import compose
+from anabranch.client.broker_connections import Roaming, Uplink
 from anabranch.client.errors import BatchRefusedError, BatchUnknownError, ClosedError
 from anabranch.client.options import ClientOptions
-from anabranch.client.roaming import Roaming
-from anabranch.client.uplink import Uplink
+from anabranch.client.publish import Advertisements, compose
 from anabranch.core.session.effects import (
     SessionEffects,
     TellCommitted,

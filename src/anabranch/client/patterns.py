@@ -27,36 +27,231 @@ State: as of subscriptions; which patterns are kept is lost with the process, an
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
-from anabranch.client.defining import Definitions
+import msgspec
+
+from anabranch.client.broker_connections import Roaming, Uplink
 from anabranch.client.errors import (
     ClosedError,
     PatternRefusedError,
     PatternUnknownError,
     SubscriptionCutError,
 )
-from anabranch.client.keeping import Keeping, Kept
 from anabranch.client.options import ClientOptions
-from anabranch.client.pattern_subscription import PatternSubscription
-from anabranch.client.roaming import Roaming
-from anabranch.client.subscription import OnWithheld, Subscription
+from anabranch.client.pattern_requests import Definitions, Keeping, Kept
+from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
 from anabranch.client.subscriptions import Subscriptions
-from anabranch.client.uplink import Uplink
-from anabranch.client.wishes import Since
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.names import check_pattern_id
 from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, UNKNOWN
-from anabranch.model.errors import LocalError
+from anabranch.model.encoding import decode_event
+from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.pattern.notification import subscription_to
+from anabranch.model.pattern.match import Contribution, Identity
+from anabranch.model.pattern.notification import read_notification, subscription_to
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.record import Placement
+from anabranch.model.values import Value
+
+# What the matches of a pattern give to the application.
+#
+#
+# A match is delivered as one event (`model.pattern.notification`); this is what it says. The events
+# that contributed are here as they were published. If together they were more than an event may
+# hold, only their places are: `is_whole` is False then, and they can be fetched from their streams.
+#
+# These are values; they keep no state.
+
+
+class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a match. `event_of_part["price"]` reads an attribute of it."""
+
+    #: The part of the pattern that it stands for.
+    part: str
+    #: Its origin's stream, and its place in it.
+    stream: str
+    tick: int
+    #: The origin's clock when it took the event: nanoseconds since 1970 in UTC.
+    time_ns: int
+    #: As it was published; None if the match is not whole.
+    event: Event | None
+
+    def __getitem__(self, name: str) -> Value:
+        return self._here()[name]
+
+    def get(self, name: str, default: Value | None = None) -> Value | None:
+        """The value of an attribute, or `default` if the event has none of that name."""
+        return self._here().get(name, default)
+
+    def _here(self) -> Event:
+        if self.event is None:
+            raise LocalError(
+                f"the match was too large to have its events: fetch tick {self.tick} of stream"
+                f" {self.stream!r}"
+            )
+        return self.event
+
+
+class Matched(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """A match of a pattern. `matched["low"]` is the first event of that part."""
+
+    #: The pattern's id.
+    pattern: str
+    #: All events, in their order.
+    events: tuple[PartEvent, ...]
+    #: What no other match of the pattern has: its sorted (part, stream, tick).
+    identity: Identity
+    #: Whether the events are here, and not their places alone.
+    is_whole: bool
+    #: Whether more matches end with the same event, and are left out (`pattern_matches_max`).
+    is_cut: bool
+    #: The event that told of it, for its stream, tick and time.
+    received: Received
+
+    @property
+    def by_part(self) -> Mapping[str, tuple[PartEvent, ...]]:
+        """Part → its events, in their order, of those that have any."""
+        found: dict[str, tuple[PartEvent, ...]] = {}
+        for each in self.events:
+            found[each.part] = (*found.get(each.part, ()), each)
+        return found
+
+    def __getitem__(self, part: str) -> PartEvent:
+        for each in self.events:
+            if each.part == part:
+                return each
+        parts = ", ".join(dict.fromkeys(each.part for each in self.events))
+        raise KeyError(f"this match has no event of part {part!r}; it has some of {parts}")
+
+    def __contains__(self, part: object) -> bool:
+        return any(each.part == part for each in self.events)
+
+    @property
+    def first_ns(self) -> int:
+        """The time of its first event."""
+        return self.events[0].time_ns
+
+    @property
+    def last_ns(self) -> int:
+        """The time of its last event."""
+        return self.events[-1].time_ns
+
+
+def matched_by(received: Received, limits: Limits) -> Matched:
+    """What a notification tells; `RemoteError` if it is none."""
+    told = read_notification(received.event, limits)
+    return Matched(
+        pattern=told.match.pattern,
+        events=tuple(_part(each, told.is_whole, limits) for each in told.match.contributions),
+        identity=told.match.identity,
+        is_whole=told.is_whole,
+        is_cut=told.match.is_cut,
+        received=received,
+    )
+
+
+def _part(contribution: Contribution, is_whole: bool, limits: Limits) -> PartEvent:
+    placed = contribution.event
+    return PartEvent(
+        part=contribution.part,
+        stream=placed.stream,
+        tick=placed.tick,
+        time_ns=placed.time_ns,
+        event=decode_event(placed.body, limits) if is_whole else None,
+    )
+
+
+class PatternSubscription:
+    """The matches of a pattern, as the application holds them.
+
+        async for matched in await client.matches("swings", durable="audit"):
+            ...
+
+    Round a subscription to the events that tell of matches (`subscription`), with all of its rules:
+    a match is given once and in the order of its stream; it is dealt with when the next one is
+    asked for, or with `ack`; what will not come is told. An event that should tell of a match and
+    cannot be read is a `RemoteError` in its place; it counts as given, and reading goes on after
+    it.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        pattern_id: str,
+        limits: Limits,
+        end: Callable[[], Coroutine[None, None, None]] | None = None,
+    ) -> None:
+        #: The subscription to the events that tell of matches.
+        self.subscription = subscription
+        #: The pattern's id.
+        self.pattern_id = pattern_id
+        self._limits = limits
+        self._end = end
+
+    @property
+    def name(self) -> str:
+        """The name of the subscription."""
+        return self.subscription.name
+
+    @property
+    def was_resumed(self) -> bool:
+        """Whether it is a durable one that existed."""
+        return self.subscription.was_resumed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will arrive."""
+        return self.subscription.is_over
+
+    async def wait_started(self, *streams: str) -> None:
+        """Wait until matches of these streams are given; a stream is named like its broker."""
+        await self.subscription.wait_started(*streams)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Matched:
+        return matched_by(await anext(self.subscription), self._limits)
+
+    async def get(self) -> Matched:
+        """The next match; `LocalError` if the subscription has ended."""
+        return matched_by(await self.subscription.get(), self._limits)
+
+    async def get_batch(self, matches_max: int = 256) -> list[Matched]:
+        """All matches that are there, at least one and at most so many; none after the end."""
+        found: list[Matched] = []
+
+        def can_be_read(received: Received) -> bool:
+            try:
+                found.append(matched_by(received, self._limits))
+            except RemoteError:
+                # It comes alone, so that nothing else is lost to who reads.
+                return False
+            return True
+
+        batch = await self.subscription.get_batch(matches_max, can_be_read)
+        return found or [matched_by(each, self._limits) for each in batch]
+
+    async def ack(self, matched: Matched | None = None) -> None:
+        """Every match given so far is dealt with; or every one of a stream up to this."""
+        await self.subscription.ack(None if matched is None else matched.received)
+
+    async def unsubscribe(self) -> Mapping[str, int]:
+        """End it, for good; and the pattern with it, if it was made for it."""
+        if self._end is not None:
+            await self._end()
+        return await self.subscription.unsubscribe()
+
+    def __repr__(self) -> str:
+        return f"PatternSubscription({self.pattern_id!r}, {self.name!r})"
+
 
 _log = logging.getLogger("anabranch.client")
 

@@ -19,10 +19,9 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from anabranch.client.composing import How
 from anabranch.client.errors import ClientError, RequestTimeoutError
-from anabranch.client.received import Received
-from anabranch.client.subscription import Subscription
+from anabranch.client.publish import How
+from anabranch.client.subscription import Received, Subscription
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.header import EventId

@@ -30,18 +30,17 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Literal, Self
 
-from anabranch.client.addresses import Address, parse_address
 from anabranch.client.batches import Batch
-from anabranch.client.bulk import Fetcher
-from anabranch.client.dialling import check_tls
+from anabranch.client.broker_connections import check_tls
 from anabranch.client.errors import (
     BatchRefusedError,
     BatchUnknownError,
     ClosedError,
     ConnectError,
 )
-from anabranch.client.options import ClientOptions
-from anabranch.client.plug import Plug
+from anabranch.client.options import Address, ClientOptions, parse_address
+from anabranch.client.stream_reader import Fetcher
+from anabranch.client.sync_connection import Plug
 from anabranch.core.session.effects import (
     SendFrame,
     SessionEffects,

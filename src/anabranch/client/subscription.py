@@ -23,19 +23,274 @@ State: `acked` positions may be kept in the client's state directory, and are kn
 """
 
 import asyncio
+import heapq
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self, Unpack
+from datetime import UTC, datetime, timedelta
+from typing import Literal, Protocol, Self, Unpack
 
-from anabranch.client.arrivals import Arrivals
-from anabranch.client.composing import How
+import msgspec
+from msgspec import structs
+
 from anabranch.client.errors import ClientError, WithheldError
-from anabranch.client.received import Item, Received, Withheld
+from anabranch.client.publish import How
 from anabranch.client.tracing import Trace
-from anabranch.client.wishes import Wish
+from anabranch.core.session.effects import Standing, StartKind
+from anabranch.model.client_frames import Quality
 from anabranch.model.errors import LocalError
-from anabranch.model.header import EventId
+from anabranch.model.event import Event
+from anabranch.model.filter import Filter, FilterSource
+from anabranch.model.frame_parts import ITEMS_MAX
+from anabranch.model.header import DEFAULT_CONTROL, EventId
+from anabranch.model.limits import Limits
+from anabranch.model.names import check_name
 from anabranch.model.values import Value
+
+# What a subscription gives to the application: events, and ranges that will not come.
+
+
+_UNPUBLISHED = EventId("", 0, 0)
+
+
+class Received(msgspec.Struct, frozen=True, eq=False):
+    """An event as a subscription got it. `received["price"]` reads an attribute of it."""
+
+    event: Event
+    #: The origin's stream, and the event's place in it.
+    stream: str
+    tick: int
+    #: The origin's clock when it took the event: nanoseconds since 1970 in UTC.
+    time_ns: int
+    subscription: "Subscription"
+    #: Names the uninterrupted promise that this delivery is part of; traces use it.
+    episode: str = ""
+
+    @property
+    def id(self) -> EventId:
+        """Who published it, in which life, and as which one."""
+        return self.event.id or _UNPUBLISHED
+
+    @property
+    def payload(self) -> bytes:
+        """The opaque part of the event."""
+        return self.event.payload
+
+    def __getitem__(self, name: str) -> Value:
+        return self.event[name]
+
+    def get(self, name: str, default: Value | None = None) -> Value | None:
+        """The value of an attribute, or `default` if the event has none of that name."""
+        return self.event.get(name, default)
+
+    async def reply(self, attributes: Mapping[str, Value], **how: Unpack[How]) -> EventId:
+        """Publish an answer that only the client gets that published this event."""
+        return await self.subscription.reply(self, attributes, **how)
+
+
+class Withheld(msgspec.Struct, frozen=True):
+    """Ticks in which there may have been matches that will not come, and why."""
+
+    subscription: str
+    stream: str
+    first: int
+    last: int
+    reason: str
+    episode: str = ""
+
+
+Item = Received | Withheld
+
+
+class Arrivals:
+    """What has arrived for a subscription and waits for the application.
+
+    Each stream has a line of its own. The next item is the first of one of these lines: of the one
+    whose first event has the highest priority, and among equal ones of that which arrived first. So
+    priority decides between streams and never overtakes within one. Ranges that are withheld wait
+    in line like events, with the priority of an ordinary one.
+
+    The number of events that wait is bounded by the window, which the broker keeps to.
+    """
+
+    __slots__ = ("_count", "_heads", "_lines")
+
+    def __init__(self) -> None:
+        #: Stream → its line, if that is not empty.
+        self._lines: dict[str, deque[tuple[int, Item]]] = {}
+        #: (−priority, arrival, stream) of the first item of every line.
+        self._heads: list[tuple[int, int, str]] = []
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heads)
+
+    @property
+    def next_event(self) -> Received | None:
+        """The next item, if it is there and an event."""
+        item = self._lines[self._heads[0][2]][0][1] if self._heads else None
+        return item if isinstance(item, Received) else None
+
+    def add(self, item: Item) -> None:
+        """Something has arrived."""
+        self._count += 1
+        line = self._lines.get(item.stream)
+        if line is None:
+            self._lines[item.stream] = deque([(self._count, item)])
+            heapq.heappush(self._heads, (-_priority(item), self._count, item.stream))
+        else:
+            line.append((self._count, item))
+
+    def take(self) -> Item:
+        """The next item; there must be one."""
+        heads = self._heads
+        stream = heads[0][2]
+        line = self._lines[stream]
+        item = line.popleft()[1]
+        if line:
+            number, first = line[0]
+            heapq.heapreplace(heads, (-_priority(first), number, stream))
+        else:
+            heapq.heappop(heads)
+            del self._lines[stream]
+            if not heads:
+                # Of many subscriptions most have nothing that waits, and take little room then.
+                self._lines.clear()
+        return item
+
+
+def _priority(item: Item) -> int:
+    if isinstance(item, Received):
+        return item.event.header.control.priority
+    return DEFAULT_CONTROL.priority
+
+
+# What an application may ask of a subscription, and where it is to start.
+#
+#
+# A durable subscription that exists goes on where it stands, whatever `since` says; that it does is
+# told by `Subscription.was_resumed`.
+
+
+Since = Literal["now", "beginning"] | Mapping[str, int] | datetime | int
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription as it was asked for."""
+
+    name: str
+    #: Canonical text.
+    filter: str
+    quality: Quality
+    start: StartKind = "now"
+    start_time_ns: int = 0
+    start_ticks: Mapping[str, int] = {}
+    window: int
+    #: Whether the application acknowledges by itself.
+    manual_ack: bool = False
+    #: Of a durable one: made without asking whether it exists; never made, only come back to.
+    is_new: bool = False
+    must_exist: bool = False
+
+    def renewed(self, kept: Standing) -> Standing:
+        """What a former process knew of it, as this one wants it. It has nothing in hand."""
+        return structs.replace(
+            kept, filter=self.filter, received={}, window=self.window, manual_ack=True
+        )
+
+
+def read_wish(
+    name: str,
+    filter: str | FilterSource,
+    limits: Limits,
+    *,
+    durable: str | None,
+    quality: Literal["reliable", "best-effort"],
+    since: Since,
+    window: int,
+    manual_ack: bool,
+    is_new: bool,
+    must_exist: bool,
+) -> Wish:
+    """What an application asks for; `name` is that of a subscription without one of its own."""
+    start, time_ns, ticks = read_since(since)
+    return Wish(
+        name=name if durable is None else durable,
+        filter=str(read_filter(filter, limits)),
+        quality=quality if durable is None else "durable",
+        start=start,
+        start_time_ns=time_ns,
+        start_ticks=ticks,
+        window=check_window(window),
+        manual_ack=manual_ack,
+        is_new=is_new,
+        must_exist=must_exist,
+    )
+
+
+def read_filter(filter: str | FilterSource, limits: Limits) -> Filter:
+    """A filter, however it was given."""
+    if isinstance(filter, str):
+        return Filter.parse(filter, limits)
+    return Filter.of(filter, limits)
+
+
+def read_since(since: Since) -> tuple[StartKind, int, dict[str, int]]:
+    """Start, time and ticks of what `since` says."""
+    if since in ("now", "beginning"):
+        return since, 0, {}  # type: ignore[return-value]  # it is one of the two
+    if isinstance(since, datetime):
+        if since.tzinfo is None:
+            raise LocalError(
+                f"since={since.isoformat()} has no time zone; give it one, such as UTC"
+            )
+        return "time", max(0, (since - _EPOCH) // timedelta(microseconds=1) * 1_000), {}
+    if isinstance(since, int) and not isinstance(since, bool):
+        if since < 0:
+            raise LocalError(f"since={since} lies before 1970")
+        return "time", since, {}
+    if isinstance(since, Mapping):
+        return "tick", 0, {stream: _tick(stream, tick) for stream, tick in since.items()}
+    raise LocalError(
+        f"since={since!r} is no start; give 'now', 'beginning', a mapping from streams to ticks,"
+        " a datetime, or nanoseconds since 1970"
+    )
+
+
+def _tick(stream: str, tick: int) -> int:
+    if type(tick) is not int or tick < 0:
+        raise LocalError(f"since says tick {tick!r} of stream {stream!r}; ticks begin with 0")
+    return tick
+
+
+def check_existence(durable: str | None, new: bool, must_exist: bool) -> None:
+    """What is said about whether a subscription exists makes sense."""
+    if must_exist and durable is None:
+        raise LocalError("must_exist is about a durable subscription; say which with durable=…")
+    if must_exist and new:
+        raise LocalError(f"durable subscription {durable!r} cannot both be new and exist")
+
+
+def check_durable(name: str, quality: str, is_named: bool, limits: Limits) -> None:
+    """A durable subscription can be had, and come back to."""
+    check_name(name, "durable", limits.name_bytes_max)
+    if quality != "reliable":
+        raise LocalError(f"a durable subscription is reliable; {quality} cannot be durable")
+    if not is_named:
+        raise LocalError(
+            f"the durable subscription {name!r} belongs to a client, and this one has no name"
+            " to come back with; connect with name=…"
+        )
+
+
+def check_window(window: int) -> int:
+    """A window that frames can tell."""
+    if not 1 <= window <= ITEMS_MAX:
+        raise LocalError(f"a window of {window} events is impossible; give 1 to {ITEMS_MAX}")
+    return window
+
 
 OnWithheld = Callable[[Withheld], None]
 
@@ -396,3 +651,45 @@ class Subscription:
         if trace is not None and self.episode:
             trace.ended(self.episode, self._ended.result())
             self.episode = ""
+
+
+# Episodes: the uninterrupted promises made to a subscription, as traces name them.
+#
+# A subscription may live through several (`check.history`, rule 4): a reliable one that lost its
+# connection and was asked for again, or a durable one in a new process. The name of an episode
+# holds the client, the subscription and a number that no other process uses, so that traces of
+# several processes can be read together. What has arrived in an episode belongs to it, also if the
+# application reads it when the next one has begun.
+
+
+class Episodes:
+    """Begins and ends the episodes of one client's subscriptions."""
+
+    def __init__(self, client: str, life: int, trace: Trace | None) -> None:
+        self._client = client
+        self._life = life
+        self._count = 0
+        self.trace = trace
+
+    def begin(
+        self, subscription: Subscription, start: str, edge: str, latest_start: Mapping[str, int]
+    ) -> None:
+        """The subscription is asked for; what was promised before is over."""
+        self.end(subscription)
+        self._count += 1
+        subscription.episode = f"{self._client}/{subscription.name}#{self._life}.{self._count}"
+        if self.trace is not None:
+            wish = subscription.wish
+            asked = (wish.filter, wish.quality, start, edge)
+            self.trace.subscribed(subscription.episode, *asked, latest_start=latest_start)
+
+    def started(self, subscription: Subscription, stream: str, tick: int) -> None:
+        """The application is told a start."""
+        if self.trace is not None:
+            self.trace.started(subscription.episode, stream, tick)
+
+    def end(self, subscription: Subscription) -> None:
+        """Nothing more is promised."""
+        if self.trace is not None and subscription.episode:
+            self.trace.cut(subscription.episode)
+        subscription.episode = ""

@@ -21,17 +21,21 @@ State: what the `State` keeps; the rest is lost with the process, which is safe.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from anabranch.client.acknowledging import Acknowledging
-from anabranch.client.episodes import Episodes
+from anabranch.client.broker_connections import Uplink
 from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
 from anabranch.client.options import ClientOptions
-from anabranch.client.received import Received, Withheld
-from anabranch.client.state import State
-from anabranch.client.subscription import OnWithheld, Reply, Subscription
-from anabranch.client.uplink import Uplink
-from anabranch.client.wishes import Wish
+from anabranch.client.state_file import State
+from anabranch.client.subscription import (
+    Episodes,
+    OnWithheld,
+    Received,
+    Reply,
+    Subscription,
+    Wish,
+    Withheld,
+)
 from anabranch.core.session.effects import (
     DeliverToApplication,
     SessionEffect,
@@ -50,6 +54,153 @@ from anabranch.model.client_frames import Withheld as WithheldFrame
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import DuplicateIdError
 from anabranch.model.limits import Limits
+
+# Something to be done a while after it was first asked for, once for all who asked meanwhile.
+
+
+class Later:
+    """One such thing. It belongs to the event loop that runs when it is made."""
+
+    __slots__ = ("_action", "_loop", "_timer", "delay_s")
+
+    def __init__(self, delay_s: float, action: Callable[[], None]) -> None:
+        #: Counts from the next time that it is asked for.
+        self.delay_s = delay_s
+        self._action = action
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self) -> None:
+        """Have it done after the delay, if that is not on its way already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.delay_s, self._do)
+
+    def cancel(self) -> None:
+        """Do not do it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _do(self) -> None:
+        self._timer = None
+        self._action()
+
+
+#: The longest pause between two writes, where `keep_every_s` is not longer.
+KEEP_S_MAX = 1.0
+#: The pause after a write, in times that the write took.
+_PAUSES = 9
+
+
+def pause_s(keep_every_s: float, took_s: float) -> float:
+    """How long to gather before the next write, if the last one took this long."""
+    return max(keep_every_s, min(_PAUSES * took_s, KEEP_S_MAX))
+
+
+class Acknowledging:
+    """What the application has dealt with, on its way to the own disk and to the broker.
+
+    Rules:
+
+    1. Acknowledgements are gathered for `ack_after_s`, for all subscriptions at once.
+    2. Where there is a state, the broker hears of nothing that is not written down: else origins
+       could forget what the next process would ask for at another broker. Durable subscriptions are
+       gathered for `keep_every_s` there, or until a quarter of the window is used. A disk that
+       takes long is written to less often, so that the application waits for it a tenth of the time
+       at most, but every `KEEP_S_MAX` at least. What was not written when the process is killed
+       comes again.
+    3. What the application is told of a durable subscription (that it stands, where it starts) is
+       written down before it sees it, once for all that came together.
+
+    State: what is owed is lost with the process, which is safe: it comes again.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        state: State | None,
+        arrived: Callable[[Subscription], Mapping[str, int] | None],
+    ) -> None:
+        """`arrived` tells how far the streams that moved have come; None for a subscription that
+        cannot be acknowledged at its broker now."""
+        self._state = state
+        self._arrived = arrived
+        self._loop = asyncio.get_running_loop()
+        #: Where the subscriptions are.
+        self.home: Uplink | None = None
+        self._owing: dict[Subscription, None] = {}
+        self._owing_kept: dict[Subscription, None] = {}
+        self._paying = Later(options.ack_after_s, self._pay)
+        self._keep_every_s = options.keep_every_s
+        self._keeping = Later(options.keep_every_s, self._keep)
+        self._is_unkept = False
+
+    def _is_kept(self, subscription: Subscription) -> bool:
+        return self._state is not None and subscription.is_durable
+
+    # -- acknowledging --------------------------------------------------------------------------
+
+    def owes(self, subscription: Subscription) -> None:
+        """There is something to acknowledge, soon."""
+        if self._is_kept(subscription):
+            self._owing_kept[subscription] = None
+            self._keeping.ask()
+        else:
+            self._owing[subscription] = None
+            self._paying.ask()
+
+    def _pay(self) -> None:
+        owing, self._owing = self._owing, {}
+        self.acknowledge(owing)
+
+    def _keep(self) -> None:
+        owing, self._owing_kept = self._owing_kept, {}
+        self.acknowledge(owing)
+
+    def acknowledge(self, subscriptions: Iterable[Subscription]) -> None:
+        """Acknowledge what is dealt with, now."""
+        home = self.home
+        if home is None:
+            return
+        owed: dict[str, dict[str, int]] = {}
+        for subscription in subscriptions:
+            arrived = self._arrived(subscription)
+            ticks = None if arrived is None else subscription.owed(arrived)
+            if ticks:
+                owed[subscription.name] = ticks
+                self._is_unkept |= self._is_kept(subscription)
+        effects = home.session.ack(self._loop.time(), owed)
+        self.settled()
+        home.perform(effects)
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def told(self, subscription: Subscription) -> None:
+        """The application is about to hear something that its next process has to know."""
+        self._is_unkept |= self._is_kept(subscription)
+
+    def settled(self) -> None:
+        """All that came together was heard."""
+        if self._is_unkept:
+            self.store()
+
+    def store(self) -> None:
+        """Write down how durable subscriptions stand."""
+        self._is_unkept = False
+        if self._state is not None and self.home is not None:
+            began_s = self._loop.time()
+            self._state.keep(self.home.session.standings())
+            self._keeping.delay_s = pause_s(self._keep_every_s, self._loop.time() - began_s)
+
+    def forget(self, subscription: Subscription) -> None:
+        """A subscription is over."""
+        self._owing.pop(subscription, None)
+        self._owing_kept.pop(subscription, None)
+
+    def close(self) -> None:
+        """Nothing more will be acknowledged."""
+        self._paying.cancel()
+        self._keeping.cancel()
 
 
 class Subscriptions:

@@ -26,12 +26,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from anabranch.check import history as saw
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.errors import ClientError, SubscriptionCutError, WithheldError
 from anabranch.client.options import ClientOptions
-from anabranch.client.received import Received
-from anabranch.client.subscription import Subscription
+from anabranch.client.subscription import Received, Subscription
 from anabranch.local.logs import LogFollower
 from anabranch.local.network import LocalNetwork
 from anabranch.local.quotes import Quotes

@@ -28,8 +28,7 @@ from pathlib import Path
 from types import TracebackType
 
 from anabranch.client.blocking import BlockingClient, connect_blocking
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.config.network_file import NetworkFile
 from anabranch.config.secret_file import Secret

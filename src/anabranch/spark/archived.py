@@ -13,7 +13,7 @@ This module keeps no state.
 
 from collections.abc import Callable, Iterator
 
-from anabranch.client.bulk import Fetcher
+from anabranch.client.stream_reader import Fetcher
 from anabranch.model.client_frames import Fetched
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span

@@ -23,10 +23,9 @@ import logging
 import time
 from collections.abc import Mapping
 
-from anabranch.client.addresses import parse_address
 from anabranch.client.errors import ConnectError
-from anabranch.client.options import DEFAULT_OPTIONS
-from anabranch.client.plug import Plug
+from anabranch.client.options import DEFAULT_OPTIONS, parse_address
+from anabranch.client.sync_connection import Plug
 from anabranch.core.session.effects import (
     SendFrame,
     SessionEffects,

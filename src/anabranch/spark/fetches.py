@@ -21,8 +21,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from anabranch.client.bulk import Fetcher
 from anabranch.client.errors import TicksNotKeptError
+from anabranch.client.stream_reader import Fetcher
 from anabranch.model.client_frames import Fetched
 from anabranch.model.errors import LocalError
 from anabranch.model.rows import rows_in

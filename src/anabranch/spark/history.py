@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from anabranch.client.wishes import Since
+from anabranch.client.subscription import Since
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.filter import Filter, FilterSource
 from anabranch.model.rows import rows_in

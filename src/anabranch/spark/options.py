@@ -53,7 +53,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from anabranch.client.addresses import parse_address
+from anabranch.client.options import parse_address
 from anabranch.model.errors import EventError, FilterError, LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS

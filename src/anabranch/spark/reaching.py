@@ -16,7 +16,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Literal
 
-from anabranch.client.bulk import Fetcher
+from anabranch.client.stream_reader import Fetcher
 from anabranch.config.errors import ConfigError
 from anabranch.config.tls import client_context
 from anabranch.spark.options import OptionError, Options

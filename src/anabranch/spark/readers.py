@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from anabranch.client.bulk import Fetcher
+from anabranch.client.stream_reader import Fetcher
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.spark.cursor import Cursor
 from anabranch.spark.options import Options

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from anabranch.client.bulk import Fetcher
+from anabranch.client.stream_reader import Fetcher
 from anabranch.config.errors import ConfigError
 from anabranch.config.statistics_file import load_statistics
 from anabranch.core.tail import STORED_LIMITS

@@ -24,8 +24,8 @@ from typing import Self
 
 import msgspec
 
-from anabranch.client.bulk import Fetcher
 from anabranch.client.errors import ConnectError
+from anabranch.client.stream_reader import Fetcher
 from anabranch.model.client_frames import Described
 from anabranch.spark.options import OptionError, Options
 from anabranch.spark.reaching import fetcher

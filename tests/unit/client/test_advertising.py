@@ -197,7 +197,7 @@ def test_many_advertisements_are_looked_through_without_a_compiler() -> None:
     code = f"""
 import sys
 from anabranch import Event, Filter, NotAdvertisedError
-from anabranch.client.advertising import check_advertised, promised_by
+from anabranch.client.publish import check_advertised, promised_by
 promised = promised_by(Filter.parse(f"n = {{n}}") for n in range({ADVERTISEMENTS_MAX}))
 for n in range(200):
     check_advertised(Event({{"n": n}}), promised)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import anabranch
-from anabranch.client.bulk import Fetcher
 from anabranch.client.errors import ClosedError, ConnectError
 from anabranch.client.options import ClientOptions
+from anabranch.client.stream_reader import Fetcher
 from anabranch.model.client_frames import Described, Fetched, Refused
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError

@@ -14,7 +14,7 @@ from anabranch import (
     SubscriptionRefusedError,
     connect,
 )
-from anabranch.client.acknowledging import KEEP_S_MAX, pause_s
+from anabranch.client.subscriptions import KEEP_S_MAX, pause_s
 from tests.client_parts import acked, network, numbers, publish, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, ack_after_s=0.01, resend_after_s=0.2)

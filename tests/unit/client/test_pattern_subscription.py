@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from anabranch import Event, Matched, connect
-from anabranch.client.pattern_subscription import PatternSubscription
+from anabranch.client.patterns import PatternSubscription
 from anabranch.model.errors import RemoteError
 from tests.client_parts import network, run
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
-from anabranch.client.received import Withheld
+from anabranch.client.client import Client, connect
+from anabranch.client.subscription import Withheld
 from anabranch.core.options import Options
 from anabranch.core.report import LogReport, report
 from anabranch.node.node import Node

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from anabranch.cli.bench.spark_report import RoundTripFigures, SparkSize
 from anabranch.cli.bench.verify import WrongAnswerError
 from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
-from anabranch.client.bulk import Fetcher
+from anabranch.client.stream_reader import Fetcher
 from anabranch.model.errors import LocalError
 
 if TYPE_CHECKING:

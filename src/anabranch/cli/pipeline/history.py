@@ -36,8 +36,7 @@ from anabranch.cli.pipeline.events import told_plainly
 from anabranch.cli.pipeline.running import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import Subscription
-from anabranch.client.wishes import Since
+from anabranch.client.subscription import Since, Subscription
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.filter import Filter

@@ -20,9 +20,8 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
-from anabranch.client.bulk import Fetcher
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
+from anabranch.client.stream_reader import Fetcher
 from anabranch.client.subscription import Subscription
 from anabranch.local.measuring import words as say
 from anabranch.model.errors import AnabranchError, LocalError

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from pathlib import Path
 
-from anabranch.client.wishes import Since
+from anabranch.client.subscription import Since
 from anabranch.model.rows import rows_in
 from anabranch.spark.archive.past import OnMissing, Past, look_back
 from anabranch.spark.archive.serving import ArchiveReader

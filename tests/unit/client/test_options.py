@@ -1,6 +1,6 @@
 import pytest
 
-from anabranch.client.addresses import Address, parse_address
+from anabranch.client.options import Address, parse_address
 from anabranch.model.errors import LocalError
 
 

@@ -2,8 +2,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from anabranch.client.composing import compose
-from anabranch.client.wishes import read_since
+from anabranch.client.publish import compose
+from anabranch.client.subscription import read_since
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event
 from anabranch.model.header import DEFAULT_CONTROL

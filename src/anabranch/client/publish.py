@@ -29,24 +29,33 @@ State: lost with the process. What is unconfirmed then is in the log or not, nev
 """
 
 import asyncio
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypedDict, Unpack
 
+from anabranch.client.broker_connections import Roaming, Uplink
 from anabranch.client.errors import (
     ClockError,
     ClosedError,
+    NotAdvertisedError,
     PublishRefusedError,
     PublishUnknownError,
 )
 from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
-from anabranch.client.uplink import Uplink
+from anabranch.core.session.advertising import EVERYTHING
 from anabranch.core.session.effects import Confirm, TellPublishRefused
-from anabranch.model.client_frames import DEPARTING
+from anabranch.matching.any_of import AnyOf
+from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Control, Event
+from anabranch.model.filter import Filter
+from anabranch.model.header import DEFAULT_CONTROL, EventId, Persistence
+from anabranch.model.limits import Limits
+from anabranch.model.values import Value
 
 Promise = asyncio.Future[EventId]
 Sent = tuple[int, Promise, int, Event]
@@ -351,3 +360,233 @@ def _size_of(event: Event) -> int:
         if type(value) is str:
             size += len(value)
     return size
+
+
+# From what an application says to `publish` to an event.
+#
+#
+# The keywords are those of `How`; attributes are one mapping, as in `Event`. An event that was made
+# before is taken as it is, and then the keywords have no place.
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NS_PER_S = 1_000_000_000
+
+
+class How(TypedDict, total=False):
+    """How an event is to be published. All of it may be left out."""
+
+    #: Bytes that only the application reads, and what they are.
+    payload: bytes
+    content_type: str
+    #: When it happened: with a time zone, or in nanoseconds since 1970. Left out: now.
+    timestamp: datetime | int
+    #: `persistent` is kept until every subscription has it, `transient` is sent once.
+    persistence: Persistence
+    #: For how long it is worth delivering, from when its origin took it: a timedelta, or seconds.
+    time_limit: timedelta | float
+    #: How many hops between brokers it may take.
+    hop_limit: int
+    #: Level of the unit it may not leave.
+    level_limit: int
+    #: 0 to 9; decides between streams what a subscriber reads first.
+    priority: int
+    #: Names of the clients that shall get it, if their filters match.
+    destinations: Iterable[str]
+    #: What it belongs to or answers.
+    correlation_id: str
+
+
+def compose(attributes: Event | Mapping[str, Value], limits: Limits, **how: Unpack[How]) -> Event:
+    """The event that is meant, or an `EventError`."""
+    if isinstance(attributes, Event):
+        if how:
+            raise EventError(
+                f"the event is made already; {', '.join(sorted(how))} must be said when making it"
+            )
+        return attributes
+    if not how:
+        return Event(attributes, limits=limits)
+    return Event(
+        attributes,
+        payload=how.get("payload", b""),
+        content_type=how.get("content_type", ""),
+        timestamp_ns=_timestamp_ns(how.get("timestamp", 0)),
+        control=_control(how),
+        limits=limits,
+    )
+
+
+def _control(how: How) -> Control:
+    destinations = how.get("destinations", ())
+    if isinstance(destinations, str):
+        raise EventError(
+            f"destinations is a text; give a list of names, such as [{destinations!r}]"
+        )
+    time_limit = how.get("time_limit")
+    control = Control(
+        persistence=how.get("persistence", "persistent"),
+        time_limit_ns=None if time_limit is None else _duration_ns(time_limit),
+        hop_limit=how.get("hop_limit"),
+        level_limit=how.get("level_limit"),
+        priority=how.get("priority", DEFAULT_CONTROL.priority),
+        correlation_id=how.get("correlation_id", ""),
+        destinations=tuple(destinations),
+    )
+    return DEFAULT_CONTROL if control == DEFAULT_CONTROL else control
+
+
+def _timestamp_ns(timestamp: datetime | int) -> int:
+    if not isinstance(timestamp, datetime):
+        return timestamp
+    if timestamp.tzinfo is None:
+        raise EventError(f"timestamp {timestamp.isoformat()} has no time zone; give it one")
+    return (timestamp - _EPOCH) // timedelta(microseconds=1) * 1_000
+
+
+def _duration_ns(duration: timedelta | float) -> int:
+    if isinstance(duration, timedelta):
+        return duration // timedelta(microseconds=1) * 1_000
+    if type(duration) not in (int, float) or duration != duration:
+        raise EventError(f"time_limit is {duration!r}; give seconds, or a timedelta")
+    return int(duration * _NS_PER_S)
+
+
+class Advertisement:
+    """One filter that a client's events may match. `withdraw` takes it back."""
+
+    def __init__(self, advertised: "Advertisements", filter: Filter) -> None:
+        self._advertised = advertised
+        self.filter = filter
+
+    def withdraw(self) -> None:
+        """Take it back; when none is left, anything may be published again."""
+        self._advertised.remove(self)
+
+    def __repr__(self) -> str:
+        return f"Advertisement({str(self.filter)!r})"
+
+
+class Advertisements:
+    """Advertisements: what a client says that it will publish.
+
+        client.advertise("class = 'STOCK' AND price > 0")
+
+    An advertisement is a filter. A client that has made any publishes nothing outside of them: an
+    event that matches none is refused here, with `NotAdvertisedError`, before it is queued. That
+    catches the typing mistake in a publisher that subscribers would only notice as silence.
+
+    The broker is told as well, and refuses likewise. `mesh` routing sends interest only to origins
+    where something is advertised that it could match; `flood` and `tree` have no use for it. Rules:
+
+    1. The broker that events go to is told, and every further one that they go to after a move.
+       What changes in one turn of the loop is told together, before any event that is published
+       later.
+    2. Events that were accepted while something else was advertised may not have gone out yet. So
+       what is withdrawn is told to be there still until these are confirmed or have failed; and if
+       nothing was advertised before, that anything may come.
+    3. Any thread may advertise and withdraw; the broker hears of it from the client's own.
+
+    State: the advertisements; the application makes them again after a crash.
+    """
+
+    def __init__(self, roaming: Roaming, outbox: Outbox) -> None:
+        self._roaming = roaming
+        self._outbox = outbox
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        #: Never changed in place: another thread may be looking.
+        self._all: tuple[Advertisement, ...] = ()
+        #: What events are held against, and the advertisements it was made of.
+        self._promised = promised_by(())
+        self._promised_by: tuple[Advertisement, ...] = ()
+        self._told: tuple[str, ...] = ()
+        #: Whether something changed that was not told yet.
+        self._is_news = False
+        #: Withdrawn ones → how many events have to be done with before nobody needs them (rule 2).
+        self._leaving: dict[str, int] = {}
+
+    def add(self, filter: Filter) -> Advertisement:
+        """Promise that events match this filter, or another one."""
+        check_possible(filter)
+        if len(self._all) >= ADVERTISEMENTS_MAX:
+            raise LocalError(
+                f"a client has at most {ADVERTISEMENTS_MAX} advertisements; withdraw some, or"
+                " advertise a wider filter in place of several"
+            )
+        made = Advertisement(self, filter)
+        self._all = (*self._all, made)
+        self._changed()
+        return made
+
+    def remove(self, advertisement: Advertisement) -> None:
+        """Take a promise back."""
+        if advertisement in self._all:
+            self._all = tuple(each for each in self._all if each is not advertisement)
+            self._changed()
+
+    def check(self, event: Event) -> None:
+        """Refuse an event that was not advertised; one that was may go out after this."""
+        self._tell_news()
+        every = self._all
+        if every is not self._promised_by:
+            self._promised = promised_by(each.filter for each in every)
+            self._promised_by = every
+        check_advertised(event, self._promised)
+
+    # -- the broker -----------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._is_news = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._tell_news)
+        else:
+            self._loop.call_soon_threadsafe(self._tell_news)
+
+    def _tell_news(self) -> None:
+        if not self._is_news:
+            return
+        self._is_news = False
+        wanted = tuple(dict.fromkeys(str(each.filter) for each in self._all))
+        if not self._outbox.is_idle:
+            self._leaving |= dict.fromkeys(self._told or (EVERYTHING,), self._outbox.accepted)
+        for text in wanted:
+            self._leaving.pop(text, None)
+        self._told = wanted
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the broker that events go to (rule 1)."""
+        origin = self._roaming.origin
+        if origin is not None:
+            every = (*self._told, *self._leaving) if self._told else ()
+            origin.perform(origin.session.advertise(every))
+
+    def settled(self) -> None:
+        """Some events are confirmed, or have failed."""
+        done = self._outbox.accepted if self._outbox.is_idle else self._outbox.done
+        gone = [text for text, needed in self._leaving.items() if needed <= done]
+        for text in gone:
+            del self._leaving[text]
+        if gone:
+            self.tell()
+
+
+def check_possible(filter: Filter) -> None:
+    """Refuse to advertise what cannot be."""
+    if not filter.conjunctions:
+        raise LocalError(f"no event can match {filter}, so there is nothing to advertise")
+
+
+def promised_by(filters: Iterable[Filter]) -> AnyOf:
+    """What events are held against. Applications shall not wait for a compiler (see `any_of`)."""
+    return AnyOf(filters, engine="numpy")
+
+
+def check_advertised(event: Event, promised: AnyOf) -> None:
+    """Refuse an event that matches none of these, if there are any."""
+    if promised.filters and not promised.matches(event):
+        raise NotAdvertisedError(
+            f"{event!r} is not what this client advertised, which is {promised}; change the"
+            " event, or advertise more"
+        )

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch
-from anabranch.client.arrivals import Arrivals
-from anabranch.client.received import Received, Withheld
-from anabranch.client.subscription import Subscription
+from anabranch.client.subscription import Arrivals, Received, Subscription, Withheld
 from anabranch.model.event import Control, Event
 from tests.client_parts import run, until
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.client import Client
-from anabranch.client.connecting import connect
+from anabranch.client.client import Client, connect
 from anabranch.client.errors import (
     ClosedError,
     ConnectError,

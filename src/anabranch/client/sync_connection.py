@@ -22,10 +22,9 @@ from typing import cast
 
 import msgspec
 
-from anabranch.client.addresses import Address
-from anabranch.client.dialling import Tls
+from anabranch.client.broker_connections import Tls
 from anabranch.client.errors import ConnectError
-from anabranch.client.options import ClientOptions
+from anabranch.client.options import Address, ClientOptions
 from anabranch.model.client_frames import Alive, AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS

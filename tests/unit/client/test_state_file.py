@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import ClientOptions, LocalError, connect
-from anabranch.client.state import State
+from anabranch.client.state_file import State
 from anabranch.core.session.effects import Standing
 from anabranch.model.client_frames import Subscribe
 from tests.client_parts import frames_of, network, run
