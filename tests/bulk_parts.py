@@ -16,8 +16,7 @@ from anabranch.model.event import Control, Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.rows import rows_in
 from anabranch.store.bulk.slices import Slice, Wanted
-from anabranch.store.log import LogOptions, SegmentedLog
-from anabranch.store.reading import Piece
+from anabranch.store.log import LogOptions, Piece, SegmentedLog
 from tests.event_parts import Bytes, frame, with_control
 from tests.matching_parts import events as attributes
 

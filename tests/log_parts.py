@@ -6,7 +6,7 @@ from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, encode_
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
-from anabranch.store.directory import LOG, StateDirectory
+from anabranch.store.files import LOG, StateDirectory
 from anabranch.store.segment import encode_entry, segment_header, segment_owner
 
 

@@ -12,8 +12,7 @@ from anabranch.core.contract import LogRead
 from anabranch.core.ledger import first_needed
 from anabranch.store.files import DiskFile, OpenFile
 from anabranch.store.log import LogOptions
-from anabranch.store.store import NeededFrom, Store, StoreOptions
-from anabranch.store.writer import WriterOptions
+from anabranch.store.store import NeededFrom, Store, StoreOptions, WriterOptions
 
 #: No test waits this long unless something is broken.
 PATIENCE_S = 60.0

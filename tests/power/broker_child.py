@@ -20,8 +20,7 @@ from anabranch.node.running import run
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.store.files import DiskFile
 from anabranch.store.log import LogOptions
-from anabranch.store.store import StoreOptions
-from anabranch.store.writer import WriterOptions
+from anabranch.store.store import StoreOptions, WriterOptions
 
 NAME = "a"
 NETWORK_NAME = "shop"

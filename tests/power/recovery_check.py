@@ -46,13 +46,12 @@ from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.header import EventId
-from anabranch.store.directory import CATALOG
-from anabranch.store.log import record_time_ns
-from anabranch.store.reading import records_after
+from anabranch.store.files import CATALOG
+from anabranch.store.log import record_time_ns, records_after
+from anabranch.store.log_repair import verify
+from anabranch.store.log_view import locate
 from anabranch.store.segment import good_entries
 from anabranch.store.store import Store
-from anabranch.store.verify import verify
-from anabranch.store.view import locate
 from tests.power.broker_child import NAME, NETWORK_NAME, STORE, config
 from tests.power.lossy_disk import Image, lay_out
 from tests.power.promises import Durable, Promises

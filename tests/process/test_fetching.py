@@ -17,9 +17,8 @@ from anabranch.model.client_frames import Fetched
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.rows import rows_in
 from anabranch.model.values import Value
-from anabranch.store.log import record_time_ns
-from anabranch.store.reading import records_after
-from anabranch.store.view import locate, segments
+from anabranch.store.log import record_time_ns, records_after
+from anabranch.store.log_view import locate, segments
 from tests.broker_parts import Brokers, command
 from tests.process_parts import BRISK, network_file, run
 

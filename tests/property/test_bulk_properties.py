@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from anabranch.matching.engine import numba_is_here
 from anabranch.model.filter import Filter
-from anabranch.store.bulk.plain import read_plainly
-from anabranch.store.bulk.slices import Slice, Wanted
-from anabranch.store.reading import Piece
+from anabranch.store.bulk.slices import Slice, Wanted, read_plainly
+from anabranch.store.log import Piece
 from tests.bulk_parts import CLIENT, Said, all_slices, cuts, expected, log_of, rows_of, said
 from tests.matching_parts import filters
 

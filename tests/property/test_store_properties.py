@@ -8,7 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.store.index import (
+from anabranch.store.log import LogOptions, SegmentedLog, read_records, tick_at_time
+from anabranch.store.segment import (
     Point,
     SparseIndex,
     decode_index,
@@ -16,8 +17,6 @@ from anabranch.store.index import (
     point_before_tick,
     point_before_time,
 )
-from anabranch.store.log import LogOptions, SegmentedLog
-from anabranch.store.reading import read_records, tick_at_time
 
 OPTIONS = LogOptions(segment_bytes=400, reserve_bytes=512, stride_bytes=60)
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -23,14 +23,11 @@ from anabranch.cli.moments import moment_ns
 from anabranch.cli.output import console, counted, print_json
 from anabranch.core.renewal import LOST_TICKS_MAX, SPARE_TICKS, Renewal
 from anabranch.model.filter import Filter
-from anabranch.store import view
-from anabranch.store.log import record_time_ns
-from anabranch.store.reading import Piece, records_after, tick_at_time
-from anabranch.store.renew import HeldForRenewal
-from anabranch.store.repair import Repair, RepairPlan
+from anabranch.store import log_view as view
+from anabranch.store.log import Piece, record_time_ns, records_after, tick_at_time
+from anabranch.store.log_repair import HeldForRenewal, Repair, RepairPlan, Verified
+from anabranch.store.log_repair import verify as verify_log
 from anabranch.store.segment import CorruptError
-from anabranch.store.verify import Verified
-from anabranch.store.verify import verify as verify_log
 
 #: No stream gets this far.
 TICK_MAX = 1 << 61

@@ -21,7 +21,7 @@ from anabranch.local.logs import read_logs, state_directories
 from anabranch.local.traces import merge, read_trace, without_forgotten
 from anabranch.local.untraced import Life, untraced_lives, with_untraced
 from anabranch.local.verdict import Account, Verdict, concluded, judge
-from anabranch.store.directory import read_identity
+from anabranch.store.files import read_identity
 
 #: Publishers that a note names.
 _NAMES_MAX = 5

@@ -24,8 +24,7 @@ import msgspec
 
 from anabranch.core.session.effects import Standing
 from anabranch.model.errors import LocalError
-from anabranch.store.directory import take_lock
-from anabranch.store.files import write_whole
+from anabranch.store.files import take_lock, write_whole
 
 FORMAT = 1
 

@@ -2,8 +2,8 @@
 
 A log that was restored from a backup lacks ticks that other brokers have seen. The broker finds
 that out and refuses events (`rollback`); this is the way back. It keeps what is good, and makes
-sure that no tick stands for two events. Whoever has the disk carries it out (`store.renew`, and the
-simulator). Rules:
+sure that no tick stands for two events. Whoever has the disk carries it out (`store.log_repair`,
+and the simulator). Rules:
 
 1. Ticks that the network knows and the log lacks become ticks whose event is lost, and so do some
    more (`spare`), because ticks may have been confirmed that no neighbour has heard of. Subscribers
@@ -18,8 +18,7 @@ simulator). Rules:
    new.
 5. The edge's requests are numbered above all that it can have made, so that other origins hear it.
 
-This module keeps no state.
-"""
+This module keeps no state."""
 
 from collections.abc import Iterable, Iterator
 

@@ -51,7 +51,7 @@ ROLLED_BACK = "verdict"
 ALONE = "alone"
 #: The newest of the lost ticks of a log that was renewed,
 RENEWED = "renewed"
-#: and what is to be done, while that is under way (`store.renew`).
+#: and what is to be done, while that is under way (`store.log_repair`).
 RENEWING = "renewing"
 _TICK_MAX = 1 << 62
 #: A witness writes at most this often.

@@ -11,7 +11,7 @@ Rules:
 
 1. Unless another one is given, it is `anabranch-NAME` beside the network file; for the name of a
    shape, in the current directory. A `network.toml` that was written by rule 3 is at home already.
-2. One process at a time (as with a broker's state, `store.directory`), and one network for good:
+2. One process at a time (as with a broker's state, `store.files`), and one network for good:
    what brokers of another one keep there would mean something else.
 3. Whoever is given a file that leaves a port free, and needs it, takes the file that is here.
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from anabranch.config.addresses import PortName
 from anabranch.config.network_file import NetworkFile, load
 from anabranch.model.errors import LocalError
-from anabranch.store.directory import LOCK, take_lock
+from anabranch.store.files import LOCK, take_lock
 
 NETWORK_FILE = "network.toml"
 SECRET_FILE = "network.secret"

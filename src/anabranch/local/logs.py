@@ -3,7 +3,7 @@
     follower = LogFollower(directory)
     follower.read()     # what was logged since the last time
 
-A directory may be in use while it is read (`store.view`). Rules:
+A directory may be in use while it is read (`store.log_view`). Rules:
 
 1. What a broker is just writing is left for the next time.
 2. A tick is told once.
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from anabranch.check import history as saw
 from anabranch.local.traces import logged_in
-from anabranch.store.recovery import segment_paths
+from anabranch.store.log import segment_paths
+from anabranch.store.log_view import locate, scan_steadily
 from anabranch.store.segment import Scan
-from anabranch.store.view import locate, scan_steadily
 
 
 class LogFollower:

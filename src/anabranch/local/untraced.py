@@ -25,8 +25,8 @@ from anabranch.core.tail import STORED_LIMITS
 from anabranch.local.logs import state_directories
 from anabranch.model.encoding import decode_event
 from anabranch.model.event import Event
-from anabranch.store.recovery import segment_paths
-from anabranch.store.view import locate, scan_steadily
+from anabranch.store.log import segment_paths
+from anabranch.store.log_view import locate, scan_steadily
 
 #: Publisher and incarnation.
 Life = tuple[str, int]

@@ -39,10 +39,8 @@ from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog
-from anabranch.store.bulk.slicer import Slicer
-from anabranch.store.bulk.slices import FRONT_BYTES, NotKeptError, Slice, Wanted
-from anabranch.store.log import record_time_ns
-from anabranch.store.reading import Piece, read_records
+from anabranch.store.bulk.slices import FRONT_BYTES, NotKeptError, Slice, Slicer, Wanted
+from anabranch.store.log import Piece, read_records, record_time_ns
 from anabranch.store.segment import CorruptError
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import LENGTH_BYTES, framed

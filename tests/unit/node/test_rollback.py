@@ -15,9 +15,9 @@ from anabranch.client.subscription import Withheld
 from anabranch.core.options import Options
 from anabranch.core.report import LogReport, report
 from anabranch.node.node import Node
-from anabranch.store.directory import CATALOG, LOG
+from anabranch.store.files import CATALOG, LOG
 from anabranch.store.log import SegmentedLog
-from anabranch.store.renew import HeldForRenewal
+from anabranch.store.log_repair import HeldForRenewal
 from anabranch.store.segment import scan, segment_owner
 from tests.node_parts import BOUND_S, CHAIN, NETWORK, NOWHERE, address, config, running, until
 from tests.process_parts import BRISK

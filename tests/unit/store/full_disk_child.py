@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from anabranch.store.log import LogOptions
-from anabranch.store.store import Store, StoreOptions
-from anabranch.store.writer import WriterOptions
+from anabranch.store.store import Store, StoreOptions, WriterOptions
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 

@@ -20,12 +20,8 @@ from anabranch.model.errors import FilterError, LocalError
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
-from anabranch.store.bulk.effort import Effort
-from anabranch.store.bulk.plain import read_plainly
-from anabranch.store.bulk.slicer import Slicer
-from anabranch.store.bulk.slices import NotKeptError, Slice, Wanted
-from anabranch.store.log import SegmentedLog
-from anabranch.store.reading import Piece
+from anabranch.store.bulk.slices import Effort, NotKeptError, Slice, Slicer, Wanted, read_plainly
+from anabranch.store.log import Piece, SegmentedLog
 from anabranch.store.segment import CorruptError
 from tests.bulk_parts import Read, Said, all_slices, event_said, log_of, rows_of
 from tests.old_logs import segment_1
@@ -227,7 +223,7 @@ def sliced(slicer: Slicer, pieces: Sequence[Piece], session: int, text: str) -> 
 def test_filters_are_kept_for_their_session_up_to_a_bound(
     has_numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.store.bulk.slicer.numba_is_here", lambda: has_numba)
+    monkeypatch.setattr("anabranch.store.bulk.slices.numba_is_here", lambda: has_numba)
     slicer = Slicer(DEFAULT_LIMITS, filters_max=3)
     with log_of(ticks_of(10)) as log:
         for number in range(1, 8):

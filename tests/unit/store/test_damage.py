@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.errors import LocalError
-from anabranch.store.recovery import Examination
+from anabranch.store.log import Examination
 from anabranch.store.segment import HEADER_BYTES, CorruptError, Scan, scan
 from tests.store_parts import (
     Bench,

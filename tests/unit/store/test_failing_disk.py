@@ -11,8 +11,7 @@ from anabranch.model.errors import LocalError
 from anabranch.store.catalog import Catalog, CatalogFullError, LogFacts, PutRow
 from anabranch.store.files import DiskFile
 from anabranch.store.log import LogOptions
-from anabranch.store.store import StoreOptions
-from anabranch.store.writer import WriterOptions
+from anabranch.store.store import StoreOptions, WriterOptions
 from tests.store_parts import (
     Bench,
     body_of,

@@ -24,9 +24,9 @@ from anabranch.model.event import Event
 from anabranch.model.header import EventId
 from anabranch.model.version import Version
 from anabranch.store.catalog import Catalog
-from anabranch.store.directory import CATALOG
+from anabranch.store.files import CATALOG
 from anabranch.store.log import LogOptions
-from anabranch.store.renew import HeldForRenewal, RenewalPlan
+from anabranch.store.log_repair import HeldForRenewal, RenewalPlan
 from anabranch.store.store import Store, StoreOptions
 from tests.store_parts import Ears, quick_directory, segments_of
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.errors import LocalError
-from anabranch.store.index import decode_index, encode_index
-from anabranch.store.reading import read_records, records_after, tick_at_time
-from anabranch.store.segment import CorruptError
-from anabranch.store.verify import verify
-from anabranch.store.view import locate, segments
+from anabranch.store.log import read_records, records_after, tick_at_time
+from anabranch.store.log_repair import verify
+from anabranch.store.log_view import locate, segments
+from anabranch.store.segment import CorruptError, decode_index, encode_index
 from tests.store_parts import Bench, body_of, quick_directory, segments_of, time_of
 
 TICKS = 9

@@ -35,8 +35,7 @@ from typing import Final
 import msgspec
 
 from anabranch.model.errors import LocalError
-from anabranch.store.directory import take_lock
-from anabranch.store.files import sync_directory, write_whole
+from anabranch.store.files import sync_directory, take_lock, write_whole
 
 FORMAT: Final = 1
 OLD_KEPT_S: Final = 3_600.0

@@ -1,15 +1,14 @@
 """The logs of brokers as a table of what was published, read from their state directories.
 
-One task reads one segment (`store.view`); the directories must be where every task can read them,
-and brokers may run meanwhile. Rules:
+One task reads one segment (`store.log_view`); the directories must be where every task can read
+them, and brokers may run meanwhile. Rules:
 
 1. A tick whose event was transient has a name and no content. Nor has one with a number that is
    none or infinite, which JSON cannot say: it is judged by its name and order alone.
 2. A log that has forgotten its beginning says where it begins now. One that forgets while it is
    read is an error: what was delivered from there would seem to be made up.
 
-This module keeps no state.
-"""
+This module keeps no state."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
@@ -26,8 +25,8 @@ from anabranch.local.logs import state_directories
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event
-from anabranch.store.recovery import segment_paths
-from anabranch.store.view import locate, scan_steadily
+from anabranch.store.log import segment_paths
+from anabranch.store.log_view import locate, scan_steadily
 
 _SCHEMA = (
     "stream string, tick bigint, loggedAt timestamp, publisher string, incarnation bigint,"

@@ -5,7 +5,7 @@ sieve says which of that the filter wants, another call copies it. Python looks 
 where a kernel says that it is unusual. Rules:
 
 1. Reading begins at the point of the sparse index before what is wanted, and checks every entry on
-   its way (`store.reading`).
+   its way (`store.log`).
 2. A chunk has no more bytes than still fit into the slice, so little is looked at twice.
 3. A `BulkReader` is for one thread at a time; nobody else waits for it, on the disk or in Python.
 
@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 
 from anabranch.matching.engine import Words
 from anabranch.matching.sieve import Sieve
-from anabranch.store.bulk.effort import JUDGED_MAX, Effort
 from anabranch.store.bulk.kernels import layout as at
 from anabranch.store.bulk.kernels.entries import walk
 from anabranch.store.bulk.kernels.rows import pack
 from anabranch.store.bulk.slices import (
     FRONT_BYTES,
+    JUDGED_MAX,
     SCAN_BYTES_MAX,
+    Effort,
     NotKeptError,
     Slice,
     Wanted,
     is_match,
     judged,
 )
-from anabranch.store.index import point_before_tick
-from anabranch.store.reading import Piece
-from anabranch.store.segment import CorruptError
+from anabranch.store.log import Piece
+from anabranch.store.segment import CorruptError, point_before_tick
 
 Bytes = NDArray[np.uint8]
 

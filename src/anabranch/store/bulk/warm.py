@@ -16,8 +16,7 @@ from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event
 from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
-from anabranch.store.bulk.slicer import Slicer
-from anabranch.store.bulk.slices import Wanted
+from anabranch.store.bulk.slices import Slicer, Wanted
 from anabranch.store.log import SegmentedLog
 
 

@@ -8,7 +8,7 @@ import pytest
 from anabranch.core.records import BlankRecord, EventRecord, decode_record, encode_record
 from anabranch.model.errors import LocalError
 from anabranch.store.log import LogOptions
-from anabranch.store.repair import Repair, RepairPlan
+from anabranch.store.log_repair import Repair, RepairPlan
 from anabranch.store.segment import CorruptError, scan
 from anabranch.store.store import Store, StoreOptions
 from tests.store_parts import Ears, quick_directory, segments_of

@@ -27,11 +27,17 @@ import msgspec
 from anabranch.core.catalog_recovery import AsideRow, decode_aside
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import LogFacts
-from anabranch.store.directory import CATALOG, LOG, read_identity
-from anabranch.store.index import IndexBuilder, SparseIndex, TimeOf
-from anabranch.store.reading import Piece
-from anabranch.store.recovery import SEGMENT_SUFFIX, segment_paths, stored_index
-from anabranch.store.segment import CorruptError, Scan, scan, segment_owner
+from anabranch.store.files import CATALOG, LOG, read_identity
+from anabranch.store.log import SEGMENT_SUFFIX, Piece, segment_paths, stored_index
+from anabranch.store.segment import (
+    CorruptError,
+    IndexBuilder,
+    Scan,
+    SparseIndex,
+    TimeOf,
+    scan,
+    segment_owner,
+)
 
 _ATTEMPTS = 5
 _STRIDE_BYTES = 32 * 2**10

@@ -1,0 +1,532 @@
+"""Repairing a corrupt log: giving up what cannot be trusted, so that the rest can be used again.
+
+Only an operator can decide that; `plan` says what it costs, `perform` does it. Rules:
+
+1. Nobody uses the directory meanwhile: both hold its lock.
+2. Records before the damage stay. The record at the damage and all later ones are given up, but no
+   byte is deleted: what is cut off or taken out stays beside the log, in files named `.damaged`.
+3. A tick that was given out is not given out again: other brokers may know it, and would take a new
+   event for one they have seen. So ticks that are given up and known to have existed stay, as
+   records whose event is not kept (`BlankRecord`); subscribers are told that they are withheld.
+4. Damage that took no record (behind the last one of a full segment) costs none.
+5. Interrupted at any point, it can be done again: what is known of ticks is put first.
+
+This module keeps no state.
+"""
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from anabranch.core import ledger, renewal, rollback
+from anabranch.core.records import LOST_PUBLISHER, BlankRecord, encode_record
+from anabranch.core.renewal import SPARE_TICKS, Renewal
+from anabranch.model.errors import LocalError
+from anabranch.model.header import EventId
+from anabranch.store.catalog import Catalog, LogFacts, PutRow
+from anabranch.store.files import (
+    CATALOG,
+    LOG,
+    read_identity,
+    sync_directory,
+    take_lock,
+    write_whole,
+)
+from anabranch.store.log import (
+    Examination,
+    LogOptions,
+    SegmentedLog,
+    check_header,
+    index_path,
+    read_records,
+    record_time_ns,
+    records_after,
+    segment_path,
+    segment_paths,
+    stored_index,
+)
+from anabranch.store.log_view import LogPlace, read_facts, scan_steadily
+from anabranch.store.segment import (
+    CorruptError,
+    Scan,
+    TimeOf,
+    newest_tick,
+    segment_header,
+    segment_owner,
+)
+
+_BATCH_TICKS = 1_024
+
+
+class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a repair would do."""
+
+    state_directory: Path
+    #: Where the damage is, and what.
+    path: Path
+    offset: int
+    reason: str
+    #: Ticks before this one stay.
+    tick: int
+    #: Ticks up to this one are known to have existed; below `tick` if none is given up.
+    last_tick: int
+    #: Bytes of `path` that are cut off.
+    cut_bytes: int
+    #: Segments that are taken out as a whole.
+    later: list[Path]
+
+    @property
+    def lost_ticks(self) -> int:
+        """How many ticks lose their records, as far as that is known."""
+        return max(self.last_tick - self.tick + 1, 0)
+
+
+class Repair:
+    """A state directory that is held for repair."""
+
+    def __init__(self, path: Path, time_of: TimeOf = record_time_ns) -> None:
+        """`path`: a segment of a log, the log, or the state directory it is in."""
+        self._path = path
+        self.directory = state_directory_of(path)
+        self._log_directory = self.directory / LOG
+        self._owner = segment_owner(*read_identity(self.directory))
+        self._time_of = time_of
+        self._lock = take_lock(self.directory, "repairing the log")
+        try:
+            self._catalog = Catalog(self.directory / CATALOG)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let the directory go."""
+        self._catalog.close()
+        os.close(self._lock)
+
+    # -- what it would cost ---------------------------------------------------------------------
+
+    def plan(self, progress: Callable[[int], None] = lambda _bytes: None) -> RepairPlan | None:
+        """What there is to do; None if the log is not corrupt."""
+        look = Examination(
+            self._log_directory,
+            owner=self._owner,
+            stride_bytes=LogOptions().stride_bytes,
+            time_of=self._time_of,
+            progress=progress,
+        )
+        try:
+            look.result(self._catalog.facts)
+        except CorruptError as error:
+            return self._planned(error)
+        return None
+
+    def _planned(self, error: CorruptError) -> RepairPlan:
+        path = Path(error.path)
+        if self._path.is_file() and not self._path.samefile(path):
+            raise LocalError(f"the first damage is not in {self._path}, but in {path}; repair that")
+        data = path.read_bytes() if path.exists() else b""
+        following = [later for tick, later in self._segments() if tick > int(path.stem)]
+        took_nothing = bool(following) and int(following[0].stem) == error.tick
+        later = [] if took_nothing else following
+        known = 0 if took_nothing else self._newest_known(data, error, later)
+        return RepairPlan(
+            state_directory=self.directory,
+            path=path,
+            offset=error.offset,
+            reason=error.reason,
+            tick=error.tick,
+            last_tick=max(known, error.tick - 1),
+            cut_bytes=len(data[error.offset :].rstrip(b"\0")),
+            later=later,
+        )
+
+    def _segments(self) -> list[tuple[int, Path]]:
+        return segment_paths(self._log_directory)
+
+    def _newest_known(self, data: bytes, error: CorruptError, later: list[Path]) -> int:
+        """The newest tick that is known to have existed."""
+        facts = self._catalog.facts
+        known = [facts.synced_tick, facts.begun_tick - 1]
+        known.append(newest_tick(data, error.offset, error.tick))
+        for path in later:
+            content = path.read_bytes()
+            index = stored_index(path)
+            known += [int(path.stem) - 1, index.last_tick if index else 0]
+            known.append(newest_tick(content, 0, error.tick))
+        return max(known)
+
+    # -- doing it -------------------------------------------------------------------------------
+
+    def perform(self, plan: RepairPlan) -> list[Path]:
+        """Do as planned; returns the files that keep what was taken out."""
+        facts = self._catalog.facts
+        first_tick = int(plan.path.stem)
+        begun = first_tick if plan.path.exists() and plan.offset else 0
+        last_tick = max(facts.synced_tick, plan.last_tick)
+        # Once this is known, everything below can be interrupted and done again.
+        self._catalog.commit([], LogFacts(last_tick, min(facts.begun_tick, begun)))
+        kept = []
+        for path in reversed(plan.later):
+            kept.append(_damaged_path(path))
+            path.rename(kept[-1])
+            index_path(path).unlink(missing_ok=True)
+            sync_directory(self._log_directory)
+        if plan.path.exists():
+            kept.append(self._cut(plan, first_tick))
+        self._fill(plan)
+        return kept[::-1]
+
+    def _cut(self, plan: RepairPlan, first_tick: int) -> Path:
+        """Take out what stands behind the damage."""
+        data = plan.path.read_bytes()
+        beside = _damaged_path(plan.path)
+        write_whole(beside, data[plan.offset :].rstrip(b"\0"))
+        index_path(plan.path).unlink(missing_ok=True)
+        left = data[: plan.offset]
+        if not left:
+            left = segment_header(first_tick, secrets.randbits(32), self._owner)
+        write_whole(plan.path, left)
+        return beside
+
+    def _fill(self, plan: RepairPlan) -> None:
+        """Give up the ticks that are known to have existed; rule 3."""
+        log = SegmentedLog(self._log_directory, owner=self._owner, time_of=self._time_of)
+        newest = read_records(log.pieces, log.last_tick, log.last_tick, 1)
+        time_ns = self._time_of(newest[0]) if newest else 0
+        ticks = range(log.last_tick + 1, plan.last_tick + 1)
+        for start in range(0, len(ticks), _BATCH_TICKS):
+            part = ticks[start : start + _BATCH_TICKS]
+            log.append([_blank(tick, time_ns) for tick in part])
+            log.sync()
+            log.rotate()
+        log.close()
+        self._catalog.commit([], LogFacts(log.last_tick, log.begun_tick))
+
+
+def state_directory_of(path: Path) -> Path:
+    """The state directory that this path is in, or is."""
+    for candidate in (path, path.parent, path.parent.parent):
+        if (candidate / CATALOG).exists():
+            return candidate
+    raise LocalError(f"{path} is in no state directory; name a segment that an error named")
+
+
+def _blank(tick: int, time_ns: int) -> bytes:
+    return encode_record(BlankRecord(time_ns, EventId(LOST_PUBLISHER, 1, tick)))
+
+
+def _damaged_path(path: Path) -> Path:
+    """A free name beside this file."""
+    for number in itertools.count(1):
+        found = path.with_name(f"{path.name}.damaged" + (f"-{number}" if number > 1 else ""))
+        if not found.exists():
+            return found
+    raise AssertionError("there is always another number")
+
+
+# Verifying a log: every byte that is in use is looked at, and held against all that is known.
+#
+# A start believes a full segment whose CRC is right. This does not: it reads record by record, and
+# checks the index too. Rules:
+#
+# 1. Corrupt is what a start would refuse (`recovery`); the error names the exact place.
+# 2. An index that is missing or wrong is a *finding*, not corrupt: the next start makes it again.
+#    So is an interrupted write at the end, which the next start cuts off.
+# 3. The log of a running broker can be verified; see `view`.
+#
+# This module keeps no state.
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """A log without damage."""
+
+    segments: int
+    records: int
+    bytes: int
+    first_tick: int
+    #: `first_tick` − 1 if there is no record.
+    last_tick: int
+    #: What a start would mend by itself.
+    findings: list[str]
+
+
+def verify(
+    place: LogPlace, time_of: TimeOf, progress: Callable[[int], None] = lambda _bytes: None
+) -> Verified:
+    """Look at everything; `CorruptError` at the first damage."""
+    facts = read_facts(place)
+    paths = segment_paths(place.directory)
+    if not paths or paths[-1][0] < facts.begun_tick:
+        _complain_of_missing(place, facts)
+    findings: list[str] = []
+    records = size = 0
+    last_tick = paths[0][0] - 1 if paths else 0
+    for number, (first_tick, path) in enumerate(paths):
+        is_last = number == len(paths) - 1
+        confirmed = facts.synced_tick if is_last else paths[number + 1][0] - 1
+        try:
+            found = scan_steadily(path, first_tick, place.owner, confirmed)
+            _check_end(path, found, None if is_last else confirmed, findings)
+            if is_last:
+                check_header(path, found, facts)
+            else:
+                findings += _index_findings(path, found, time_of)
+            progress(path.stat().st_size)
+        except FileNotFoundError:
+            # Its broker runs, and deleted it just now.
+            continue
+        records += len(found.records)
+        size += found.end_offset
+        last_tick = found.last_tick
+    return Verified(
+        segments=len(paths),
+        records=records,
+        bytes=size,
+        first_tick=paths[0][0] if paths else 1,
+        last_tick=last_tick,
+        findings=findings,
+    )
+
+
+def _complain_of_missing(place: LogPlace, facts: LogFacts) -> None:
+    if facts.begun_tick:
+        path = segment_path(place.directory, facts.begun_tick)
+        reason = "the segment is missing, though the catalog knows it"
+        raise CorruptError(reason, path=str(path), offset=0, tick=facts.begun_tick)
+
+
+def _check_end(path: Path, found: Scan, full_tick: int | None, findings: list[str]) -> None:
+    """Whether the segment ends as it should; `full_tick` is the last one of a full segment."""
+    if full_tick is None:
+        if found.state == "torn":
+            findings.append(f"{path}: an interrupted write at byte {found.end_offset}")
+    elif found.state == "torn" or found.last_tick != full_tick:
+        reason = "the segment is full, but it does not end as it was written"
+        tick = min(found.last_tick, full_tick) + 1
+        raise CorruptError(reason, path=str(path), offset=found.end_offset, tick=tick)
+
+
+def _index_findings(path: Path, found: Scan, time_of: TimeOf) -> list[str]:
+    """What is wrong with the index of a full segment."""
+    data = path.read_bytes()
+    index = stored_index(path)
+    name = index_path(path)
+    if index is None:
+        return [f"{name}: the index is missing or damaged"]
+    if index.first_tick != found.first_tick:
+        return [f"{name}: the index is of another segment"]
+    if index.length > found.end_offset:
+        reason = "the segment is full, but it does not end as it was written"
+        tick = found.last_tick + 1
+        raise CorruptError(reason, path=str(path), offset=found.end_offset, tick=tick)
+    right = (found.last_tick, found.end_offset, found.salt, crc32(data))
+    if (index.last_tick, index.length, index.salt, index.crc) != right:
+        return [f"{name}: the index is of another segment"]
+    for point in index.points:
+        place = point.tick - found.first_tick
+        if not 0 <= place < len(found.records) or found.offsets[place] != point.offset:
+            return [f"{name}: tick {point.tick} does not stand at byte {point.offset}"]
+        if time_of(found.records[place]) != point.time_ns:
+            return [f"{name}: tick {point.tick} has another time"]
+    if any(one.tick >= other.tick for one, other in pairwise(index.points)):
+        return [f"{name}: the points are not in order"]
+    return []
+
+
+_RENEW_BATCH_TICKS = 1_024
+
+
+class RenewalPlan(msgspec.Struct, frozen=True, array_like=True):
+    """What is to be done on disk. It is in the catalog until it is done."""
+
+    what: Renewal
+    #: The first segment that is written again, 0 if none is.
+    rewritten_from: int = 0
+    #: Where the old segments are kept then, beside the log.
+    kept: str = ""
+    #: Whether they have been taken there.
+    is_moved: bool = False
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(RenewalPlan)
+
+
+def check_renewed(catalog: Catalog, directory: Path) -> None:
+    """`LocalError` if a renewal was interrupted."""
+    if rollback.RENEWING in catalog.tables.get(rollback.TABLE, {}):
+        raise LocalError(
+            f"a renewal of the log in {directory} was interrupted; run 'anabranch log renew"
+            f" {directory}' to finish it"
+        )
+
+
+class HeldForRenewal:
+    """Renewing a log that is an old copy, on disk (`core.renewal` says what it becomes). Rules:
+
+    1. Nobody uses the directory meanwhile: its lock is held. The log must not be corrupt.
+    2. Where ticks are disputed, the segments from there on are written again; the old ones stay
+       beside the log, in a directory named `log.renewed-1` or higher.
+    3. Interrupted at any point, it can be done again. The plan is in the catalog first; until it is
+       carried out the broker does not start.
+
+    This module keeps no state.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.directory = state_directory_of(path)
+        self._log_directory = self.directory / LOG
+        self._owner = segment_owner(*read_identity(self.directory))
+        self._lock = take_lock(self.directory, "renewing the log")
+        try:
+            self._catalog = Catalog(self.directory / CATALOG)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let the directory go."""
+        self._catalog.close()
+        os.close(self._lock)
+
+    # -- what it would do -----------------------------------------------------------------------
+
+    def plan(self, above: int = 0, spare: int = SPARE_TICKS) -> RenewalPlan | None:
+        """What there is to do; None if nothing says that the log is an old copy. `above`: a tick
+        that the operator knows of."""
+        tables = self._catalog.tables
+        begun = tables.get(rollback.TABLE, {}).get(rollback.RENEWING)
+        if begun is not None:
+            return _decoder.decode(begun)
+        log = self._open(self._log_directory, self._catalog.facts)
+        first, last = log.first_tick, log.last_tick
+        log.close()
+        what = renewal.planned(tables, first, last, above=above, spare=spare)
+        if what is None:
+            return None
+        if not what.disputed:
+            return RenewalPlan(what)
+        starts = [tick for tick, _ in segment_paths(self._log_directory)]
+        rewritten_from = max(tick for tick in starts if tick <= what.disputed_first)
+        return RenewalPlan(what, rewritten_from, self._free_name())
+
+    def _open(self, directory: Path, facts: LogFacts = LogFacts()) -> SegmentedLog:  # noqa: B008
+        return SegmentedLog(directory, owner=self._owner, facts=facts)
+
+    def _free_name(self) -> str:
+        for number in itertools.count(1):
+            name = f"{LOG}.renewed-{number}"
+            if not (self.directory / name).exists():
+                return name
+        raise AssertionError("there is always another number")
+
+    # -- doing it -------------------------------------------------------------------------------
+
+    def perform(
+        self, plan: RenewalPlan, progress: Callable[[int], None] = lambda _ticks: None
+    ) -> Path | None:
+        """Do as planned; returns where segments are kept that were written again, if any were."""
+        catalog, what = self._catalog, plan.what
+        self._remember(plan)
+        kept = self.directory / plan.kept if plan.rewritten_from else None
+        if kept is not None and not plan.is_moved:
+            self._move(plan, kept)
+        puts = renewal.final_puts(what, catalog.tables, self._recent(kept))
+        log = self._open(self._log_directory) if kept is None else self._rewritten(plan, kept)
+        newest_ns = _newest_ns(log)
+        ticks = range(log.last_tick + 1, what.base + 1)
+        lost = (renewal.lost_record(tick, newest_ns) for tick in ticks)
+        for part in _batches(itertools.chain(lost, self._again(what, kept, newest_ns))):
+            _append(log, part)
+            progress(len(part))
+        log.close()
+        rows: list[PutRow] = [(put.table, put.key, put.value) for put in puts]
+        rows.append((rollback.TABLE, rollback.RENEWING, None))
+        catalog.commit(rows, LogFacts(log.last_tick, log.begun_tick))
+        return kept
+
+    def _remember(self, plan: RenewalPlan) -> None:
+        row: PutRow = (rollback.TABLE, rollback.RENEWING, _encoder.encode(plan))
+        self._catalog.commit([row], self._catalog.facts)
+
+    def _recent(self, kept: Path | None) -> Iterator[bytes]:
+        """The records that the catalog does not speak for, as they were before."""
+        # A row that is damaged may have said something that only the log can tell now.
+        catalog = self._catalog
+        first = 1 if catalog.damaged else ledger.first_needed(catalog.tables)
+        for directory in (self._log_directory, kept):
+            if directory is not None and segment_paths(directory):
+                log = self._open(directory)
+                for _, data in records_after(log.pieces, max(first, log.first_tick)):
+                    yield data
+                log.close()
+
+    def _again(self, what: Renewal, kept: Path | None, time_ns: int) -> Iterator[bytes]:
+        """The events of disputed ticks, from the segments that were taken out."""
+        if kept is None:
+            return
+        log = self._open(kept)
+        for tick, data in records_after(log.pieces, what.disputed_first):
+            if tick > what.disputed_last:
+                break
+            record = renewal.again(data, time_ns)
+            if record is not None:
+                yield record
+        log.close()
+
+    # -- segments -------------------------------------------------------------------------------
+
+    def _move(self, plan: RenewalPlan, kept: Path) -> None:
+        """Take the segments out that are written again."""
+        kept.mkdir(exist_ok=True)
+        for tick, path in reversed(segment_paths(self._log_directory)):
+            if tick >= plan.rewritten_from:
+                path.rename(kept / path.name)
+                index_path(path).unlink(missing_ok=True)
+        sync_directory(kept)
+        sync_directory(self._log_directory)
+        self._remember(msgspec.structs.replace(plan, is_moved=True))
+
+    def _rewritten(self, plan: RenewalPlan, kept: Path) -> SegmentedLog:
+        """The log with lost ticks in place of disputed ones, up to where it ended."""
+        for tick, path in segment_paths(self._log_directory):
+            if tick >= plan.rewritten_from:
+                # Half of an earlier attempt.
+                index_path(path).unlink(missing_ok=True)
+                path.unlink()
+        header = segment_header(plan.rewritten_from, secrets.randbits(32), self._owner)
+        write_whole(segment_path(self._log_directory, plan.rewritten_from), header)
+        log, old = self._open(self._log_directory), self._open(kept)
+        disputed = plan.what.disputed
+        written = (
+            renewal.lost_record(tick, record_time_ns(data)) if tick in disputed else data
+            for tick, data in records_after(old.pieces, plan.rewritten_from)
+        )
+        for part in _batches(written):
+            _append(log, part)
+        old.close()
+        return log
+
+
+def _append(log: SegmentedLog, records: list[bytes]) -> None:
+    log.append(records)
+    log.sync()
+    log.rotate()
+
+
+def _newest_ns(log: SegmentedLog) -> int:
+    """When the newest tick was made; none may be earlier than the one before."""
+    newest = [data for _, data in records_after(log.pieces, max(log.last_tick, log.first_tick))]
+    return record_time_ns(newest[-1]) if newest else 0
+
+
+def _batches(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    source = iter(records)
+    while part := list(itertools.islice(source, _RENEW_BATCH_TICKS)):
+        yield part
