@@ -89,7 +89,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tap:
-    """Carries the bytes of one link in threads of its own, and notes the longest silence."""
+    """Carries the bytes of one link in threads of its own, and notes the longest silence: how long
+    it was ready to read, and nothing came. While the receiver takes nothing, the tap reads nothing,
+    and no sender is to blame."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -121,8 +123,8 @@ class Tap:
                 now = time.monotonic()
                 if self.is_noting:
                     self.longest_s = max(self.longest_s, now - heard_at)
-                heard_at = now
                 target.sendall(data)
+                heard_at = time.monotonic()
         except OSError:
             pass
         for plug in (source, target):
