@@ -10,9 +10,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import anabranch
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.event import Event
-from anabranch.model.rows import rows_in
 from anabranch.spark.archive.serving import ArchiveReader
 from anabranch.spark.archive.writing import Archiver, Missing, Report
 from anabranch.spark.options import Options, read_options

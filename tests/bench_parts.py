@@ -12,7 +12,6 @@ from typing import TypeVar
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig, RoutingName
 from anabranch.core.options import Options
-from anabranch.model.carried import AnyCarried
 from anabranch.model.client_frames import (
     AnyClientFrame,
     Connect,
@@ -24,7 +23,7 @@ from anabranch.model.client_frames import (
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, EventId
-from anabranch.model.frames import PROTOCOL_VERSION, Carry, Hello, LinkFrame
+from anabranch.model.frames import PROTOCOL_VERSION, AnyCarried, Carry, Hello, LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from tests.edge_parts import NETWORK

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, encode_record
-from anabranch.model.encoding import decode_event, encode_event
+from anabranch.model.encoding import decode_event, encode_event, rows_in
 from anabranch.model.event import Control, Event, EventId
 from anabranch.model.filter import Filter
-from anabranch.model.rows import rows_in
 from anabranch.store.bulk.slices import Slice, Wanted
 from anabranch.store.log import LogOptions, Piece, SegmentedLog
 from tests.event_parts import Bytes, frame, with_control

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark.attribute_column import AttributeColumn
 from anabranch.spark.wanted import Kind
 

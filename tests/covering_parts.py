@@ -16,8 +16,7 @@ from anabranch.matching import boxes
 from anabranch.matching.covering import CoveringTable, RootChange
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.model.filter import Filter
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import covers
+from anabranch.model.normal.conjunction import Conjunction, covers
 
 Live = Mapping[int, Conjunction]
 

@@ -13,7 +13,6 @@ from anabranch.core.contract import CutClient, Note, Put, Recovered, SendClient
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Spent
-from anabranch.model.carried import AnyCarried, Done, Held, Hold
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -24,10 +23,9 @@ from anabranch.model.client_frames import (
     Unsubscribe,
 )
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Control, Event, EventId
+from anabranch.model.event import DEFAULT_CONTROL, Control, Event, EventId
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.frames import PROTOCOL_VERSION
-from anabranch.model.header import DEFAULT_CONTROL
+from anabranch.model.frames import PROTOCOL_VERSION, AnyCarried, Done, Held, Hold
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version

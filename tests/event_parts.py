@@ -7,9 +7,8 @@ import pytest
 
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import EventError, RemoteError
-from anabranch.model.event import Control, Event, EventId
+from anabranch.model.event import Control, Event, EventId, Value
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 
 pack = msgspec.msgpack.encode
 

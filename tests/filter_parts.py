@@ -6,6 +6,7 @@ false test little.
 
 from hypothesis import strategies as st
 
+from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.language.expression import (
     Arithmetic,
     Attribute,
@@ -26,7 +27,6 @@ from anabranch.model.language.expression import (
     negation_of,
 )
 from anabranch.model.language.like import escape_literal
-from anabranch.model.values import INT_MAX, INT_MIN
 
 ODD_NAMES = [
     "AND", "or", "Null", "x y", "[x]", "a]", "[", "naïve", "日本", "a.b", "a.", "$x", "1a", "-",

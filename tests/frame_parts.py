@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from anabranch.model import client_frames as c
-from anabranch.model.carried import (
+from anabranch.model.frame_parts import Conjuncts, Datum, Hole
+from anabranch.model.frames import (
+    PROTOCOL_VERSION,
     Answer,
     AnyCarried,
+    AskInterest,
+    AskMark,
     AskPlace,
+    Carry,
     Claim,
     Done,
     DropPoint,
@@ -19,11 +24,18 @@ from anabranch.model.carried import (
     FindPoint,
     Found,
     Held,
+    Hello,
     Hold,
+    InterestChange,
+    InterestState,
     KeepPoints,
+    Knowledge,
     Known,
+    LinkFrame,
+    MarkIs,
     Nack,
     NotKept,
+    Ping,
     PointDropped,
     PointFound,
     PointSettled,
@@ -32,20 +44,6 @@ from anabranch.model.carried import (
     TakePoint,
     WouldTake,
     Yield,
-)
-from anabranch.model.frame_parts import Conjuncts, Datum, Hole
-from anabranch.model.frames import (
-    PROTOCOL_VERSION,
-    AskInterest,
-    AskMark,
-    Carry,
-    Hello,
-    InterestChange,
-    InterestState,
-    Knowledge,
-    LinkFrame,
-    MarkIs,
-    Ping,
 )
 from anabranch.model.mesh_frames import (
     Advertise,
@@ -63,7 +61,7 @@ from anabranch.model.mesh_frames import (
     Target,
     TreeId,
 )
-from anabranch.model.pattern.record import PointRecord, Start
+from anabranch.model.pattern.match import PointRecord, Start
 from anabranch.model.version import Version
 
 Codec = tuple[Callable[..., bytes], Callable[..., object]]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, encode_record
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Event, EventId
 from anabranch.store.files import LOG, StateDirectory
 from anabranch.store.segment import encode_entry, segment_header, segment_owner
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from anabranch.matching.engine import EngineName
 from anabranch.matching.index import MatchIndex
-from anabranch.model.event import Event
+from anabranch.model.event import INT_MAX, INT_MIN, Event, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.values import INT_MAX, INT_MIN, Value
 
 ENGINES: tuple[EngineName, ...] = ("numba", "numpy")
 

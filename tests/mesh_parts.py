@@ -20,15 +20,13 @@ from anabranch.core.routing.contract import (
 )
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import LinkFrame
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.mesh_frames import Copies, TreeId
 from anabranch.model.network import graph_of_brokers
-from anabranch.model.values import Value
 from anabranch.model.version import NOTHING
 
 QUICK = Options(interest_after_s=0.0, silence_after_s=0.01, lag_after_s=0.2, paths="fixed")

@@ -18,9 +18,8 @@ from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, Value
 from anabranch.model.network import Network
-from anabranch.model.values import Value
 from anabranch.node.node import Node
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.wire.codec import decode_client, encode_client

@@ -10,6 +10,16 @@ from itertools import product
 
 from hypothesis import strategies as st
 
+from anabranch.model.event import (
+    INFINITY,
+    INT_MAX,
+    INT_MIN,
+    Number,
+    Value,
+    number_after,
+    number_before,
+    text_after,
+)
 from anabranch.model.language.expression import (
     Attribute,
     Binary,
@@ -27,7 +37,7 @@ from anabranch.model.language.expression import (
     negation_of,
 )
 from anabranch.model.normal.conjunction import Conjunction, conjunction_from
-from anabranch.model.normal.valueset import (
+from anabranch.model.normal.value_set import (
     ABSENT,
     NOTHING,
     ONLY_FALSE,
@@ -36,16 +46,6 @@ from anabranch.model.normal.valueset import (
     point,
     prefixed,
     union_of,
-)
-from anabranch.model.values import (
-    INFINITY,
-    INT_MAX,
-    INT_MIN,
-    Number,
-    Value,
-    number_after,
-    number_before,
-    text_after,
 )
 from tests.filter_parts import orders, values_over
 

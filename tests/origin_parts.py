@@ -16,14 +16,13 @@ from anabranch.core.options import Options
 from anabranch.core.origin import ForOrigin, Origin
 from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, decode_record
 from anabranch.core.routing.contract import Emission, Spent
-from anabranch.model.carried import AnyCarried
 from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event, encode_event
-from anabranch.model.event import Control, Event, EventId
+from anabranch.model.event import Control, Event, EventId, Value
 from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import AnyCarried
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network, tree_of_brokers
-from anabranch.model.values import Value
 from anabranch.model.version import Version, is_at_least
 
 #: Three brokers in a row, all of them with clients; the origin under test is "a".

@@ -8,9 +8,9 @@ parts with ticks: `a0 b2`.
 import re
 from typing import NamedTuple
 
+from anabranch.model.event import Value
 from anabranch.model.pattern.match import Match, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.values import Value
 
 SECOND_NS = 1_000_000_000
 

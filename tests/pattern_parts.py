@@ -13,6 +13,7 @@ from anabranch.check.patterns import reference_matches
 from anabranch.core.patterns.detector import Detector, Findings, Overflow
 from anabranch.core.patterns.packing import packed, restored
 from anabranch.core.patterns.scheme import Scheme
+from anabranch.model.event import INT_MAX, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.match import Identity, Match, PlacedEvent
@@ -31,13 +32,13 @@ from anabranch.model.pattern.tree import (
     Within,
     absent_names,
     all_of,
+    alternatives_of,
     any_of,
+    events_of,
     nodes_of,
     parts_of,
     sequence_of,
 )
-from anabranch.model.pattern.validity import alternatives_of, events_of
-from anabranch.model.values import INT_MAX, Value
 
 MATCH_EVENTS_MAX = 4
 DEPTH = 3

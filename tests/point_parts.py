@@ -13,17 +13,15 @@ from anabranch.core.records import EventRecord, decode_record
 from anabranch.core.session.effects import DeliverToApplication
 from anabranch.core.session.session import Session
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.event import Event
-from anabranch.model.header import Control
+from anabranch.model.event import Control, Event, Value
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
-from anabranch.model.pattern.notification import (
+from anabranch.model.pattern.match import (
     Notification,
+    Placement,
     read_notification,
     subscription_to,
 )
-from anabranch.model.pattern.record import Placement
-from anabranch.model.values import Value
 from anabranch.sim.applications import Application
 from anabranch.sim.things import Weather
 from anabranch.sim.world import World

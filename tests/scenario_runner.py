@@ -30,12 +30,10 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Outcome, VectorAdvance
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.model.encoding import decode_event, encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import InterestChange, InterestState, Knowledge
-from anabranch.model.header import EventId
 from anabranch.model.network import Network
-from anabranch.model.values import Value
 from anabranch.model.version import NOTHING, Version, is_at_least
 from tests import scenario_words as words
 from tests.routing_parts import Subscribed, World

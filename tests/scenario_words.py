@@ -13,6 +13,7 @@ from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.matching.dag import DagNode
 from anabranch.model.encoding import decode_event
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import (
@@ -27,7 +28,6 @@ from anabranch.model.frames import (
 from anabranch.model.language.expression import Or
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
-from anabranch.model.values import Value
 from anabranch.model.version import NOTHING, Version
 
 

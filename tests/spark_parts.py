@@ -13,9 +13,8 @@ import msgspec
 from pyspark.sql import DataFrame, DataFrameWriter
 
 import anabranch
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.event import Event
-from anabranch.model.rows import rows_in
 
 ROOT = Path(__file__).resolve().parent.parent
 #: More than a driver should need to end.

@@ -5,8 +5,7 @@ from typing import TypeVar
 from anabranch.core.asks import Ask
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.model.client_frames import AnyClientFrame, Commit, Committed, Discard, Refused, Stage
-from anabranch.model.drafts import encode_draft
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, encode_draft
 from anabranch.model.event import Control, Event
 from tests.origin_parts import Driver
 

@@ -8,10 +8,9 @@ from anabranch.core.contract import Sync
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Outcome, VersionsAre
 from anabranch.core.routing.flood import FloodRouter
-from anabranch.model.carried import AnyCarried, Done
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
-from anabranch.model.frames import Carry, Knowledge, LinkFrame
+from anabranch.model.frames import AnyCarried, Carry, Done, Knowledge, LinkFrame
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version

@@ -25,11 +25,10 @@ from anabranch.core.routing.contract import (
     interest_at_once,
 )
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import AskMark, Knowledge, LinkFrame, MarkIs
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.mesh_frames import Branches, Copies, Routes
 from anabranch.model.network import Network

@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.core.broker import RouterMaker
 from anabranch.core.options import Options
-from anabranch.model.carried import Done
+from anabranch.model.frames import Done
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
 from tests.conformance import liars, suite

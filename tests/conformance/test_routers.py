@@ -8,8 +8,7 @@ import pytest
 
 from anabranch.core.contract import Put
 from anabranch.core.routing.contract import Delivery, interest_at_once
-from anabranch.model.carried import Done, Nack
-from anabranch.model.frames import Carry
+from anabranch.model.frames import Carry, Done, Nack
 from tests.conformance import suite
 from tests.conformance.suite import CONFORMING, Row
 

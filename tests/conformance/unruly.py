@@ -22,12 +22,11 @@ from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, VersionsAre
 from anabranch.core.routing.overlay import Overlay
-from anabranch.model.carried import AnyCarried
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Conjuncts, Datum
-from anabranch.model.frames import Carry, InterestState, Knowledge, LinkFrame, MarkIs
+from anabranch.model.frames import AnyCarried, Carry, InterestState, Knowledge, LinkFrame, MarkIs
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version

@@ -24,11 +24,10 @@ from anabranch.core.routing.contract import (
     VersionsAre,
     interest_at_once,
 )
-from anabranch.model.carried import AnyCarried
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.frames import Carry, LinkFrame
+from anabranch.model.frames import AnyCarried, Carry, LinkFrame
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version

@@ -23,11 +23,10 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from anabranch.model import client_frames as c
-from anabranch.model.event import Control
+from anabranch.model.event import DEFAULT_CONTROL, Control
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Carry
-from anabranch.model.header import DEFAULT_CONTROL
-from anabranch.model.pattern.record import PointRecord
+from anabranch.model.pattern.match import PointRecord
 from tests.filter_parts import meeting_conditions
 from tests.frame_parts import CARRIED_TYPES, CLIENT_TYPES, LINK_TYPES, TEXTS
 from tests.frame_parts import any_of as wild_of

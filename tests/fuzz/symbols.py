@@ -18,10 +18,8 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import inspect
 
-from anabranch.model.drafts import encode_draft
-from anabranch.model.encoding import encode_event
-from anabranch.model.event import Control, Event, EventId
-from anabranch.model.values import Value
+from anabranch.model.encoding import encode_draft, encode_event
+from anabranch.model.event import Control, Event, EventId, Value
 
 #: Values of one kind that a party remembers.
 REMEMBERED_MAX = 32

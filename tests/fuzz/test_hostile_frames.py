@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.model import client_frames as c
-from anabranch.model.header import DEFAULT_CONTROL
+from anabranch.model.event import DEFAULT_CONTROL
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from tests.frame_parts import CARRIED_TYPES, CLIENT_TYPES, LINK_TYPES
 from tests.fuzz.core_world import VOCABULARY

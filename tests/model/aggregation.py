@@ -24,7 +24,7 @@ Prior art: Zhao 2006, §3.4.1.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.model.normal import relations
+from anabranch.model.normal import conjunction as relations
 from anabranch.model.normal.conjunction import Conjunction
 from tests.model.conditions import Condition, Only, Some, Subscription
 

@@ -29,7 +29,7 @@ from anabranch.model.client_frames import (
     Unsubscribe,
 )
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.header import EventId
+from anabranch.model.event import EventId
 from anabranch.wire.codec import decode_client
 from anabranch.wire.framing import FrameReader
 from tests.power.write_stream import Call

@@ -42,10 +42,9 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.encoding import decode_envelope, decode_event
 from anabranch.model.errors import AnabranchError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.frames import PROTOCOL_VERSION
-from anabranch.model.header import EventId
 from anabranch.store.files import CATALOG
 from anabranch.store.log import record_time_ns, records_after
 from anabranch.store.log_repair import verify

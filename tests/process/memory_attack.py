@@ -45,7 +45,7 @@ from anabranch.model.client_frames import (
     Subscribe,
     Subscribed,
 )
-from anabranch.model.drafts import encode_draft
+from anabranch.model.encoding import encode_draft
 from anabranch.model.event import Event
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.wire.codec import decode_client, encode_client

@@ -43,10 +43,8 @@ from anabranch.model.client_frames import (
     Unsubscribe,
 )
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION
-from anabranch.model.header import EventId
-from anabranch.model.values import Value
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.framing import LENGTH_BYTES, framed
 from anabranch.wire.greeting import Greeting, encode_greeting

@@ -14,9 +14,8 @@ from anabranch.client.subscription import Subscription
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.local.network import LocalNetwork
 from anabranch.model.client_frames import Fetched
-from anabranch.model.encoding import decode_event, encode_event
-from anabranch.model.rows import rows_in
-from anabranch.model.values import Value
+from anabranch.model.encoding import decode_event, encode_event, rows_in
+from anabranch.model.event import Value
 from anabranch.store.log import record_time_ns, records_after
 from anabranch.store.log_view import locate, segments
 from tests.broker_parts import Brokers, command

@@ -22,10 +22,8 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Event
+from anabranch.model.event import INT_MAX, Event, EventId
 from anabranch.model.frames import PROTOCOL_VERSION
-from anabranch.model.header import EventId
-from anabranch.model.values import INT_MAX
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import framed
 from anabranch.wire.greeting import NONCE_BYTES

@@ -9,10 +9,9 @@ from anabranch.check.detections import Detection, LoggedEvent, check_detection
 from anabranch.client.client import Client, connect
 from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.local.network import LocalNetwork
-from anabranch.model.encoding import decode_envelope
-from anabranch.model.pattern.record import Start
-from anabranch.model.rows import rows_in
-from anabranch.model.values import INT_MIN
+from anabranch.model.encoding import decode_envelope, rows_in
+from anabranch.model.event import INT_MIN
+from anabranch.model.pattern.match import Start
 from tests.process_parts import (
     BRISK,
     DIAMOND,

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from anabranch.matching.any_of import FEW, FEW_WITHOUT_KERNELS, PAYS_OFF_AFTER, AnyOf
 from anabranch.matching.engine import EngineName
 from anabranch.model.encoding import decode_envelope, encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Control, Event, EventId
 from anabranch.model.filter import Filter
-from anabranch.model.header import Control, EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from tests.matching_parts import ENGINES, Attributes, events, filters, plain_filters
 

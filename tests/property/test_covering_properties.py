@@ -6,8 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import covers
+from anabranch.model.normal.conjunction import Conjunction, covers
 from tests.covering_parts import (
     Replayed,
     assert_complete_and_minimal,

@@ -15,10 +15,10 @@ from anabranch.core.patterns.packing import packed, restored
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.tries import Allowance
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import INT_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Identity, Match, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.values import INT_MAX
 from tests.pattern_parts import (
     Call,
     Outcome,

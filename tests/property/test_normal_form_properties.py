@@ -4,14 +4,12 @@ from itertools import permutations
 
 from hypothesis import given
 
-from anabranch.model.language.compiled import compile_condition
-from anabranch.model.language.evaluate import evaluate
+from anabranch.model.event import Value
+from anabranch.model.language.evaluate import compile_condition, evaluate
 from anabranch.model.language.expression import And, Expression, Or, negation_of
-from anabranch.model.language.text import expression_text
-from anabranch.model.normal.conjunction import EVERY_EVENT, Conjunction
-from anabranch.model.normal.dnf import normalise
-from anabranch.model.normal.relations import covers
-from anabranch.model.values import Value
+from anabranch.model.language.tokens import expression_text
+from anabranch.model.normal.conjunction import EVERY_EVENT, Conjunction, covers
+from anabranch.model.normal.normal_form import normalise
 from tests.filter_parts import events, meeting_conditions
 from tests.normal_parts import ALL_EVENTS, atom_trees, mixed_trees, plain_trees
 

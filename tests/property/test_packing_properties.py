@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.matching.engine import numba_is_here
-from anabranch.model.drafts import check_draft, encode_draft
+from anabranch.model.encoding import check_draft, encode_draft
 from anabranch.model.errors import EventError
-from anabranch.model.event import Control, Event
+from anabranch.model.event import INT_MAX, INT_MIN, Control, Event, Value
 from anabranch.model.limits import Limits
-from anabranch.model.values import INT_MAX, INT_MIN, Value
 
 if not numba_is_here():
     pytest.skip("there are no kernels without numba", allow_module_level=True)

@@ -3,11 +3,10 @@
 from hypothesis import given
 
 from anabranch.model.filter import Filter
-from anabranch.model.language.compiled import compile_condition
+from anabranch.model.language.evaluate import compile_condition
 from anabranch.model.language.expression import Expression
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.dnf import normalise
-from anabranch.model.normal.relations import any_intersects, covers, intersects
+from anabranch.model.normal.conjunction import Conjunction, any_intersects, covers, intersects
+from anabranch.model.normal.normal_form import normalise
 from tests.normal_parts import (
     ALL_EVENTS,
     atom_trees,

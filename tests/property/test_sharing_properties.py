@@ -8,10 +8,10 @@ from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.joins import KeyValue, key_of
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.sharing import shared_key
+from anabranch.model.event import INT_MAX
 from anabranch.model.pattern.match import Identity, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.tree import Join, Or, Term, absent_names, nodes_of, parts_of
-from anabranch.model.values import INT_MAX
 from tests.pattern_parts import expected, histories, named, patterns
 
 

@@ -5,8 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.model.event import INFINITY, Value, number_after
 from anabranch.model.normal import number_ranges, text_ranges
-from anabranch.model.normal.valueset import (
+from anabranch.model.normal.value_set import (
     EVERYTHING,
     NOTHING,
     ValueSet,
@@ -14,7 +15,6 @@ from anabranch.model.normal.valueset import (
     point,
     union_of,
 )
-from anabranch.model.values import INFINITY, Value, number_after
 from tests.normal_parts import DOMAIN, pieces, probes_of, value_sets
 
 values = st.sampled_from(DOMAIN)

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
 from anabranch.matching.engine import numba_is_here
-from anabranch.model.drafts import identified
-from anabranch.model.encoding import decode_event
-from anabranch.model.header import EventId
-from anabranch.model.values import INT_MAX, INT_MIN, Value
+from anabranch.model.encoding import decode_event, identified
+from anabranch.model.event import INT_MAX, INT_MIN, EventId, Value
 
 if not numba_is_here():
     pytest.skip("there are no kernels without numba", allow_module_level=True)

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 
 import anabranch
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
-from anabranch.model.values import INT_MAX, Value
+from anabranch.model.event import INT_MAX, Event, Value
 from anabranch.spark.archive import layout, manifest
 from anabranch.spark.archive.compacting import compact
 from anabranch.spark.archive.manifest import ArchiveConflictError, read_state

@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.encoding import decode_event, encode_event
+from anabranch.model.encoding import decode_event, encode_event, encode_row, rows_in
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
-from anabranch.model.rows import encode_row, rows_in
 from anabranch.spark.archive.naming import OWN, ColumnName, Naming
 from anabranch.spark.archive.restoring import Restoring
 from anabranch.spark.archive.tables import Tabling, pair_of

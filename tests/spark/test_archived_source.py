@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from anabranch.model.errors import LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark.options import OptionError, read_options
 from anabranch.spark.readers import batch_reader
 from anabranch.spark.schema import schema_of

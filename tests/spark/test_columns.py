@@ -11,11 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
-from anabranch.model.encoding import encode_event
+from anabranch.model.encoding import encode_event, encode_row
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.event import Event, EventId
-from anabranch.model.rows import encode_row
-from anabranch.model.values import Value
+from anabranch.model.event import Event, EventId, Value
 from anabranch.spark import whole
 from anabranch.spark.columns import Columns
 from anabranch.spark.wanted import ENVELOPE, Kind, Wanted, as_kind, check_wanted

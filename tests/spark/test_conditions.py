@@ -15,11 +15,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import FilterLimitError, LocalError
-from anabranch.model.event import Event
+from anabranch.model.event import INT_MAX, INT_MIN, Event, Value
 from anabranch.model.filter import Filter
 from anabranch.model.language.evaluate import evaluate
 from anabranch.model.language.expression import Expression
-from anabranch.model.values import INT_MAX, INT_MIN, Value
 from anabranch.spark.archive.files import parquet_writer
 from anabranch.spark.archive.naming import ARROW, KINDS, OWN
 from anabranch.spark.archive.tables import kind_of

@@ -22,10 +22,10 @@ import anabranch
 from anabranch.check.patterns import reference_matches
 from anabranch.cli.main import app
 from anabranch.model.errors import LocalError, PatternError
+from anabranch.model.event import Value
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.values import Value
 from anabranch.spark.detect import detect
 from tests.spark_parts import network_of
 

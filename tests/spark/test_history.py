@@ -15,7 +15,7 @@ import anabranch
 from anabranch.cli.main import app
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark.archive.compacting import compact
 from anabranch.spark.archive.manifest import Span, read_state
 from anabranch.spark.archive.past import MissingTicksError, Past, look_back

@@ -18,9 +18,8 @@ from anabranch.cli.main import app
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.model.values import Value
 from anabranch.spark.event_batches import ColumnEvents
 from anabranch.spark.matcher import Matcher
 from anabranch.spark.matching import (

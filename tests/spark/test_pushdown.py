@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import datasource as conditions
 
 import anabranch
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
-from anabranch.model.values import Value
 from anabranch.spark.options import read_options
 from anabranch.spark.pushdown import converted, pushed
 from anabranch.spark.readers import BatchReader, PushingReader, batch_reader

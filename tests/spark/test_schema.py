@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from anabranch.model.errors import LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark.options import OptionError
 from anabranch.spark.schema import (
     check_asked,

@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructType
 import anabranch
 from anabranch.client.errors import ConnectError
 from anabranch.model.errors import LocalError
+from anabranch.model.event import Value
 from anabranch.model.statistics import (
     AttributeStatistics,
     NumberStatistics,
@@ -21,7 +22,6 @@ from anabranch.model.statistics import (
     TextStatistics,
     write_statistics,
 )
-from anabranch.model.values import Value
 from anabranch.spark import fetches, survey
 from anabranch.spark.options import OptionError, read_options
 from anabranch.spark.readers import batch_reader, offered_schema

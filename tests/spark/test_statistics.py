@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from anabranch.cli.main import app
 from anabranch.model.errors import LocalError
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
 from anabranch.model.selectivity import selectivity
 from anabranch.model.statistics import (
@@ -28,7 +29,6 @@ from anabranch.model.statistics import (
     text_key,
     write_statistics,
 )
-from anabranch.model.values import Value
 from anabranch.spark.archive.manifest import read_state
 from anabranch.spark.statistics import stats
 from anabranch.spark.statistics.state import State, StateError

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 import anabranch
 from anabranch.model.errors import LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark import cursor as cursors
 from anabranch.spark.options import OptionError, read_options
 from anabranch.spark.progress import Travelled, travelled

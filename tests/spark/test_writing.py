@@ -22,10 +22,9 @@ from pyspark.sql.types import (
 
 import anabranch
 from anabranch.client.staging import Stager
-from anabranch.model.drafts import encode_draft
+from anabranch.model.encoding import encode_draft
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
-from anabranch.model.values import Value
+from anabranch.model.event import Event, Value
 from anabranch.spark.options import OptionError, Options, read_options
 from anabranch.spark.writers import BatchWriter, Staged, StreamWriter
 from anabranch.spark.writing_batches import SinkError

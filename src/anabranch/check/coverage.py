@@ -15,10 +15,10 @@ Prior art: Zhao 2006, §3.3.
 
 from collections.abc import Iterable
 
+from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.language.evaluate import evaluate
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.values import Attributes
 
 
 class Domain:

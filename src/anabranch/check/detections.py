@@ -29,15 +29,16 @@ from anabranch.check.checker import Anomaly
 from anabranch.check.patterns import reference_matches
 from anabranch.model.encoding import Envelope
 from anabranch.model.limits import DEFAULT_LIMITS
-from anabranch.model.pattern.match import Match, PlacedEvent
-from anabranch.model.pattern.notification import (
+from anabranch.model.pattern.match import (
     CONTENT_TYPE,
     PATTERN,
+    Match,
+    PlacedEvent,
+    Start,
     digest_of,
     read_notification,
 )
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.record import Start
 from anabranch.model.pattern.tree import Absent, nodes_of
 
 #: No history has more matches.

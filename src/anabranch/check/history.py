@@ -26,7 +26,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 
 #: Attribute, operator (= <> < <= > >=), value.
 Predicate = tuple[str, str, Value]

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from anabranch.check.history import AnyFilter
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
 from anabranch.model.language.evaluate import evaluate
 from anabranch.model.language.expression import Expression
-from anabranch.model.values import Value
 
 #: Operator → the outcomes of comparing (less −1, equal 0, greater 1) for which it holds.
 _HOLDS = {"=": (0,), "<>": (-1, 1), "<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1)}

@@ -33,8 +33,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from anabranch.model.language.evaluate import evaluate
-from anabranch.model.language.operations import compare
+from anabranch.model.language.evaluate import compare, evaluate
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.match import Contribution, Identity, Key, Match, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern

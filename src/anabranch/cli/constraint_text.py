@@ -9,9 +9,7 @@ nobody parses them.
 
 from collections.abc import Iterator
 
-from anabranch.model.language.text import string_text
-from anabranch.model.normal.valueset import FALSE_BIT, TRUE_BIT, NumberRange, TextRange, ValueSet
-from anabranch.model.values import (
+from anabranch.model.event import (
     FLOAT_EXACT_MAX,
     INFINITY,
     Number,
@@ -20,6 +18,8 @@ from anabranch.model.values import (
     prefix_end,
     text_after,
 )
+from anabranch.model.language.tokens import string_text
+from anabranch.model.normal.value_set import FALSE_BIT, TRUE_BIT, NumberRange, TextRange, ValueSet
 
 
 def constraint_text(values: ValueSet) -> str:

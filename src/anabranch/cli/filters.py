@@ -16,11 +16,10 @@ from anabranch.cli.constraint_text import constraint_text
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json
 from anabranch.model.errors import EventError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, Value
 from anabranch.model.filter import Filter
-from anabranch.model.language.text import expression_text
+from anabranch.model.language.tokens import expression_text
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.values import Value
 
 app = typer.Typer(
     name="filter",

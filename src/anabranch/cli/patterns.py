@@ -19,8 +19,8 @@ from anabranch.cli.output import console, print_json
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.points.report import PointReport
+from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.record import Placement
 
 #: A client could not keep what lasts for less.
 _LASTS_S_MIN = 2 * DEFAULT_OPTIONS.pattern_keep_s

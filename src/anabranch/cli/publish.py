@@ -38,8 +38,8 @@ from anabranch.client.publish import (
     promised_by,
 )
 from anabranch.model.errors import AnabranchError
+from anabranch.model.event import EventId
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
 
 #: How often a pause is made to keep to a rate, at most.

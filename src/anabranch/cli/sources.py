@@ -27,8 +27,7 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.piped import piped_lines
 from anabranch.cli.values import Type, value_of
 from anabranch.model.errors import EventError
-from anabranch.model.event import Event
-from anabranch.model.values import Value
+from anabranch.model.event import Event, Value
 
 Attributes = dict[str, Value]
 STDIN = "-"

@@ -43,8 +43,8 @@ from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription, Withheld
 from anabranch.model.filter import Filter
+from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.record import Placement
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from anabranch.cli.errors import CommandError
-from anabranch.model.values import INT_MAX, INT_MIN, Value
+from anabranch.model.event import INT_MAX, INT_MIN, Value
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")

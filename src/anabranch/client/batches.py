@@ -45,11 +45,10 @@ from anabranch.core.session.effects import (
 from anabranch.core.session.staging import Staging
 from anabranch.model.client_frames import BUSY
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
+from anabranch.model.event import INT_MAX, Event, Value
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name, check_optional_name
-from anabranch.model.values import INT_MAX, Value
 
 #: What one chunk holds, and chunks that are on their way; commits likewise.
 _CHUNK_EVENTS = 256

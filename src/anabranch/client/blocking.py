@@ -32,12 +32,11 @@ from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.client.publish import Advertisement, How
 from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
+from anabranch.model.event import EventId, Value
 from anabranch.model.filter import FilterSource
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.record import Placement
-from anabranch.model.values import Value
 
 # An event loop in a thread of its own, for programs that wait.
 #

@@ -60,12 +60,10 @@ from anabranch.core.session.effects import (
 )
 from anabranch.model.client_frames import REPLACED, AnyClientFrame
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import FilterSource
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
-from anabranch.model.values import Value
 
 Attributes = Event | Mapping[str, Value]
 

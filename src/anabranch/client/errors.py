@@ -23,7 +23,7 @@ All are `AnabranchError`; what is wrong with an event, a filter or a pattern is 
 """
 
 from anabranch.model.errors import AnabranchError, LocalError
-from anabranch.model.header import EventId
+from anabranch.model.event import EventId
 from anabranch.model.instants import utc_text
 
 

@@ -30,7 +30,7 @@ from anabranch.core.session.defining import Defining
 from anabranch.core.session.effects import SessionEffects, TellDefined
 from anabranch.model.client_frames import DEPARTING, UNKNOWN
 from anabranch.model.frame_parts import ITEMS_MAX
-from anabranch.model.pattern.record import Placement
+from anabranch.model.pattern.match import Placement
 
 _Asking = Callable[[Defining], tuple[int, SessionEffects]]
 _Promise = asyncio.Future[TellDefined]

@@ -51,19 +51,22 @@ from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.pattern.match import Contribution, Identity
-from anabranch.model.pattern.notification import read_notification, subscription_to
+from anabranch.model.pattern.match import (
+    Contribution,
+    Identity,
+    Placement,
+    read_notification,
+    subscription_to,
+)
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.record import Placement
-from anabranch.model.values import Value
 
 # What the matches of a pattern give to the application.
 #
 #
-# A match is delivered as one event (`model.pattern.notification`); this is what it says. The events
+# A match is delivered as one event (`model.pattern.match`); this is what it says. The events
 # that contributed are here as they were published. If together they were more than an event may
 # hold, only their places are: `is_whole` is False then, and they can be fetched from their streams.
 #

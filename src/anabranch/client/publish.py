@@ -51,11 +51,9 @@ from anabranch.core.session.effects import Confirm, TellPublishRefused
 from anabranch.matching.any_of import AnyOf
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import Control, Event
+from anabranch.model.event import DEFAULT_CONTROL, Control, Event, EventId, Persistence, Value
 from anabranch.model.filter import Filter
-from anabranch.model.header import DEFAULT_CONTROL, EventId, Persistence
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 
 Promise = asyncio.Future[EventId]
 Sent = tuple[int, Promise, int, Event]

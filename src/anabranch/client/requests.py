@@ -23,10 +23,9 @@ from anabranch.client.errors import ClientError, RequestTimeoutError
 from anabranch.client.publish import How
 from anabranch.client.subscription import Received, Subscription
 from anabranch.model.errors import LocalError
+from anabranch.model.event import EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
 from anabranch.model.language.builder import attr
-from anabranch.model.values import Value
 
 Publish = Callable[..., Awaitable[EventId]]
 #: The attribute by which a reply finds its requester.

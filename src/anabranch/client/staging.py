@@ -4,7 +4,7 @@
         stager.stage("task-7.attempt-1", chunks)
         batch = stager.commit(sink="quotes", query="q1", batch=42, tokens=["task-7.attempt-1"])
 
-The same as `batches`, with two differences: events come as drafts (`model.drafts`) in chunks, so
+The same as `batches`, with two differences: events come as drafts (`model.encoding`) in chunks, so
 that whoever has millions of them encodes them as it likes; and it is a plain socket, without an
 event loop or a thread, for processes that fork. Rules:
 

@@ -39,13 +39,11 @@ from anabranch.client.tracing import Trace
 from anabranch.core.session.effects import Standing, StartKind
 from anabranch.model.client_frames import Quality
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
+from anabranch.model.event import DEFAULT_CONTROL, Event, EventId, Value
 from anabranch.model.filter import Filter, FilterSource
 from anabranch.model.frame_parts import ITEMS_MAX
-from anabranch.model.header import DEFAULT_CONTROL, EventId
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name
-from anabranch.model.values import Value
 
 # What a subscription gives to the application: events, and ranges that will not come.
 

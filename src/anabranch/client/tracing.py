@@ -26,9 +26,7 @@ import msgspec
 
 from anabranch.check import history as saw
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
-from anabranch.model.values import Value
+from anabranch.model.event import Event, EventId, Value
 
 _MOST = float_info.max
 _encoder = msgspec.json.Encoder()

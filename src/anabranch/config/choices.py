@@ -18,8 +18,7 @@ from anabranch.config.errors import ConfigError
 from anabranch.config.reading import INTEGER_MAX, Table
 from anabranch.core.options import Options
 from anabranch.model.errors import LocalError
-from anabranch.model.limits import Limits
-from anabranch.model.memory_shares import clients_bytes_max
+from anabranch.model.limits import Limits, clients_bytes_max
 
 Choices = TypeVar("Choices", Limits, Options)
 

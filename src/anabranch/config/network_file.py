@@ -40,8 +40,7 @@ from anabranch.config.shape import Shape, default_routing, read_shape
 from anabranch.config.tls import BROKER, TlsFiles
 from anabranch.core.broker import BrokerConfig, RoutingName
 from anabranch.core.options import Options
-from anabranch.model.limits import Limits
-from anabranch.model.memory_shares import staging_bytes_max
+from anabranch.model.limits import Limits, staging_bytes_max
 from anabranch.model.network import Network
 
 _TABLES = ("network", "tree", "sites", "mesh", "brokers", "limits", "options", "tls")

@@ -15,9 +15,9 @@ from anabranch.model.statistics import (
     DEFAULT_STATISTICS_LIMITS,
     Statistics,
     StatisticsError,
+    excerpt_of,
     read_statistics,
 )
-from anabranch.model.statistics_excerpt import excerpt_of
 
 
 def load_statistics(path: Path) -> Statistics:

@@ -10,9 +10,9 @@ import msgspec
 
 from anabranch.core.contract import Effect
 from anabranch.core.routing.contract import Emission, Spent
-from anabranch.model.carried import AnyCarried
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.filter import Filter
+from anabranch.model.frames import AnyCarried
 from anabranch.model.version import Version
 
 

@@ -59,9 +59,8 @@ from anabranch.model.client_frames import (
     Commit,
     Committed,
 )
-from anabranch.model.drafts import identified
-from anabranch.model.encoding import decode_envelope
-from anabranch.model.header import EventId
+from anabranch.model.encoding import decode_envelope, identified
+from anabranch.model.event import EventId
 
 SLICE_BYTES_MAX = 1_048_576
 AGAIN_S = 0.1

@@ -103,7 +103,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     router: RouterMaker | None = None
     #: Of the network; grows with every change of it.
     revision: int = 1
-    #: What is known of the own stream (`model.statistics_excerpt`).
+    #: What is known of the own stream (`model.statistics`).
     statistics: bytes = b""
 
 

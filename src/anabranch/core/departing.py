@@ -23,8 +23,8 @@ import msgspec
 
 from anabranch.core.catalog_recovery import decoded, set_aside
 from anabranch.core.contract import Put, Recovered
+from anabranch.model.event import Count
 from anabranch.model.frame_parts import Position
-from anabranch.model.header import Count
 
 TABLE = "broker"
 KEY = "departing"

@@ -34,9 +34,9 @@ from anabranch.core.replaying import EXAMINED_MAX, Wanted, answer
 from anabranch.core.resending import Resends
 from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, Emission, Spent
 from anabranch.core.tail import Entry, Tail, emits_of, entry_of, fitting, size_of
-from anabranch.model.carried import Answer, NotKept
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import Answer, NotKept
 
 #: What costs no more than this is not worth a word.
 _LITTLE_WORK = 500

@@ -24,7 +24,6 @@ from anabranch.core.points.points import JoinPoints
 from anabranch.core.points.record import stored_records
 from anabranch.core.rollback import Inquiry
 from anabranch.core.routing.contract import Delivery, Outcome
-from anabranch.model.carried import Done, ForPoints, Hold, Nack, Replay
 from anabranch.model.client_frames import (
     Advertises,
     AnyClientFrame,
@@ -37,6 +36,7 @@ from anabranch.model.client_frames import (
     Stage,
 )
 from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Done, ForPoints, Hold, Nack, Replay
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 

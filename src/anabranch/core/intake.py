@@ -43,10 +43,10 @@ from anabranch.core.options import Options
 from anabranch.core.publishers import Key, Refusal, Waiting
 from anabranch.core.records import AnyRecord, BlankRecord, EventRecord
 from anabranch.core.tail import STORED_LIMITS
-from anabranch.model.attributes import reserved_in
 from anabranch.model.client_frames import DEPARTING, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import reserved_in
 from anabranch.model.frame_parts import Datum
 from anabranch.model.limits import Limits
 from anabranch.model.names import clipped

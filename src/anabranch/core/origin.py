@@ -55,10 +55,9 @@ from anabranch.core.rollback import Inquiry, LogView
 from anabranch.core.routing.contract import Emission
 from anabranch.core.staging import ForStaging, Staging
 from anabranch.core.tail import Quiet, emits_of
-from anabranch.model.carried import Done, Held, Hold, Nack, NotKept, Replay
 from anabranch.model.client_frames import Advertises, Publish
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Hello
+from anabranch.model.frames import Done, Held, Hello, Hold, Nack, NotKept, Replay
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version, raise_to

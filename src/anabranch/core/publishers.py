@@ -41,7 +41,7 @@ import msgspec
 from anabranch.core.catalog_recovery import decoded, set_aside
 from anabranch.core.contract import Damaged, Put, Recovered
 from anabranch.model.errors import EventError
-from anabranch.model.header import Count, EventId
+from anabranch.model.event import Count, EventId
 from anabranch.model.instants import utc_text
 from anabranch.model.names import check_name
 

@@ -18,8 +18,8 @@ This module keeps no state.
 import msgspec
 
 from anabranch.model.errors import LocalError
+from anabranch.model.event import EventId
 from anabranch.model.frame_parts import Nanoseconds
-from anabranch.model.header import EventId
 from anabranch.model.version import Vector
 
 #: Who is named as the publisher of events that the log has lost: they were in ticks that a repair

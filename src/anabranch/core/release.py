@@ -27,8 +27,8 @@ import msgspec
 
 from anabranch.core.catalog_recovery import rows
 from anabranch.core.contract import Put, Recovered
+from anabranch.model.event import Count
 from anabranch.model.frame_parts import Position
-from anabranch.model.header import Count
 
 TABLE = "done"
 

@@ -41,7 +41,7 @@ from anabranch.core.records import (
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError
-from anabranch.model.header import EventId
+from anabranch.model.event import EventId
 
 #: Ticks that are left out above all that is known.
 SPARE_TICKS = 10_000

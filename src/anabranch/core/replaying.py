@@ -20,11 +20,11 @@ import msgspec
 
 from anabranch.core.options import Options
 from anabranch.core.tail import STORED_LIMITS, Entry, add_hole
-from anabranch.model.carried import Answer, Replay
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import Answer, Replay
 from anabranch.model.limits import Limits
 
 EXAMINED_MAX = 4_096

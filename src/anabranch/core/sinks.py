@@ -27,8 +27,8 @@ from anabranch.core.records import AnyRecord, BlankRecord, EventRecord, decode_r
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.core.tokens import Token
 from anabranch.model.encoding import decode_envelope
+from anabranch.model.event import Count, EventId
 from anabranch.model.frame_parts import Position
-from anabranch.model.header import Count, EventId
 from anabranch.model.names import check_name
 
 TABLE = "sinks"

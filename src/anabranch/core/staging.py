@@ -41,7 +41,7 @@ from anabranch.model.client_frames import (
     Stage,
     Staged,
 )
-from anabranch.model.drafts import check_draft
+from anabranch.model.encoding import check_draft
 from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name, check_optional_name

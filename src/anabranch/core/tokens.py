@@ -28,7 +28,7 @@ from anabranch.core.catalog_recovery import decoded, number_in, set_aside
 from anabranch.core.contract import Damaged, Put, Recovered
 from anabranch.core.options import Options
 from anabranch.core.tail import STORED_LIMITS
-from anabranch.model.drafts import check_draft
+from anabranch.model.encoding import check_draft
 from anabranch.model.names import check_name
 
 TABLE = "stage"

@@ -35,9 +35,8 @@ from anabranch.local.network import LocalNetwork
 from anabranch.local.quotes import Quotes
 from anabranch.local.traces import encode_line, merge, read_trace, without_forgotten
 from anabranch.local.verdict import Verdict, concluded, judge
+from anabranch.model.event import EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
-from anabranch.model.values import Value
 
 RUN_TRACE = "run.jsonl"
 _LOOK_S = 0.05

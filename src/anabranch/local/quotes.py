@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from random import Random
 
 from anabranch.model.errors import LocalError
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
-from anabranch.model.values import Value
 
 SYMBOLS = ("ACME", "BOLT", "CRUX", "DUNE", "ECHO", "FLUX", "GLOW", "HALO", "IRIS", "JADE")
 EXCHANGES = ("AMS", "LON", "NYC", "TYO")

@@ -3,7 +3,7 @@
 A conjunction is *held* first, which gives it words; it may then be kept, seated among the boxes and
 unseated. Equal conjunctions are one `Held`, as long as it is kept. `coverer`, `coverers` and
 `covered` find, among the seated, one or all that cover a held conjunction, and all that it
-covers, as `model.normal.relations` defines it, itself not counted if it is seated. The kernels
+covers, as `model.normal.conjunction` defines it, itself not counted if it is seated. The kernels
 of `compiled_boxes` answer where numba is installed; without, `PlainBoxes` compares with every
 one that is seated.
 """
@@ -15,8 +15,7 @@ import msgspec
 
 from anabranch.matching.engine import numba_is_here
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import covers
+from anabranch.model.normal.conjunction import Conjunction, covers
 
 
 class Held(msgspec.Struct, eq=False):

@@ -31,8 +31,7 @@ from anabranch.matching.schema import Schema
 from anabranch.matching.spelling import Spelling
 from anabranch.model.errors import FilterLimitError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import covers
+from anabranch.model.normal.conjunction import Conjunction, covers
 
 #: Seats that are added at once.
 _SEATS_MORE = 1_024

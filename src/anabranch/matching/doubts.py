@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from anabranch.matching.spelling import Spelling
 from anabranch.matching.text_table import TextTable
-from anabranch.model.language.compiled import compile_condition
+from anabranch.model.event import Attributes
+from anabranch.model.language.evaluate import compile_condition
 from anabranch.model.language.expression import Expression
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.text import expression_text
+from anabranch.model.language.tokens import expression_text
 from anabranch.model.limits import Limits
-from anabranch.model.normal.valueset import ValueSet
-from anabranch.model.values import Attributes
+from anabranch.model.normal.value_set import ValueSet
 
 Check = Callable[[Attributes], bool]
 

@@ -20,8 +20,7 @@ import msgspec
 
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import EventError
-from anabranch.model.event import Event
-from anabranch.model.values import INT_MAX, INT_MIN, Attributes, Value
+from anabranch.model.event import INT_MAX, INT_MIN, Attributes, Event, Value
 
 #: What an index is asked about.
 Asked = Event | Attributes | Envelope

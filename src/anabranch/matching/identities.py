@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.matching.matches import Ids
-from anabranch.model.values import INT_MAX, INT_MIN
+from anabranch.model.event import INT_MAX, INT_MIN
 
 Take = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.int64]]
 

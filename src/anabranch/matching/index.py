@@ -66,11 +66,11 @@ from anabranch.model.errors import (
     LocalError,
     UnknownIdError,
 )
+from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.plain import Demands, read_plain
-from anabranch.model.values import Attributes
+from anabranch.model.normal.quick_normal_form import Demands, read_plain
 
 #: What is asked about without further ado.
 _AS_IT_IS = (dict, Envelope)

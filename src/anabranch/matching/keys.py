@@ -9,7 +9,7 @@ down.
 
 import struct
 
-from anabranch.model.values import FLOAT_EXACT_MAX, Number
+from anabranch.model.event import FLOAT_EXACT_MAX, Number
 
 _FLOAT = struct.Struct("<d")
 _INTEGER = struct.Struct("<q")

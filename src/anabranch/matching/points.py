@@ -14,7 +14,7 @@ from anabranch.matching.events import Plain
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.schema import FLOAT_ENDS
 from anabranch.matching.spelling import Spelling
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 
 _LOWEST = -(1 << 63)
 _HIGHEST = (1 << 63) - 1

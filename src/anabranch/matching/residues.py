@@ -1,25 +1,23 @@
 """Which conjunctions may cover which, as far as their residues tell.
 
 A residue is covered by the same residue, or where so few values are left to the attributes it reads
-that all of them can be tried (`model.normal.relations`). Of thousands of conjunctions with residues
-hardly any two have one in common. Those that do are found by their residues; the others are left
-out without being compared. Rules:
+that all of them can be tried (`model.normal.conjunction`). Of thousands of conjunctions with
+residues hardly any two have one in common. Those that do are found by their residues; the others
+are left out without being compared. Rules:
 
 1. What has a residue covers only conjunctions that have the same one, or that leave few values to
    each attribute the residue reads.
 2. What has none is for `covers` to judge.
 
-State: entries by residue; rebuilt from the conjunctions.
-"""
+State: entries by residue; rebuilt from the conjunctions."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.matching.engine import Integers
 from anabranch.model.language.expression import Expression
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import few_attributes
-from anabranch.model.normal.tree import attribute_names
+from anabranch.model.normal.conditions import attribute_names
+from anabranch.model.normal.conjunction import Conjunction, few_attributes
 
 _NONE: dict[int, None] = {}
 

@@ -23,12 +23,12 @@ from anabranch.matching.textual import (
     single_gaps,
 )
 from anabranch.model.errors import FilterLimitError
+from anabranch.model.event import FLOAT_EXACT_MAX, INFINITY
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
-from anabranch.model.normal.plain import Demands, conjunction_of
+from anabranch.model.normal.quick_normal_form import Demands, conjunction_of
 from anabranch.model.normal.text_ranges import ALL_TEXTS
-from anabranch.model.normal.valueset import ValueSet
-from anabranch.model.values import FLOAT_EXACT_MAX, INFINITY
+from anabranch.model.normal.value_set import ValueSet
 
 #: A set with more ranges than this is tested by its hull, and its residue by hand.
 RANGES_MAX = 32

@@ -38,7 +38,7 @@ from anabranch.matching.memory import STORED, Array, Memory, stored_sizes
 from anabranch.matching.stored_identities import StoredIds
 from anabranch.matching.text_table import TextTable
 from anabranch.model.errors import LocalError
-from anabranch.model.values import INT_MAX, INT_MIN
+from anabranch.model.event import INT_MAX, INT_MIN
 
 #: Grows whenever an older program could not read what this one writes, or the other way round.
 FORMAT: Final = 4

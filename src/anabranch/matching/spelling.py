@@ -6,7 +6,7 @@ made for one `insert` and forgotten.
 
 from anabranch.matching.kernels import layout as at
 from anabranch.model.language.expression import Expression
-from anabranch.model.normal.valueset import ValueSet
+from anabranch.model.normal.value_set import ValueSet
 
 
 class Spelling:

@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from anabranch.matching.kernels import layout as at
+from anabranch.model.event import prefix_end
 from anabranch.model.language.expression import Attribute, Expression, Like
 from anabranch.model.language.like import Segment, pattern_of
-from anabranch.model.normal.valueset import ValueSet
-from anabranch.model.values import prefix_end
+from anabranch.model.normal.value_set import ValueSet
 
 
 class TextPattern(NamedTuple):

@@ -19,10 +19,9 @@ from anabranch.matching.dag import ConjunctionDag
 from anabranch.matching.engine import numba_is_here
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import decode_envelope, encode_event
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
-from anabranch.model.values import Value
 
 #: Among them: a plain one, one that it covers, patterns, a residue.
 _FILTERS = (

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from anabranch.model.event import Count
 from anabranch.model.frame_parts import (
     ITEMS_MAX,
     Data,
@@ -26,8 +27,7 @@ from anabranch.model.frame_parts import (
     Tick,
     Ticks,
 )
-from anabranch.model.header import Count
-from anabranch.model.pattern.record import Placement
+from anabranch.model.pattern.match import Placement
 
 Quality = Literal["best-effort", "reliable", "durable"]
 Code = Annotated[str, msgspec.Meta(max_length=32)]

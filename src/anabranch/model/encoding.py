@@ -36,16 +36,29 @@ The origin decodes every event as a whole, so a bad one does not get further tha
 This module keeps no state.
 """
 
+import struct
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
-from anabranch.model.attributes import check_attributes, names_are_plain
 from anabranch.model.errors import EventError, RemoteError
-from anabranch.model.event import ENCODING_VERSION, Event, encoded_parts
-from anabranch.model.header import Control, EventId, Header, check_decoded_header
+from anabranch.model.event import (
+    ENCODING_VERSION,
+    INT_MAX,
+    INT_MIN,
+    Control,
+    Event,
+    EventId,
+    Header,
+    Value,
+    check_attributes,
+    check_decoded_header,
+    encoded_parts,
+    names_are_plain,
+    reserved_in,
+)
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.values import INT_MAX, INT_MIN, Value
 
 _PREFIX = bytes([0x94, ENCODING_VERSION])
 #: Everything that reading foreign bytes can raise, our own checks included.
@@ -186,3 +199,112 @@ def _declared_entries(raw: memoryview) -> int:
 
 def _refusal(error: Exception) -> RemoteError:
     return RemoteError(f"an invalid event arrived: {str(error)[:_COMPLAINT_CHARACTERS_MAX]}")
+
+
+# Drafts: events as bytes that have no id yet.
+#
+# Events that are staged for a later commit get their ids when they are committed: an id counts the
+# commits of a sink, and nobody but its origin knows how many there were. A draft is an encoded
+# event (`encoding`) whose id is nil; `identified` puts an id there and leaves every other byte as
+# it is. Rules:
+#
+# 1. A draft begins with the shortest form of its arrays and with nil for the id, so that the place
+#    of the id is known and nothing has to be decoded to fill it.
+# 2. A draft is checked as the event that it will be, under the longest id it may get.
+#
+# This module keeps no state.
+
+
+#: The event's array, the version, the header's array; what follows is the id.
+_BEFORE_ID = bytes([0x94, ENCODING_VERSION, 0x95])
+_NIL = b"\xc0"
+_BEGINNING = _BEFORE_ID + _NIL
+_AFTER_ID = len(_BEGINNING)
+#: What an id takes at most beside its publisher's name.
+_ID_FRAMING_BYTES_MAX = 24
+#: Stands in where a draft is checked.
+_SOME_ID = EventId("-", 1, 1)
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_draft(
+    event: Event, timestamp_ns: int = 0, limits: Limits = DEFAULT_LIMITS, place: str = "the event"
+) -> bytes:
+    """The bytes of an event that gets its id later, with this timestamp if it has none."""
+    if event.id is not None:
+        raise EventError(f"{place} has the id {event.id} already; stage a new event instead")
+    own = event.header
+    header = Header(
+        None, own.stream, own.timestamp_ns or timestamp_ns, own.control, own.content_type
+    )
+    draft = encoded_parts(header, event.attributes.copy(), event.payload)
+    _check_size(draft, limits, place)
+    return draft
+
+
+def check_draft(draft: bytes, limits: Limits) -> None:
+    """`RemoteError` if these bytes would not be an event."""
+    if draft[:_AFTER_ID] != _BEGINNING:
+        raise RemoteError(
+            f"it begins with {draft[:_AFTER_ID].hex() or 'nothing'} instead of {_BEGINNING.hex()}:"
+            " it is no event without an id"
+        )
+    try:
+        _check_size(draft, limits, "it")
+    except EventError as error:
+        raise RemoteError(str(error)) from error
+    attributes = decode_envelope(identified(draft, _SOME_ID), limits).attributes()
+    reserved = reserved_in(draft, attributes)
+    if reserved:
+        raise RemoteError(reserved)
+
+
+def identified(draft: bytes, event_id: EventId) -> bytes:
+    """The bytes of the event that a draft, which was checked, becomes."""
+    return _BEFORE_ID + _encoder.encode(event_id) + draft[_AFTER_ID:]
+
+
+def _check_size(draft: bytes, limits: Limits, what: str) -> None:
+    size = len(draft) + limits.name_bytes_max + _ID_FRAMING_BYTES_MAX
+    if size > limits.event_bytes_max:
+        raise EventError(
+            f"{what} takes up to {size} bytes with its id;"
+            f" at most {limits.event_bytes_max} are allowed"
+        )
+
+
+# Rows: events of a stream in bulk, as bytes, one behind the other.
+#
+#
+# Numbers are unsigned and little-endian, as machines and Arrow have them, so that whoever reads
+# millions of rows can do so in a compiled loop without turning bytes round. The time is the
+# origin's clock when the tick was made, in nanoseconds; the event is as it was published
+# (`encoding`). Ticks ascend. What is between two ticks, and where rows begin and end, is said by
+# the frame they come in (`client_frames.Fetched`).
+#
+# The functions here are the plain way to write and read rows. They keep no state.
+
+
+_head = struct.Struct("<QQI")
+#: What stands before an event.
+ROW_HEAD_BYTES = _head.size
+
+
+def encode_row(tick: int, time_ns: int, body: bytes) -> bytes:
+    """One row."""
+    return _head.pack(tick, time_ns, len(body)) + body
+
+
+def rows_in(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Tick, time and encoded event of every row; `RemoteError` where there is none."""
+    position, size = 0, len(data)
+    while position < size:
+        if size - position < ROW_HEAD_BYTES:
+            raise RemoteError(f"rows of {size} bytes end in the head of one")
+        tick, time_ns, length = _head.unpack_from(data, position)
+        start = position + ROW_HEAD_BYTES
+        position = start + length
+        if position > size:
+            raise RemoteError(f"rows of {size} bytes end in the event of tick {tick}")
+        yield tick, time_ns, data[start:position]

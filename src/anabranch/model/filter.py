@@ -22,29 +22,26 @@ from collections.abc import Mapping
 from typing import NoReturn, Union, final
 from weakref import WeakValueDictionary
 
-from anabranch.model.attributes import check_attributes
 from anabranch.model.errors import EventError, FilterError
-from anabranch.model.event import Event
+from anabranch.model.event import Attributes, Event, Value, check_attributes
 from anabranch.model.language.builder import Condition
-from anabranch.model.language.compiled import Condition as CompiledCondition
-from anabranch.model.language.compiled import compile_condition
+from anabranch.model.language.evaluate import Condition as CompiledCondition
+from anabranch.model.language.evaluate import compile_condition
 from anabranch.model.language.expression import (
     FALSE,
     TRUE,
     Expression,
+    check_expression,
     conjunction_of,
     disjunction_of,
     negation_of,
 )
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.text import expression_text
+from anabranch.model.language.tokens import expression_text
 from anabranch.model.language.tuples import parse_tuples
-from anabranch.model.language.validity import check_expression
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.dnf import normalise
-from anabranch.model.normal.relations import any_intersects, each_is_covered
-from anabranch.model.values import Attributes, Value
+from anabranch.model.normal.conjunction import Conjunction, any_intersects, each_is_covered
+from anabranch.model.normal.normal_form import normalise
 
 #: Of the texts that are read ahead and kept; their normal forms may take a hundred times as much.
 PREPARED_CHARACTERS_MAX = 1 << 20

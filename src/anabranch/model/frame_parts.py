@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from anabranch.model.header import Count
+from anabranch.model.event import Count
 
 ITEMS_MAX = 65_535
 TICK_MAX = 1 << 62

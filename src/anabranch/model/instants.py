@@ -6,7 +6,7 @@ Where a message compares two of them, it shows both as dates.
 
 from datetime import UTC, datetime
 
-from anabranch.model.values import INT_MAX
+from anabranch.model.event import INT_MAX
 
 _NS_PER_S = 1_000_000_000
 

@@ -70,7 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- links and sessions
     #: Bytes of memory that others can make one broker process hold: clients, reads of the log,
-    #: staging and detectors; `model.memory_shares` divides them.
+    #: staging and detectors; `model.limits` divides them.
     memory_bytes_max: int = 384 * 1024 * 1024
     #: Bytes of one frame, without its length in front; room for one event at least.
     frame_bytes_max: int = 16 * 1024 * 1024
@@ -107,3 +107,39 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 #: What is used where no limits are given.
 DEFAULT_LIMITS = Limits()
+
+
+# How `memory_bytes_max` of one broker process is divided.
+#
+# Others decide how much of some memory a broker uses: clients that send, and that do not read;
+# tasks that stage events; subscribers that read the past; patterns that keep events. Each use has a
+# share of its own, so that none of them can take the memory of another. Shares are sixths:
+#
+#
+# Links to neighbours are counted and not limited by this: `link_waiting_bytes_max` bounds each. So
+# are, by options of their own, the ends of logs that are kept in memory.
+#
+# This module keeps no state.
+
+
+_PARTS = 6
+
+
+def clients_bytes_max(limits: Limits) -> int:
+    """What connections and sessions of clients may hold together."""
+    return limits.memory_bytes_max // _PARTS
+
+
+def reads_bytes_max(limits: Limits) -> int:
+    """What reads of the log may hold together."""
+    return limits.memory_bytes_max // _PARTS
+
+
+def staging_bytes_max(limits: Limits) -> int:
+    """What staged events may hold together."""
+    return limits.memory_bytes_max * 2 // _PARTS
+
+
+def detectors_bytes_max(limits: Limits) -> int:
+    """What join points may keep together."""
+    return limits.memory_bytes_max * 2 // _PARTS

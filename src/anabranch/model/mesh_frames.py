@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from anabranch.model.event import Count
 from anabranch.model.frame_parts import (
     ITEMS_MAX,
     Data,
@@ -19,8 +20,7 @@ from anabranch.model.frame_parts import (
     Position,
     Text,
 )
-from anabranch.model.header import Count
-from anabranch.model.statistics_excerpt import EXCERPT_BYTES_MAX
+from anabranch.model.statistics import EXCERPT_BYTES_MAX
 from anabranch.model.version import Vector, Version
 
 #: Of the advertisements of an origin: its life, and how often they changed in it.

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from anabranch.model.header import Count
+from anabranch.model.event import Count
 
 
 class Version(

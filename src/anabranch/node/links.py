@@ -29,9 +29,8 @@ from time import monotonic, perf_counter
 
 from anabranch.core import contract as say
 from anabranch.core.links import life_ahead
-from anabranch.model.carried import Nack, Replay
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Ping
+from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Nack, Ping, Replay
 from anabranch.model.mesh_frames import Copies
 from anabranch.node.metrics import Counters
 from anabranch.node.notes import NodeLog

@@ -2,7 +2,7 @@
 
 Every session has an *account*: bytes that have arrived of a frame that is not complete, frames that
 wait for the matching index, and bytes that wait to be written. All accounts together may come to
-`clients_bytes_max` (`model.memory_shares`). Rules:
+`clients_bytes_max` (`model.limits`). Rules:
 
 1. Beyond the bound the sessions that hold most are cut, largest first, until an eighth of the bound
    is free. Each is told how much it held and what the bound is. Sessions that hold little are never
@@ -35,8 +35,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol, cast
 
-from anabranch.model.limits import Limits
-from anabranch.model.memory_shares import clients_bytes_max
+from anabranch.model.limits import Limits, clients_bytes_max
 from anabranch.node.metrics import Counters
 from anabranch.wire.transport import Connection
 

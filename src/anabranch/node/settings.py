@@ -23,8 +23,7 @@ from anabranch.config.tls import (
 )
 from anabranch.core.broker import BrokerConfig, RoutingName
 from anabranch.core.options import Options
-from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.memory_shares import reads_bytes_max, staging_bytes_max
+from anabranch.model.limits import DEFAULT_LIMITS, Limits, reads_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
 from anabranch.store.store import StoreOptions
 
@@ -91,7 +90,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: What brokers prove to each other on links; None: nothing.
     secret: Secret | None = None
     timing: Timing = Timing()
-    #: What is known of the own stream (`model.statistics_excerpt`).
+    #: What is known of the own stream (`model.statistics`).
     statistics: bytes = b""
     store: StoreOptions = StoreOptions()
 

@@ -23,8 +23,7 @@ from anabranch.core.report import (
     StagingReport,
     StreamReport,
 )
-from anabranch.model.limits import Limits
-from anabranch.model.memory_shares import detectors_bytes_max, reads_bytes_max
+from anabranch.model.limits import Limits, detectors_bytes_max, reads_bytes_max
 from anabranch.node.links import Link
 from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import Counters

@@ -29,9 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anabranch.matching.any_of import FEW
-from anabranch.model.carried import TakePoint
 from anabranch.model.client_frames import Advertises, AnyClientFrame, Define, Subscribe
-from anabranch.model.frames import Carry, InterestChange, InterestState, LinkFrame
+from anabranch.model.frames import Carry, InterestChange, InterestState, LinkFrame, TakePoint
 from anabranch.model.mesh_frames import Bind
 from anabranch.node.notes import NodeLog
 

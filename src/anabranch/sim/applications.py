@@ -21,9 +21,7 @@ from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
-from anabranch.model.values import Value
+from anabranch.model.event import Event, EventId, Value
 from anabranch.sim.things import Connection
 from anabranch.sim.workload import (
     DOMAIN,

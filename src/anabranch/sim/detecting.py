@@ -19,7 +19,7 @@ from anabranch.core.records import EventRecord, decode_record
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.pattern.record import Placement, PointRecord
+from anabranch.model.pattern.match import Placement, PointRecord
 from anabranch.sim.applications import Application
 from anabranch.sim.swarm import Plan
 from anabranch.sim.things import Host

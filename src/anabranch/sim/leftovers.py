@@ -25,8 +25,7 @@ from anabranch.core.broker import Broker
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import PresenceView, TreeRouter
 from anabranch.model.mesh_frames import TreeId
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import any_intersects
+from anabranch.model.normal.conjunction import Conjunction, any_intersects
 from anabranch.model.version import NOTHING
 from anabranch.sim.world import World
 

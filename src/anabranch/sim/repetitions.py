@@ -33,8 +33,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from anabranch.core import contract as say
 from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.model.carried import Nack
-from anabranch.model.frames import Carry
+from anabranch.model.frames import Carry, Nack
 from anabranch.model.mesh_frames import Branches, Copies, TreeId
 
 #: A copy, and the neighbour that it is sent to.

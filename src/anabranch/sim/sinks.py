@@ -17,9 +17,8 @@ from random import Random
 from anabranch.check import history as told
 from anabranch.core.session.effects import TellCommitted, TellStaged, TellStagingRefused
 from anabranch.core.session.session import Session
-from anabranch.model.drafts import encode_draft
-from anabranch.model.event import Event
-from anabranch.model.values import Value
+from anabranch.model.encoding import encode_draft
+from anabranch.model.event import Event, Value
 from anabranch.sim.applications import Application
 from anabranch.sim.workload import draw_event
 from anabranch.sim.world import World

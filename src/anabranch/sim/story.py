@@ -12,9 +12,8 @@ from collections import deque
 from anabranch.check.checker import Anomaly
 from anabranch.core import contract as say
 from anabranch.model import client_frames as client
-from anabranch.model.carried import Answer, Nack
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.frames import Carry, Knowledge, LinkFrame
+from anabranch.model.frames import Answer, Carry, Knowledge, LinkFrame, Nack
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan
 

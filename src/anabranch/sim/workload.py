@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from random import Random
 
-from anabranch.model.header import Control
-from anabranch.model.values import Value
+from anabranch.model.event import Control, Value
 
 Predicate = tuple[str, str, Value]
 PlainFilter = tuple[tuple[Predicate, ...], ...]

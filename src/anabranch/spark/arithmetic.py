@@ -1,4 +1,4 @@
-"""Arithmetic of a filter as columns, exactly as `model.language.operations` calculates.
+"""Arithmetic of a filter as columns, exactly as `model.language.evaluate` calculates.
 
 What is beyond 64 bits, infinite, NaN, or divided by zero has no value. Rules:
 
@@ -20,11 +20,11 @@ from dataclasses import replace
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from anabranch.model.event import FLOAT_EXACT_MAX
+from anabranch.model.language.evaluate import calculate as calculate_values
+from anabranch.model.language.evaluate import is_number
+from anabranch.model.language.evaluate import negate as negate_value
 from anabranch.model.language.expression import Operator
-from anabranch.model.language.operations import calculate as calculate_values
-from anabranch.model.language.operations import is_number
-from anabranch.model.language.operations import negate as negate_value
-from anabranch.model.values import FLOAT_EXACT_MAX
 from anabranch.spark.terms import (
     INFINITY,
     Constant,

@@ -16,10 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.core.tail import STORED_LIMITS
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
-from anabranch.model.rows import rows_in
 from anabranch.spark import gathered, whole
 from anabranch.spark.gathered import Bytes
 from anabranch.spark.kernels import gathering

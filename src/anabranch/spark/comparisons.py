@@ -1,4 +1,4 @@
-"""Comparisons of a filter as columns, exactly as `model.language.operations` compares.
+"""Comparisons of a filter as columns, exactly as `model.language.evaluate` compares.
 
 Each function says where a comparison is *TRUE*; elsewhere its column is FALSE or NULL, which of the
 two means nothing. Where a comparison is FALSE is where the opposite one is TRUE, since both need
@@ -23,9 +23,9 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from anabranch.model.event import INT_MAX, INT_MIN, Number
+from anabranch.model.language.evaluate import compare
 from anabranch.model.language.expression import Order
-from anabranch.model.language.operations import compare
-from anabranch.model.values import INT_MAX, INT_MIN, Number
 from anabranch.spark.terms import (
     INFINITY,
     Constant,

@@ -27,7 +27,9 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.types import StructType
 
 from anabranch.model.errors import LocalError
+from anabranch.model.event import INT_MAX, INT_MIN, Number
 from anabranch.model.filter import Filter, FilterSource
+from anabranch.model.language.evaluate import Result, is_ordered
 from anabranch.model.language.expression import (
     And,
     Arithmetic,
@@ -44,8 +46,6 @@ from anabranch.model.language.expression import (
     Positive,
 )
 from anabranch.model.language.like import Segment, matcher_of, pattern_of
-from anabranch.model.language.operations import Result, is_ordered
-from anabranch.model.values import INT_MAX, INT_MIN, Number
 from anabranch.spark import arithmetic
 from anabranch.spark.attribute_columns import kind_of
 from anabranch.spark.comparisons import OPPOSITE, holds

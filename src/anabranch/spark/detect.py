@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.tree import attribute_names
+from anabranch.model.normal.conditions import attribute_names
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.spark.attribute_columns import Attributes, attribute_columns
 from anabranch.spark.detecting.backtest import backtest

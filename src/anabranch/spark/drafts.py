@@ -25,9 +25,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anabranch.model.drafts import encode_draft
-from anabranch.model.event import Event
-from anabranch.model.header import DEFAULT_CONTROL
+from anabranch.model.encoding import encode_draft
+from anabranch.model.event import DEFAULT_CONTROL, Event
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.spark.kernels import described as at
 from anabranch.spark.kernels.packing import pack
@@ -39,7 +38,7 @@ from anabranch.spark.writing_variants import Listed, list_variants
 CHUNK_EVENTS: Final = 256
 CHUNK_BYTES: Final = 262_144
 _SPARE_BYTES: Final = 65_536
-#: What an id takes beside a name; see `model.drafts`.
+#: What an id takes beside a name; see `model.encoding`.
 _ID_FRAMING_BYTES_MAX: Final = 24
 
 _ARROW: Final[dict[Kind, tuple[int, pa.DataType]]] = {

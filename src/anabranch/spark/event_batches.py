@@ -20,7 +20,7 @@ import pyarrow as pa
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import RemoteError
-from anabranch.model.values import Attributes, Value
+from anabranch.model.event import Attributes, Value
 from anabranch.spark.attribute_column import AttributeColumn
 from anabranch.spark.kernels import columnar as kernels
 from anabranch.spark.matcher import Events, Words

@@ -24,8 +24,8 @@ import pyarrow as pa
 from anabranch.client.errors import TicksNotKeptError
 from anabranch.client.stream_reader import Fetcher
 from anabranch.model.client_frames import Fetched
+from anabranch.model.encoding import rows_in
 from anabranch.model.errors import LocalError
-from anabranch.model.rows import rows_in
 from anabranch.spark.columns import Columns
 from anabranch.spark.options import Options
 from anabranch.spark.reaching import fetcher

@@ -33,9 +33,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from anabranch.client.subscription import Since
+from anabranch.model.encoding import rows_in
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.filter import Filter, FilterSource
-from anabranch.model.rows import rows_in
 from anabranch.spark.archive.layout import PutAsideError, finished
 from anabranch.spark.archive.manifest import Span
 from anabranch.spark.archive.naming import ARROW, OWN, ColumnName, Naming, Pair

@@ -30,7 +30,7 @@ from anabranch.matching.index import MatchIndex
 from anabranch.matching.kernels import bodies as bound
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.stored_identities import StoredIdentities, StoredIds
-from anabranch.model.values import Attributes
+from anabranch.model.event import Attributes
 from anabranch.spark.kernels.columnar import search_rows
 from anabranch.spark.kernels.sweeping import sweep_rows
 from anabranch.spark.tiles import Tiles, can_be_swept

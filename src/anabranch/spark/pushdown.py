@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql import datasource as spark
 
 from anabranch.model.errors import FilterError
+from anabranch.model.event import FLOAT_EXACT_MAX, INT_MAX, INT_MIN
 from anabranch.model.filter import Filter
 from anabranch.model.language.expression import (
     Attribute,
@@ -35,7 +36,6 @@ from anabranch.model.language.expression import (
     conjunction_of,
     negation_of,
 )
-from anabranch.model.values import FLOAT_EXACT_MAX, INT_MAX, INT_MIN
 from anabranch.spark.wanted import Kind, Wanted
 
 _ESCAPE = "!"

@@ -19,9 +19,8 @@ from anabranch.client.stream_reader import Fetcher
 from anabranch.config.errors import ConfigError
 from anabranch.config.statistics_file import load_statistics
 from anabranch.core.tail import STORED_LIMITS
-from anabranch.model.encoding import decode_event
-from anabranch.model.rows import rows_in
-from anabranch.model.values import Value
+from anabranch.model.encoding import decode_event, rows_in
+from anabranch.model.event import Value
 from anabranch.spark.options import OptionError, Options
 from anabranch.spark.survey import Extent, Seen, Survey
 

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from anabranch.model.errors import LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark.options import AttributesAs, OptionError
 from anabranch.spark.wanted import (
     ATTRIBUTE_PREFIX,

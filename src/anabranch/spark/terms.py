@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from anabranch.model.errors import LocalError
-from anabranch.model.language.operations import Result
+from anabranch.model.language.evaluate import Result
 from anabranch.spark.wanted import Kind
 
 #: For each kind in which an attribute occurs, the name of its column.

@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from anabranch.model.errors import LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 
 Kind = Literal["text", "integer", "float", "truth"]
 Whole = Literal["map", "variant"]

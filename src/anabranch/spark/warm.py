@@ -14,12 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from anabranch.matching.index import MatchIndex
-from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
+from anabranch.model.encoding import encode_event, encode_row
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
-from anabranch.model.rows import encode_row
-from anabranch.model.values import Value
 from anabranch.spark.archive.naming import OWN, ColumnName
 from anabranch.spark.archive.restoring import Restoring
 from anabranch.spark.archive.tables import Tabling, pair_of

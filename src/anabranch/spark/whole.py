@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark.kernels import entries as at
 from anabranch.spark.kernels.gathering import SLACK_BYTES
 from anabranch.spark.wanted import ARROW

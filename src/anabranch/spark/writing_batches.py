@@ -25,7 +25,7 @@ from anabranch.client.batches import Batch
 from anabranch.client.errors import BatchRefusedError
 from anabranch.model.client_frames import DEPARTING, OTHER_QUERY, UNKNOWN_TOKEN
 from anabranch.model.errors import LocalError
-from anabranch.model.values import INT_MAX
+from anabranch.model.event import INT_MAX
 from anabranch.spark.options import OptionError, Options
 
 #: Who commits what no streaming query does.

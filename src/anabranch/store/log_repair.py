@@ -28,7 +28,7 @@ from anabranch.core import ledger, renewal, rollback
 from anabranch.core.records import LOST_PUBLISHER, BlankRecord, encode_record
 from anabranch.core.renewal import SPARE_TICKS, Renewal
 from anabranch.model.errors import LocalError
-from anabranch.model.header import EventId
+from anabranch.model.event import EventId
 from anabranch.store.catalog import Catalog, LogFacts, PutRow
 from anabranch.store.files import (
     CATALOG,

@@ -36,9 +36,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import Count
 from anabranch.model.frame_parts import Name, Reason
 from anabranch.model.frames import PROTOCOL_VERSION
-from anabranch.model.header import Count
 
 GREETING_BYTES_MAX = 4_096
 

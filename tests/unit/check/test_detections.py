@@ -4,11 +4,8 @@ import pytest
 
 from anabranch.check.detections import Detection, LoggedEvent, check_detection
 from anabranch.model.encoding import decode_envelope, encode_event
-from anabranch.model.event import Event
-from anabranch.model.header import Control, EventId
-from anabranch.model.pattern.match import Contribution, Match, PlacedEvent
-from anabranch.model.pattern.notification import notification_of
-from anabranch.model.pattern.record import Start
+from anabranch.model.event import Control, Event, EventId
+from anabranch.model.pattern.match import Contribution, Match, PlacedEvent, Start, notification_of
 
 SECOND = 10**9
 RISE = Detection("rise", "low:{p < 20} THEN high:{p > 30} WITHIN 2 s", {"e": Start(2, SECOND)})

@@ -3,8 +3,8 @@ import math
 import pytest
 
 from anabranch.check.matches import matches
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
-from anabranch.model.values import Value
 
 VALUES: tuple[Value, ...] = (
     0,

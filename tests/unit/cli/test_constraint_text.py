@@ -3,8 +3,8 @@
 import pytest
 
 from anabranch.cli.constraint_text import constraint_text
-from anabranch.model.normal.valueset import ValueSet
-from anabranch.model.values import INFINITY, number_after, number_before, prefix_end, text_after
+from anabranch.model.event import INFINITY, number_after, number_before, prefix_end, text_after
+from anabranch.model.normal.value_set import ValueSet
 
 
 @pytest.mark.parametrize(

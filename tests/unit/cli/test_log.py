@@ -19,8 +19,7 @@ from anabranch.core.records import (
     encode_record,
 )
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Event, EventId
 from anabranch.store.catalog import Catalog
 from anabranch.store.log import LogOptions
 from anabranch.store.segment import HEAD_BYTES, scan

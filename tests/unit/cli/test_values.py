@@ -2,7 +2,7 @@ import pytest
 
 from anabranch.cli.errors import CommandError
 from anabranch.cli.values import Type, attributes_of, declared, read_types, typed
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from anabranch import (
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.model.client_frames import Commit, Discard, Stage
 from anabranch.model.encoding import decode_event
-from anabranch.model.header import EventId
+from anabranch.model.event import EventId
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.node.node import Node

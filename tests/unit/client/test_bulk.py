@@ -17,10 +17,9 @@ from anabranch.client.errors import ClosedError, ConnectError
 from anabranch.client.options import ClientOptions
 from anabranch.client.stream_reader import Fetcher
 from anabranch.model.client_frames import Described, Fetched, Refused
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import LocalError
-from anabranch.model.rows import rows_in
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import framed
 from tests.pretender import REQUEST, pretender

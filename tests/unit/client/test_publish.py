@@ -5,8 +5,7 @@ import pytest
 from anabranch.client.publish import compose
 from anabranch.client.subscription import read_since
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import Event
-from anabranch.model.header import DEFAULT_CONTROL
+from anabranch.model.event import DEFAULT_CONTROL, Event
 from anabranch.model.limits import DEFAULT_LIMITS
 
 MOMENT = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)

@@ -19,8 +19,7 @@ from anabranch import (
 )
 from anabranch.model.client_frames import Publish
 from anabranch.model.encoding import decode_event
-from anabranch.model.header import EventId
-from anabranch.model.values import INT_MAX
+from anabranch.model.event import INT_MAX, EventId
 from tests.client_parts import Host, frames_of, network, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, resend_after_s=0.2, close_within_s=0.2)

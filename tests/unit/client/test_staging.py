@@ -28,12 +28,9 @@ from anabranch.model.client_frames import (
     Stage,
     Staged,
 )
-from anabranch.model.drafts import encode_draft
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, encode_draft, rows_in
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
-from anabranch.model.rows import rows_in
-from anabranch.model.values import Value
+from anabranch.model.event import Event, Value
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.framing import FrameReader, framed
 from anabranch.wire.greeting import Greeting, encode_greeting

@@ -19,12 +19,11 @@ from anabranch.client.errors import (
 from anabranch.client.options import ClientOptions
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Fetched
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import FilterError, LocalError
+from anabranch.model.event import Value
 from anabranch.model.language.builder import attr
 from anabranch.model.limits import Limits
-from anabranch.model.rows import rows_in
-from anabranch.model.values import Value
 from anabranch.node.fetching import THREADS
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeConfig

@@ -11,8 +11,7 @@ from anabranch.client.tracing import Trace
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.local.traces import read_trace
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Event, EventId
 from tests.client_parts import Host, network, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, resend_after_s=0.2, ack_after_s=0.01)

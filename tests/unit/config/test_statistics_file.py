@@ -8,8 +8,7 @@ from anabranch.config.errors import ConfigError
 from anabranch.config.network_file import load
 from anabranch.config.statistics_file import stream_excerpt
 from anabranch.config.writing import dump
-from anabranch.model.statistics import Statistics, StreamStatistics, write_statistics
-from anabranch.model.statistics_excerpt import read_excerpt
+from anabranch.model.statistics import Statistics, StreamStatistics, read_excerpt, write_statistics
 from anabranch.node.settings import config_of
 
 NETWORK = '[network]\nname = "n"\nstatistics = "known/stats.json"\n\n[tree]\na = []\n'

@@ -6,7 +6,6 @@ from anabranch.core import contract as say
 from anabranch.core.edge.delivery import Delivery
 from anabranch.core.edge.subscribing import NUMBER_LEAP_MAX
 from anabranch.core.edge.subscriptions import Stream
-from anabranch.model.carried import Claim, Find, Found
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -27,9 +26,9 @@ from anabranch.model.client_frames import (
     Unsubscribe,
 )
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Carry
+from anabranch.model.event import INT_MAX
+from anabranch.model.frames import Carry, Claim, Find, Found
 from anabranch.model.limits import Limits
-from anabranch.model.values import INT_MAX
 from anabranch.model.version import Version
 from anabranch.wire.codec import decode_client, encode_client
 from tests.bench_parts import BILLION, LAST, Bench, body, carry

@@ -7,41 +7,39 @@ import pytest
 from anabranch.core import contract as say
 from anabranch.core.options import Options
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.model.carried import (
-    Answer,
-    AnyCarried,
-    Claim,
-    Done,
-    Find,
-    Found,
-    Held,
-    Hold,
-    Nack,
-    NotKept,
-    Replay,
-    Yield,
-)
 from anabranch.model.client_frames import (
     Publish,
     StartsAt,
     Subscribe,
 )
+from anabranch.model.event import INT_MAX
 from anabranch.model.frame_parts import Conjuncts, Datum, Hole
 from anabranch.model.frames import (
     PROTOCOL_VERSION,
+    Answer,
+    AnyCarried,
     AskInterest,
     AskMark,
     Carry,
+    Claim,
+    Done,
+    Find,
+    Found,
+    Held,
     Hello,
+    Hold,
     InterestChange,
     InterestState,
     Knowledge,
     LinkFrame,
     MarkIs,
+    Nack,
+    NotKept,
     Ping,
+    Replay,
+    Yield,
 )
 from anabranch.model.limits import Limits
-from anabranch.model.values import INT_MAX
 from anabranch.model.version import NOTHING, Version
 from tests.bench_parts import BILLION, LAST, Bench, body, carry
 

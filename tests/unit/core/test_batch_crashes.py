@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.sinks import stored_sinks
-from anabranch.model.carried import Done
 from anabranch.model.client_frames import Committed
+from anabranch.model.frames import Done
 from tests.origin_parts import EDGES, body
 from tests.staging_parts import Stager
 

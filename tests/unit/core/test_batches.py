@@ -4,7 +4,6 @@ import pytest
 
 from anabranch.core import batches
 from anabranch.core.options import Options
-from anabranch.model.carried import Done
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -15,8 +14,8 @@ from anabranch.model.client_frames import (
     Discard,
     PublishRefused,
 )
-from anabranch.model.event import EventId
-from anabranch.model.values import INT_MAX
+from anabranch.model.event import INT_MAX, EventId
+from anabranch.model.frames import Done
 from tests.origin_parts import EDGES, body, emits_in, ticks_of
 from tests.staging_parts import Stager
 

@@ -6,7 +6,6 @@ from anabranch.core import contract as say
 from anabranch.core import departing
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
-from anabranch.model.carried import Claim, Done, Hold, NotKept, Yield
 from anabranch.model.client_frames import (
     DEPARTING,
     Commit,
@@ -16,7 +15,7 @@ from anabranch.model.client_frames import (
     PublishRefused,
     Stage,
 )
-from anabranch.model.frames import PROTOCOL_VERSION
+from anabranch.model.frames import PROTOCOL_VERSION, Claim, Done, Hold, NotKept, Yield
 from anabranch.model.network import Network
 from tests.edge_parts import Rig
 from tests.origin_parts import EDGES, Driver, body

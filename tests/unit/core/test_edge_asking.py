@@ -7,8 +7,8 @@ from anabranch.core.contract import Recovered
 from anabranch.core.edge.asking import Requests
 from anabranch.core.edge.cursors import recovered_run
 from anabranch.core.edge.subscriptions import Subscription
-from anabranch.model.carried import Find
 from anabranch.model.filter import Filter
+from anabranch.model.frames import Find
 from tests.edge_parts import Rig
 
 

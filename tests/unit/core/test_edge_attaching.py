@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from anabranch.model.carried import Answer, Done, Held, Hold, NotKept, Replay
 from anabranch.model.client_frames import (
     Ack,
     Confirmed,
@@ -19,7 +18,7 @@ from anabranch.model.client_frames import (
     Unsubscribe,
 )
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import PROTOCOL_VERSION
+from anabranch.model.frames import PROTOCOL_VERSION, Answer, Done, Held, Hold, NotKept, Replay
 from anabranch.model.limits import Limits
 from tests.edge_parts import Rig
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from anabranch.core.options import Options
-from anabranch.model.carried import Answer, Held, Hold, Nack, NotKept, Replay
 from anabranch.model.client_frames import Cut, Deliver, Matches, Unsubscribed, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
 from anabranch.model.frame_parts import Hole
+from anabranch.model.frames import Answer, Held, Hold, Nack, NotKept, Replay
 from anabranch.model.version import Version
 from tests.edge_parts import Rig, datum
 

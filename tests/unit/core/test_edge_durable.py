@@ -4,8 +4,8 @@ from itertools import pairwise
 from typing import Any
 
 from anabranch.core.options import Options
-from anabranch.model.carried import Done, Held, Hold, Replay
 from anabranch.model.client_frames import Cut, Deliver, Refused, StartsAt, Subscribed, Unsubscribed
+from anabranch.model.frames import Done, Held, Hold, Replay
 from anabranch.model.version import NOTHING
 from tests.edge_parts import ALONE, Rig, datum
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from anabranch.model.carried import Find, Found, Hold, Replay
 from anabranch.model.client_frames import Refused, StartsAt, Subscribed
 from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Find, Found, Hold, Replay
 from tests.edge_parts import ALONE, RESUME, Rig, grant, owner
 
 # -- finding

@@ -2,7 +2,16 @@
 
 import pytest
 
-from anabranch.model.carried import (
+from anabranch.model.client_frames import (
+    Ack,
+    Cut,
+    Deliver,
+    StartsAt,
+    Subscribed,
+    Unsubscribed,
+)
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import (
     Answer,
     Claim,
     Done,
@@ -14,15 +23,6 @@ from anabranch.model.carried import (
     Replay,
     Yield,
 )
-from anabranch.model.client_frames import (
-    Ack,
-    Cut,
-    Deliver,
-    StartsAt,
-    Subscribed,
-    Unsubscribed,
-)
-from anabranch.model.errors import RemoteError
 from tests.edge_parts import RESUME, Rig, datum, grant
 
 

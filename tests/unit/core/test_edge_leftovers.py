@@ -5,10 +5,10 @@ import pytest
 
 from anabranch.core.edge import behind, reading
 from anabranch.core.line import Run
-from anabranch.model.carried import Replay
 from anabranch.model.client_frames import Refused
 from anabranch.model.encoding import Envelope
 from anabranch.model.filter import Filter
+from anabranch.model.frames import Replay
 from tests.edge_parts import Rig
 
 

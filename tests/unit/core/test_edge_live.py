@@ -6,11 +6,11 @@ import pytest
 
 from anabranch.core.edge.delivery import PROGRESS_TICKS
 from anabranch.core.options import Options
-from anabranch.model.carried import Nack, Replay
 from anabranch.model.client_frames import Deliver, Matches, StartsAt, Subscribed, Withheld
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
 from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frames import Nack, Replay
 from anabranch.model.version import NOTHING, Version
 from tests.edge_parts import Rig, datum
 

@@ -3,8 +3,8 @@
 from random import Random
 
 from anabranch.core.edge.moves import KEPT_MIN, MOVES
-from anabranch.model.carried import Held, Hold
 from anabranch.model.client_frames import Ack, Subscribed
+from anabranch.model.frames import Held, Hold
 from tests.edge_parts import Rig
 
 PLENTY = 60_000

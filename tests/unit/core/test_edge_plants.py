@@ -3,8 +3,8 @@
 from typing import Any
 
 from anabranch.core.options import Options
-from anabranch.model.carried import Claim, Done, Hold, Nack, Replay, Yield
 from anabranch.model.client_frames import StartsAt, Unsubscribed
+from anabranch.model.frames import Claim, Done, Hold, Nack, Replay, Yield
 from anabranch.model.version import NOTHING
 from tests.edge_parts import Rig
 

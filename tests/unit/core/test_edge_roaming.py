@@ -2,7 +2,6 @@
 
 import pytest
 
-from anabranch.model.carried import Claim, Done, Held, Hold, NotKept, Replay, Yield
 from anabranch.model.client_frames import (
     Cut,
     Deliver,
@@ -14,6 +13,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Hole
+from anabranch.model.frames import Claim, Done, Held, Hold, NotKept, Replay, Yield
 from tests.edge_parts import RESUME, Rig, grant, owner
 
 

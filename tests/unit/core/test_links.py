@@ -6,8 +6,8 @@ from anabranch.core.contract import CutLink
 from anabranch.core.links import Links
 from anabranch.core.options import Options
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import INT_MAX
 from anabranch.model.frames import PROTOCOL_VERSION, Hello
-from anabranch.model.values import INT_MAX
 
 OPTIONS = Options(heartbeat_s=0.5, dead_after_s=6.0)
 LEAST_S = 2.5 * OPTIONS.heartbeat_s

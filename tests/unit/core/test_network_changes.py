@@ -1,8 +1,8 @@
 """A broker starts in another network than the one its disk remembers."""
 
 from anabranch.core.origin import Origin
-from anabranch.model.carried import Done, Hold
 from anabranch.model.client_frames import StartsAt, Subscribed
+from anabranch.model.frames import Done, Hold
 from anabranch.model.network import Network, tree_of_brokers
 from tests.edge_parts import NETWORK, Rig
 from tests.origin_parts import Driver, body, version

@@ -11,11 +11,9 @@ from anabranch.core.options import Options
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX
 from anabranch.model.encoding import decode_envelope, encode_event
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.values import Value
 from tests.matching_parts import predicates
 
 #: As somebody may write them: without spaces, and with more of them than it takes.

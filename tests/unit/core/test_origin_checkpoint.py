@@ -6,8 +6,8 @@ from anabranch.core.contract import Recovered
 from anabranch.core.ledger import first_needed
 from anabranch.core.options import Options
 from anabranch.core.origin import Origin
-from anabranch.model.carried import Answer, Done, Nack, Replay
 from anabranch.model.errors import LocalError
+from anabranch.model.frames import Answer, Done, Nack, Replay
 from anabranch.model.limits import Limits
 from tests.origin_parts import NETWORK, Driver, body
 

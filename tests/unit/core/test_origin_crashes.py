@@ -10,9 +10,9 @@ import random
 import pytest
 
 from anabranch.core.options import Options
-from anabranch.model.carried import Answer, Done, Held, Hold, Nack, NotKept, Replay
 from anabranch.model.client_frames import Confirmed
 from anabranch.model.event import Control
+from anabranch.model.frames import Answer, Done, Held, Hold, Nack, NotKept, Replay
 from tests.origin_parts import EDGES, Driver, body
 
 STEPS = 150

@@ -5,10 +5,10 @@ import pytest
 from anabranch.core.options import Options
 from anabranch.core.replaying import EXAMINED_MAX, FILTERS_MAX
 from anabranch.core.resending import ANSWERS_MAX
-from anabranch.model.carried import Answer, Done, Hold, Nack, NotKept, Replay
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
 from anabranch.model.frame_parts import Hole
+from anabranch.model.frames import Answer, Done, Hold, Nack, NotKept, Replay
 from tests.origin_parts import EDGES, Driver, body, emits_in, ticks_of
 
 #: Only three ticks stay in memory.

@@ -6,12 +6,11 @@ from anabranch.core import contract as say
 from anabranch.core.asks import ChangeOffers, SyncPlease
 from anabranch.core.options import Options
 from anabranch.core.records import BlankRecord, decode_record
-from anabranch.model.carried import Done
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Control
+from anabranch.model.event import INT_MAX, Control
+from anabranch.model.frames import Done
 from anabranch.model.instants import utc_text
 from anabranch.model.limits import Limits
-from anabranch.model.values import INT_MAX
 from tests.event_parts import frame
 from tests.origin_parts import EDGES, Driver, body, ticks_of
 

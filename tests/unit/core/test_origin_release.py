@@ -6,9 +6,9 @@ from anabranch.core import contract as say
 from anabranch.core.asks import CarryTo, SyncPlease
 from anabranch.core.options import Options
 from anabranch.core.origin import HOLDS_MAX
-from anabranch.model.carried import Done, Held, Hold, Nack, NotKept
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Hole
+from anabranch.model.frames import Done, Held, Hold, Nack, NotKept
 from tests.origin_parts import EDGES, Driver, body, emits_in, ticks_of
 
 

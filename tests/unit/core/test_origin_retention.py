@@ -7,10 +7,10 @@ import pytest
 from anabranch.core import contract as say
 from anabranch.core.chapters import Chapters
 from anabranch.core.options import Options
-from anabranch.model.carried import Done, Hold, Nack, NotKept, Replay
 from anabranch.model.client_frames import PublishRefused
 from anabranch.model.errors import LocalError
 from anabranch.model.frame_parts import Hole
+from anabranch.model.frames import Done, Hold, Nack, NotKept, Replay
 from tests.origin_parts import EDGES, Driver, body, emits_in, ticks_of
 
 AGE_S = 640.0

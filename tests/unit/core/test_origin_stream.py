@@ -11,8 +11,8 @@ from anabranch.core.options import Options
 from anabranch.core.origin import Origin
 from anabranch.core.routing.contract import Emission
 from anabranch.core.tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX
-from anabranch.model.carried import Done
 from anabranch.model.errors import LocalError
+from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
 from tests.origin_parts import EDGES, NETWORK, Driver, body, emits_in, ticks_of, version
 

@@ -12,7 +12,7 @@ from anabranch.core.records import (
     encode_record,
 )
 from anabranch.model.errors import LocalError
-from anabranch.model.header import EventId
+from anabranch.model.event import EventId
 from anabranch.model.version import Version
 
 EVENT = EventRecord(1_700_000_000_000_000_000, b"\0\xff body")

@@ -11,10 +11,8 @@ from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Alive, Confirmed, Connect, Publish, Subscribe, Subscribed
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
-from anabranch.model.header import EventId
-from anabranch.model.values import Value
 from tests.process_parts import PAIR, network_file
 
 #: As little as can be done at a time.

@@ -16,7 +16,7 @@ from anabranch.model.client_frames import (
     Stage,
     Staged,
 )
-from anabranch.model.drafts import encode_draft
+from anabranch.model.encoding import encode_draft
 from anabranch.model.event import Event
 from anabranch.model.limits import Limits
 from tests.origin_parts import body

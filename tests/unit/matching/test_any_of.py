@@ -2,9 +2,8 @@
 
 from anabranch.matching.any_of import FEW, PAYS_OFF_AFTER, AnyOf
 from anabranch.model.encoding import decode_envelope, encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
 from anabranch.model.limits import Limits
 
 

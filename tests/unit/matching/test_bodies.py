@@ -8,9 +8,8 @@ from anabranch.matching.engine import EngineName
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import decode_envelope, encode_event
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Control, Event, EventId
+from anabranch.model.event import Control, Event, EventId, Value
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.values import Value
 
 FILTERS = ("a = 1", "a > 1", "b = 'x'", "b LIKE 'x%'", "c", "a IS NULL", "long = 'a longer text'")
 ID = EventId("publisher", 1, 1)

@@ -12,9 +12,8 @@ from anabranch.matching.engine import EngineName
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope, decode_envelope, encode_event
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.values import Value
 
 ID = EventId("publisher", 1, 1)
 FILTERS = (

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from anabranch.matching.engine import EngineName
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import EventError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, Value
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 from tests.matching_parts import Attributes
 
 MIXED: list[Attributes] = [

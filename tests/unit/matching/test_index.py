@@ -17,10 +17,9 @@ from anabranch.model.errors import (
     LocalError,
     UnknownIdError,
 )
-from anabranch.model.event import Event
+from anabranch.model.event import Event, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 from tests.crowd_parts import Crowd
 from tests.matching_parts import Attributes, Watched
 

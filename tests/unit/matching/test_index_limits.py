@@ -10,8 +10,8 @@ import pytest
 from anabranch.matching.engine import EngineName
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import FilterLimitError
+from anabranch.model.event import Value
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 from tests.matching_parts import Attributes, Watched
 
 

@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from anabranch.matching.engine import EngineName
-from anabranch.model.values import INT_MAX, INT_MIN, Number, Value, number_after, number_before
+from anabranch.model.event import INT_MAX, INT_MIN, Number, Value, number_after, number_before
 from tests.matching_parts import Attributes, Watched, literal_text
 
 NUMBERS: list[Number] = [

@@ -12,7 +12,7 @@ from anabranch.matching.keys import (
     key_of_float,
     key_of_text,
 )
-from anabranch.model.values import INFINITY, INT_MAX, INT_MIN, Number, number_after
+from anabranch.model.event import INFINITY, INT_MAX, INT_MIN, Number, number_after
 from tests.filter_parts import any_text, finite_floats, integers
 
 numbers = integers | finite_floats

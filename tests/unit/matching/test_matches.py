@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.matches import Matches
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 
 
 def three() -> Matches:

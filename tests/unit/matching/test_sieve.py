@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from anabranch.matching.engine import numba_is_here
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
-from anabranch.model.values import Value
 
 pytestmark = pytest.mark.skipif(not numba_is_here(), reason="a sieve needs numba")
 

@@ -11,8 +11,8 @@ import pytest
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.snapshot import SnapshotError
 from anabranch.model.errors import LocalError
+from anabranch.model.event import Value
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 from tests.crowd_parts import STYLES, Crowd
 from tests.matching_parts import VALUES, Watched
 

@@ -4,12 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.drafts import check_draft, encode_draft, identified
-from anabranch.model.encoding import decode_event, encode_event
+from anabranch.model.encoding import (
+    check_draft,
+    decode_event,
+    encode_draft,
+    encode_event,
+    identified,
+)
 from anabranch.model.errors import EventError, RemoteError
-from anabranch.model.event import Control, Event, EventId
+from anabranch.model.event import INT_MAX, Control, Event, EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.values import INT_MAX
 
 ID = EventId("sink", 3, 4)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from anabranch.model.encoding import ROW_HEAD_BYTES, encode_row, rows_in
 from anabranch.model.errors import RemoteError
-from anabranch.model.rows import ROW_HEAD_BYTES, encode_row, rows_in
 
 ROWS = [(1, 0, b"one"), (2**62, 2**63 - 1, b""), (2**62 + 1, 7, b"x" * 300)]
 

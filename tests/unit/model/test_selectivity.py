@@ -13,8 +13,9 @@ from random import Random
 import msgspec
 import pytest
 
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
-from anabranch.model.selectivity import events_per_s, selectivity, together
+from anabranch.model.selectivity import Estimate, events_per_s, selectivity, together
 from anabranch.model.statistics import (
     AttributeStatistics,
     NumberStatistics,
@@ -23,8 +24,6 @@ from anabranch.model.statistics import (
     TextStatistics,
     text_key,
 )
-from anabranch.model.value_shares import Estimate
-from anabranch.model.values import Value
 from tests.crowd_parts import STYLES
 from tests.matching_parts import VALUES
 

@@ -8,6 +8,9 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.selectivity import selectivity
 from anabranch.model.statistics import (
+    ATTRIBUTES_MAX,
+    EXCERPT_BYTES_MAX,
+    TOP_MAX,
     AttributeStatistics,
     NumberStatistics,
     Pair,
@@ -15,14 +18,9 @@ from anabranch.model.statistics import (
     Statistics,
     StreamStatistics,
     TextStatistics,
-    text_key,
-)
-from anabranch.model.statistics_excerpt import (
-    ATTRIBUTES_MAX,
-    EXCERPT_BYTES_MAX,
-    TOP_MAX,
     excerpt_of,
     read_excerpt,
+    text_key,
 )
 
 PRICES = NumberStatistics(

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from anabranch.model.values import (
+from anabranch.model.event import (
     INFINITY,
     INT_MAX,
     INT_MIN,

@@ -20,12 +20,10 @@ from anabranch.model.client_frames import (
     Fetched,
     Refused,
 )
-from anabranch.model.encoding import decode_event
-from anabranch.model.event import Control, Event
+from anabranch.model.encoding import decode_event, rows_in
+from anabranch.model.event import Control, Event, Value
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.limits import Limits
-from anabranch.model.rows import rows_in
-from anabranch.model.values import Value
 from anabranch.node.fetching import THREADS
 from anabranch.node.node import Node
 from anabranch.node.settings import Address

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from anabranch.config.secret_file import Secret
 from anabranch.core.options import Options
+from anabranch.model.event import INT_MAX
 from anabranch.model.frames import PROTOCOL_VERSION, Hello
-from anabranch.model.values import INT_MAX
 from anabranch.node.links import Link
 from anabranch.node.node import Node
 from anabranch.node.settings import Address, Timing

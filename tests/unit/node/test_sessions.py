@@ -9,10 +9,9 @@ from anabranch.core import contract as say
 from anabranch.core.session.effects import TellPublishRefused
 from anabranch.model.client_frames import Confirmed, Connect, Publish
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.limits import Limits
-from anabranch.model.values import Value
 from anabranch.node import sessions
 from anabranch.node.node import Node
 from anabranch.wire.codec import encode_client

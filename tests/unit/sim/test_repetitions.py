@@ -2,9 +2,8 @@
 
 from anabranch.core import contract as say
 from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.model.carried import Nack
 from anabranch.model.frame_parts import Datum
-from anabranch.model.frames import Carry
+from anabranch.model.frames import Carry, Nack
 from anabranch.model.mesh_frames import Branches, Copies, Target, TreeId
 from anabranch.model.version import Version
 from anabranch.sim.repetitions import REST_S, Repetitions

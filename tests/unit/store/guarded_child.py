@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from anabranch.core.records import BlankRecord, EventRecord, encode_record
 from anabranch.matching.kernels.machine import get
 from anabranch.matching.sieve import Sieve
+from anabranch.model.event import EventId
 from anabranch.model.filter import Filter
-from anabranch.model.header import EventId
 from anabranch.store.bulk.kernels import layout as at
 from anabranch.store.bulk.kernels.entries import walk
 from anabranch.store.bulk.kernels.rows import pack

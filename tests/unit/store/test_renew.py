@@ -20,8 +20,7 @@ from anabranch.core.renewal import LOST_TICKS_MAX
 from anabranch.core.rollback import Verdict
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Event, EventId
 from anabranch.model.version import Version
 from anabranch.store.catalog import Catalog
 from anabranch.store.files import CATALOG

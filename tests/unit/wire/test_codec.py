@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 from anabranch.model import client_frames as c
-from anabranch.model.carried import Answer, Nack
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frame_parts import Datum
-from anabranch.model.frames import Carry, Knowledge, LinkFrame, MarkIs, Ping
+from anabranch.model.frames import Answer, Carry, Knowledge, LinkFrame, MarkIs, Nack, Ping
 from anabranch.model.limits import Limits
 from anabranch.model.version import Version
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link

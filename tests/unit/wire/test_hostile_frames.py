@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from anabranch.model import client_frames as c
-from anabranch.model.carried import Done, Find, Nack
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Conjuncts
-from anabranch.model.frames import AskMark, Carry, InterestState, LinkFrame
+from anabranch.model.frames import AskMark, Carry, Done, Find, InterestState, LinkFrame, Nack
 from anabranch.model.mesh_frames import LoadIs
 from anabranch.wire import codec
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link

@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush
 from anabranch.core.asks import Ask, CarryTo
 from anabranch.core.edge.subscriptions import Attach, Place, Subscription
 from anabranch.core.line import DOUBLINGS_MAX
-from anabranch.model.carried import AnyCarried
+from anabranch.model.frames import AnyCarried
 
 _RUN_BITS = 32
 #: A run whose numbers are all within the bounds of frames, and so are those of many after it.

@@ -36,11 +36,11 @@ from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.standing import Standing
 from anabranch.core.edge.state import AttachStored, State
 from anabranch.core.edge.subscriptions import Attach, Place, Subscription
-from anabranch.model.carried import Answer, Find, Found, Held, Hold, NotKept, Replay
 from anabranch.model.client_frames import UNKNOWN, Code, Refused
 from anabranch.model.errors import FilterError, LocalError, RemoteError
+from anabranch.model.event import INT_MAX
 from anabranch.model.filter import Filter
-from anabranch.model.values import INT_MAX
+from anabranch.model.frames import Answer, Find, Found, Held, Hold, NotKept, Replay
 
 _ROUNDS = 2
 

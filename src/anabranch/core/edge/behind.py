@@ -22,8 +22,8 @@ from anabranch.core.edge.reading import is_addressed, is_beyond_limits, is_match
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
 from anabranch.core.line import Run, hole_runs
-from anabranch.model.carried import Answer, NotKept, Replay
 from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Answer, NotKept, Replay
 from anabranch.model.version import NOTHING
 
 

@@ -39,10 +39,10 @@ from anabranch.core.edge.state import CursorsStored, State
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
 from anabranch.core.points.names import RESERVED
 from anabranch.core.points.record import TABLE as PATTERNS
-from anabranch.model.carried import Done
+from anabranch.model.event import Count
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import TICK_MAX, Position
-from anabranch.model.header import Count
+from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name
 

@@ -55,7 +55,17 @@ from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Su
 from anabranch.core.line import Run, runs_of
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Arrival, Spent
-from anabranch.model.carried import (
+from anabranch.model.client_frames import (
+    Ack,
+    Alive,
+    AnyClientFrame,
+    Connect,
+    Subscribe,
+    Unsubscribe,
+)
+from anabranch.model.errors import RemoteError
+from anabranch.model.filter import Filter
+from anabranch.model.frames import (
     Answer,
     AnyCarried,
     Claim,
@@ -68,16 +78,6 @@ from anabranch.model.carried import (
     Replay,
     Yield,
 )
-from anabranch.model.client_frames import (
-    Ack,
-    Alive,
-    AnyClientFrame,
-    Connect,
-    Subscribe,
-    Unsubscribe,
-)
-from anabranch.model.errors import RemoteError
-from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version

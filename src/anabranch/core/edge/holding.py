@@ -48,7 +48,7 @@ from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.ownership import Ownership
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Place, Subscription
-from anabranch.model.carried import Held, Hold, NotKept
+from anabranch.model.frames import Held, Hold, NotKept
 
 
 class Holding:

@@ -26,9 +26,9 @@ from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.leaving import Leaving
 from anabranch.core.edge.state import State, YieldStored
 from anabranch.core.edge.subscriptions import Subscription
-from anabranch.model.carried import Claim, Find, Found, Yield
 from anabranch.model.client_frames import Cut, Refused
 from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Claim, Find, Found, Yield
 
 
 class Ownership:

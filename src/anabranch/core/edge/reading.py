@@ -21,9 +21,9 @@ from anabranch.matching.doubts import Check
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.values import Attributes
 
 _NS_PER_S = 1e9
 

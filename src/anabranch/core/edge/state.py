@@ -21,12 +21,12 @@ from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Su
 from anabranch.core.line import Line
 from anabranch.core.options import Options
 from anabranch.matching.index import MatchIndex
-from anabranch.model.carried import AnyCarried, Hold
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Matches
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
+from anabranch.model.frames import AnyCarried, Hold
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
-from anabranch.model.values import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from typing import Literal
 
 from anabranch.core.edge.needed import Needed
 from anabranch.core.line import Line
-from anabranch.model.carried import Found
 from anabranch.model.client_frames import Quality, Subscribe
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import Found
 from anabranch.model.version import NOTHING, Version
 
 Mode = Literal["holding", "starting", "live", "behind"]

@@ -18,7 +18,7 @@ A match of the tree is a way to fill the slots of one alternative, with differen
 comes from two alternatives, or in two ways from one: a part stands in the tree once, so the names
 in a match tell which side of an OR was taken, and the order of events where one repetition ends and
 the next begins.
-`model.pattern.validity` bounds how many alternatives and slots there are. Nothing changes here
+`model.pattern.tree` bounds how many alternatives and slots there are. Nothing changes here
 after it was made.
 """
 

@@ -47,8 +47,8 @@ from anabranch.core.patterns.kept_bytes import KeptBytes, size_of
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Entry, Shelves
 from anabranch.core.patterns.tries import Allowance, MatchesExceeded, Tries, TriesExceeded
+from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.pattern.match import Contribution, Match, PlacedEvent
-from anabranch.model.values import INT_MAX, INT_MIN
 
 Reason = Literal["left-out", "no-room", "too-many-pending", "too-many-tries", "undecided"]
 #: When it is final, a number that keeps the order, the entry it ends with, and the match; None, if

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from anabranch.core.patterns.alternatives import Alternative
 from anabranch.core.patterns.tries import weight_of
+from anabranch.model.event import Value
 from anabranch.model.pattern.tree import Join, PatternTree
-from anabranch.model.values import Value
 
 #: What a value is looked up by. A truth is put in a tuple, since Python takes it for a number.
 KeyValue = str | int | float | tuple[bool]

@@ -23,11 +23,10 @@ from anabranch.core.patterns.layouts import Layout, layout_of, needs_of
 from anabranch.core.patterns.outlook import Outlook
 from anabranch.core.patterns.steps import Plan, Step
 from anabranch.model.filter import Filter
-from anabranch.model.language.compiled import Condition, compile_condition
+from anabranch.model.language.evaluate import Condition, compile_condition
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.tree import absent_names
-from anabranch.model.pattern.validity import check_pattern
+from anabranch.model.pattern.tree import absent_names, check_pattern
 
 #: Steps that are kept, of all plans; some hundred bytes each.
 _STEPS_MAX: Final = 20_000

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from anabranch.core.placement.cost import Load
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
 from anabranch.model.statistics import StreamStatistics
-from anabranch.model.values import Value
 
 #: Origin → what its statistics say, if it has any.
 Sources = Mapping[str, tuple[StreamStatistics, ...]]

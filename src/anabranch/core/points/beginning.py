@@ -22,7 +22,6 @@ from anabranch.core.points.dropping import Dropping
 from anabranch.core.points.finding import Finding, Told
 from anabranch.core.points.state import PointState
 from anabranch.core.points.waiting import is_too_many
-from anabranch.model.carried import KeepPoints
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -31,7 +30,8 @@ from anabranch.model.client_frames import (
     Defined,
     Refused,
 )
-from anabranch.model.pattern.record import PointRecord
+from anabranch.model.frames import KeepPoints
+from anabranch.model.pattern.match import PointRecord
 from anabranch.model.version import Version
 
 _CONTRADICTION = (

@@ -23,7 +23,7 @@ from anabranch.core.asks import CarryTo
 from anabranch.core.points.finding import Finding
 from anabranch.core.points.moving import Moving
 from anabranch.core.points.state import PointState
-from anabranch.model.carried import FindPoint, PointFound
+from anabranch.model.frames import FindPoint, PointFound
 
 
 class Departing:

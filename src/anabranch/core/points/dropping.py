@@ -21,9 +21,9 @@ from anabranch.core.earliest import earliest
 from anabranch.core.points.state import PointState, Then
 from anabranch.core.points.turns import Turns
 from anabranch.core.points.waiting import is_too_many
-from anabranch.model.carried import DropPoint, KeepPoints, PointDropped
 from anabranch.model.client_frames import BUSY, UNKNOWN, Drop, Dropped, Keep, Refused
-from anabranch.model.pattern.record import PointRecord
+from anabranch.model.frames import DropPoint, KeepPoints, PointDropped
+from anabranch.model.pattern.match import PointRecord
 
 #: How long brokers are given to answer.
 DROP_WITHIN_S = 5.0

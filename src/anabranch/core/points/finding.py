@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from anabranch.core.asks import CarryTo
 from anabranch.core.points.state import PointState
-from anabranch.model.carried import FindPoint, PointFound
+from anabranch.model.frames import FindPoint, PointFound
 
 #: How long brokers are given to answer.
 FIND_WITHIN_S = 5.0

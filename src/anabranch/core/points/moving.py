@@ -31,9 +31,9 @@ from msgspec.structs import replace
 from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Note
 from anabranch.core.points.state import PointState
-from anabranch.model.carried import PointSettled, PointTaken, TakePoint
 from anabranch.model.errors import RemoteError
-from anabranch.model.pattern.record import PointRecord
+from anabranch.model.frames import PointSettled, PointTaken, TakePoint
+from anabranch.model.pattern.match import PointRecord
 
 #: Starts, and moves, of one join point: one every millisecond for a century. The numbers of its
 #: subscription are 2^20 times as high and still fit.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from anabranch.core.placement.scouting import Scout
+from anabranch.model.event import Value
 from anabranch.model.network import Network
-from anabranch.model.values import Value
 from anabranch.model.version import Version
 
 #: Stream → the tick up to which nothing is missing, and the time up to which nothing will come.

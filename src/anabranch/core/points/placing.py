@@ -50,12 +50,11 @@ from anabranch.core.points.tallies import Tallies
 from anabranch.core.points.turns import Turns
 from anabranch.core.points.wanting import parts_filter
 from anabranch.core.routing.mesh.chart import Chart
-from anabranch.model.carried import AskPlace, WouldTake
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
-from anabranch.model.pattern.notification import FINAL, MATCH, PATTERN
-from anabranch.model.pattern.record import PointRecord
-from anabranch.model.values import Value
+from anabranch.model.frames import AskPlace, WouldTake
+from anabranch.model.pattern.match import FINAL, MATCH, PATTERN, PointRecord
 
 #: Requests of an activation have numbers of its own.
 _NUMBERS = 1 << 20

@@ -63,9 +63,14 @@ from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
-from anabranch.model.pattern.match import Match
-from anabranch.model.pattern.notification import digest_of, notification_of, subscription_to
-from anabranch.model.pattern.record import PointRecord, Start
+from anabranch.model.pattern.match import (
+    Match,
+    PointRecord,
+    Start,
+    digest_of,
+    notification_of,
+    subscription_to,
+)
 from anabranch.model.version import NOTHING
 
 #: Matches that may wait to be published before no more events are taken.

@@ -28,7 +28,9 @@ from anabranch.core.points.placing import Placing
 from anabranch.core.points.point import JoinPoint
 from anabranch.core.points.state import PointState
 from anabranch.core.points.watch import WatchCounters
-from anabranch.model.carried import (
+from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import (
     AskPlace,
     DropPoint,
     FindPoint,
@@ -40,10 +42,8 @@ from anabranch.model.carried import (
     TakePoint,
     WouldTake,
 )
-from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
-from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
-from anabranch.model.pattern.record import PointRecord
+from anabranch.model.pattern.match import PointRecord
 from anabranch.model.version import Version
 
 

@@ -25,11 +25,11 @@ from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.points.names import check_pattern_id
 from anabranch.core.points.wanting import wanted_filter
 from anabranch.model.errors import EventError
+from anabranch.model.event import Count
 from anabranch.model.filter import Filter
-from anabranch.model.header import Count
 from anabranch.model.limits import Limits
+from anabranch.model.pattern.match import PointRecord
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.record import PointRecord
 
 TABLE = "patterns"
 GONE_TABLE = "patterns_gone"

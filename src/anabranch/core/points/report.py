@@ -7,7 +7,7 @@ patterns themselves, the first `POINTS_MAX` are told, by their ids.
 import msgspec
 
 from anabranch.core.points.points import JoinPoints
-from anabranch.model.pattern.record import Placement, PointRecord
+from anabranch.model.pattern.match import Placement, PointRecord
 
 #: Patterns that are told one by one, and characters of the text of each.
 POINTS_MAX = 1_000

@@ -25,7 +25,7 @@ they are when room runs out.
 
 from collections.abc import Iterable, Mapping
 
-from anabranch.model.values import INT_MAX, INT_MIN
+from anabranch.model.event import INT_MAX, INT_MIN
 
 #: Heads that a stream may fail to tell before it counts as standing still.
 STILL = 10

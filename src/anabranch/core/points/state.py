@@ -27,10 +27,9 @@ from anabranch.core.points.record import (
 )
 from anabranch.core.points.watch import WatchCounters
 from anabranch.model.errors import EventError, FilterError
-from anabranch.model.limits import Limits
-from anabranch.model.memory_shares import detectors_bytes_max
+from anabranch.model.limits import Limits, detectors_bytes_max
+from anabranch.model.pattern.match import PointRecord
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.record import PointRecord
 
 Then = Callable[[float], None]
 

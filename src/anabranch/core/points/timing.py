@@ -17,8 +17,8 @@ from anabranch.core.options import Options
 from anabranch.core.points.outlook import Outlook
 from anabranch.core.points.room import Room
 from anabranch.core.points.watch import Watch
+from anabranch.model.event import INT_MIN
 from anabranch.model.pattern.match import Match
-from anabranch.model.values import INT_MIN
 
 
 class Timing:

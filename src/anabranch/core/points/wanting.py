@@ -3,7 +3,7 @@ that tells it after a crash or a move what not to report again.
 """
 
 from anabranch.core.patterns.scheme import Scheme
-from anabranch.model.pattern.notification import subscription_to
+from anabranch.model.pattern.match import subscription_to
 
 
 def parts_filter(scheme: Scheme) -> str:

@@ -27,11 +27,17 @@ from anabranch.core.patterns.tries import Allowance
 from anabranch.core.points.unacked import Unacked
 from anabranch.core.session.effects import DeliverToApplication
 from anabranch.model.encoding import decode_envelope
+from anabranch.model.event import INT_MIN
 from anabranch.model.limits import Limits
-from anabranch.model.pattern.match import Match, PlacedEvent
-from anabranch.model.pattern.notification import FINAL, MATCH, PATTERN
-from anabranch.model.pattern.record import PointRecord, Start
-from anabranch.model.values import INT_MIN
+from anabranch.model.pattern.match import (
+    FINAL,
+    MATCH,
+    PATTERN,
+    Match,
+    PlacedEvent,
+    PointRecord,
+    Start,
+)
 
 
 class WatchCounters:

@@ -26,10 +26,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from anabranch.core.contract import Effect
-from anabranch.model.carried import AnyCarried
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.frames import Knowledge, LinkFrame
+from anabranch.model.frames import AnyCarried, Knowledge, LinkFrame
 from anabranch.model.version import Version
 
 _Result = TypeVar("_Result")

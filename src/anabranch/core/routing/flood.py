@@ -22,10 +22,9 @@ from anabranch.core.routing.contract import (
 )
 from anabranch.core.routing.overlay import Overlay
 from anabranch.core.routing.validity import check_knowledge
-from anabranch.model.carried import AnyCarried
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Carry, Knowledge, LinkFrame
+from anabranch.model.frames import AnyCarried, Carry, Knowledge, LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version

@@ -21,9 +21,8 @@ from zlib import crc32
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.routing.contract import Delivery, Outcome
-from anabranch.model.carried import AnyCarried
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Carry
+from anabranch.model.frames import AnyCarried, Carry
 from anabranch.model.network import Network
 
 #: Links a carried message may take beyond the shortest way.

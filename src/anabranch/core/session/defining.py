@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from anabranch.core.session.effects import SendFrame, SessionEffects, TellDefined
 from anabranch.model.client_frames import Define, Defined, Drop, Dropped, Keep, Refused
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.pattern.record import Placement
+from anabranch.model.pattern.match import Placement
 
 FIRST = 1 << 50
 

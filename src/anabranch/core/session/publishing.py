@@ -35,8 +35,7 @@ from anabranch.core.session.effects import (
 from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Event, EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 _PATIENCE_MAX = 8

@@ -64,10 +64,9 @@ from anabranch.model.client_frames import (
     Withheld,
 )
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.frames import PROTOCOL_VERSION
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 _NO_TICKS: Mapping[str, int] = {}

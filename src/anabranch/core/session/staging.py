@@ -40,7 +40,7 @@ from anabranch.model.client_frames import (
     Stage,
     Staged,
 )
-from anabranch.model.drafts import encode_draft
+from anabranch.model.encoding import encode_draft
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event
 from anabranch.model.limits import DEFAULT_LIMITS, Limits

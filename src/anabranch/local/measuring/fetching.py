@@ -28,8 +28,7 @@ from anabranch.local.measuring.shapes import ORIGIN
 from anabranch.local.measuring.stage import PlayerProcess, Stage
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event, EventId
-from anabranch.model.values import Value
+from anabranch.model.event import Event, EventId, Value
 from anabranch.store.store import Store
 
 _SYNC_EVERY = 1_000

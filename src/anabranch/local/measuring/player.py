@@ -25,7 +25,7 @@ from anabranch.client.stream_reader import Fetcher
 from anabranch.client.subscription import Subscription
 from anabranch.local.measuring import words as say
 from anabranch.model.errors import AnabranchError, LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 
 #: Events that a subscription may hold: more than are ever under way.
 _WINDOW = 32_768

@@ -12,7 +12,7 @@ attributes are left to `reading`. Rules:
 3. A plain event is *free* if it limits neither its life nor its way: then there is nothing in its
    header that decides who gets it.
 
-Prior art: see `model.encoding` and `model.header` for the layout.
+Prior art: see `model.encoding` and `model.event` for the layout.
 """
 
 import numpy as np

@@ -10,7 +10,7 @@ the rows of the next ones are asked for while one is worked on. The other way ro
 A line decides alone. An entry that has a record or a residue, and that the rest of the test
 lets through, is a doubt; so is every answer if g itself is not told by its reach. For doubts
 Python compares the conjunctions themselves. Nothing here misses a pair that
-`model.normal.relations` finds.
+`model.normal.conjunction` finds.
 
 Where covering is asked for, lines repeat the access predicate (the context's COVERING says so),
 so that a line tells the whole box.

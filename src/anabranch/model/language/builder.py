@@ -38,13 +38,13 @@ from anabranch.model.language.expression import (
     Real,
     Text,
     Truth,
+    check_expression,
     conjunction_of,
     disjunction_of,
     negation_of,
 )
 from anabranch.model.language.like import escape_literal
-from anabranch.model.language.text import expression_text
-from anabranch.model.language.validity import check_expression
+from anabranch.model.language.tokens import expression_text
 
 Scalar = str | int | float | bool | bytes
 

@@ -14,10 +14,17 @@ Use `conjunction_of`, `disjunction_of` and `negation_of` rather than the bare co
 keep rules 1 and 2. Meaning (three-valued logic) is defined in `evaluate`.
 """
 
+import math
 from collections.abc import Iterable
+from typing import Final
 from typing import Literal as OneOf
 
 import msgspec
+
+from anabranch.model.errors import FilterError, FilterLimitError
+from anabranch.model.event import INT_MAX, INT_MIN
+from anabranch.model.language.like import pattern_of
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 Order = OneOf["=", "<>", "<", "<=", ">", ">="]
 Operator = OneOf["+", "-", "*", "/", "%"]
@@ -180,3 +187,111 @@ def disjunction_of(items: Iterable[Expression]) -> Expression:
 def negation_of(item: Expression) -> Expression:
     """NOT `item`, without doubling."""
     return item.item if isinstance(item, Not) else Not(item)
+
+
+# Is a tree one that the parser could have made?
+#
+# The parser makes only valid trees. Trees from elsewhere (the builder, filters combined by a
+# program, nodes put together by hand) are checked here before anything is built on them, so that
+# the rest of the package may rely on one set of rules:
+#
+# 1. Every node is one of the classes of `expression`, with fields of the types stated there:
+#    integers within 64 bits, floats finite, strings and names without lone surrogates, names and
+#    bytes not empty, patterns that mean something.
+# 2. AND and OR have at least two items and none of their own kind; NOT holds no NOT; IN has an
+#    item.
+# 3. Operands of comparisons, tests and arithmetic are values, not conditions.
+# 4. Height and nodes are within `Limits`. Nodes are counted as a tree: one that stands in two
+#    places counts twice.
+#
+# The walk keeps its own stack and stops at the first limit it meets, so it is safe on any tree.
+
+
+CONDITIONS: Final = (Comparison, In, Like, IsNull, And, Or, Not)
+
+
+def check_expression(expression: Expression, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Raise `FilterError` unless `expression` is valid and within `limits`."""
+    pending = [(expression, 1)]
+    node_count = 0
+    while pending:
+        node, height = pending.pop()
+        node_count += 1
+        if height > limits.filter_depth_max:
+            raise FilterLimitError(
+                "a filter nested too deeply",
+                expected=f"at most {limits.filter_depth_max} levels (filter_depth_max)",
+            )
+        if node_count > limits.filter_nodes_max:
+            raise FilterLimitError(
+                "a filter of too many parts",
+                expected=f"at most {limits.filter_nodes_max} nodes (filter_nodes_max)",
+            )
+        pending.extend([(child, height + 1) for child in _checked_children(node)])
+
+
+def _checked_children(node: Expression) -> tuple[Expression, ...]:
+    """The parts of `node`, which is valid itself."""
+    match node:
+        case And(items) | Or(items):
+            _require(len(items) >= 2, "AND and OR have at least two items")
+            _require(not any(type(item) is type(node) for item in items), "AND and OR are flat")
+            return items
+        case Not(item):
+            _require(not isinstance(item, Not), "NOT holds no NOT")
+            return (item,)
+        case Comparison(_, left, right) | Arithmetic(_, left, right):
+            return _values(left, right)
+        case In(operand, items):
+            _require(bool(items), "IN has at least one item")
+            return _values(operand, *items)
+        case Like(operand, pattern, escape):
+            _require(len(escape) <= 1, "an escape is one character")
+            check_string(pattern + escape)
+            pattern_of(pattern, escape)
+            return _values(operand)
+        case Negative(operand) | Positive(operand) | IsNull(operand):
+            return _values(operand)
+        case _:
+            _check_leaf(node)
+            return ()
+
+
+def _values(*operands: Expression) -> tuple[Expression, ...]:
+    _require(not any(isinstance(each, CONDITIONS) for each in operands), "a condition is no value")
+    return operands
+
+
+def _check_leaf(leaf: Expression) -> None:
+    match leaf:
+        case Attribute(name):
+            _require(bool(name), "an attribute name is not empty")
+            check_string(name)
+        case Text(text):
+            check_string(text)
+        case Integer(integer):
+            _require(type(integer) is int, "an exact number is an int")
+            _require(INT_MIN <= integer <= INT_MAX, "an integer has 64 bits")
+        case Real(real):
+            _require(isinstance(real, float), "an approximate number is a float")
+            _require(math.isfinite(real), "an approximate number is finite")
+        case Truth(truth):
+            _require(isinstance(truth, bool), "a truth is a bool")
+        case Binary(data):
+            _require(bool(data), "a binary literal is not empty")
+        case _:
+            raise FilterError(f"a {type(leaf).__name__} is no part of a filter")
+
+
+def check_string(text: str) -> None:
+    """Raise `FilterError` unless `text` is a string without lone surrogates."""
+    _require(isinstance(text, str), "names, strings and patterns are str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise FilterError("a lone surrogate is no text", text=text, position=error.start) from None
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise FilterError(f"an invalid filter tree: {rule}")

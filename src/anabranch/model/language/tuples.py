@@ -37,9 +37,8 @@ from anabranch.model.language.expression import (
     conjunction_of,
 )
 from anabranch.model.language.like import escape_literal
-from anabranch.model.language.literals import excerpt_of, number_of, string_of
 from anabranch.model.language.parser import check_text
-from anabranch.model.language.scanner import ORDERS, SPACE
+from anabranch.model.language.tokens import ORDERS, SPACE, excerpt_of, number_of, string_of
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 _ORDERS: Final[dict[str, Order]] = {

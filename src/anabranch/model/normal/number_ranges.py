@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from math import nextafter
 from operator import itemgetter
 
+from anabranch.model.event import FLOAT_EXACT_MAX, INFINITY, Number, number_after, number_before
 from anabranch.model.language.expression import Order
-from anabranch.model.values import FLOAT_EXACT_MAX, INFINITY, Number, number_after, number_before
 
 NumberRange = tuple[Number, Number]
 NumberRanges = tuple[NumberRange, ...]

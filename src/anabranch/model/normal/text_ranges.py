@@ -19,8 +19,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
 
+from anabranch.model.event import prefix_end, text_after
 from anabranch.model.language.expression import Order
-from anabranch.model.values import prefix_end, text_after
 
 TextRange = tuple[str, str | None]
 TextRanges = tuple[TextRange, ...]

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from anabranch.model.event import Value
 from anabranch.model.network import Network
-from anabranch.model.values import Value
 from anabranch.sim.evaluation.stage import (
     FLOOD,
     NO_CACHE,

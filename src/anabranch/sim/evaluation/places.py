@@ -32,8 +32,7 @@ from anabranch.core.session.effects import DeliverToApplication, TellDefined
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.frames import LinkFrame
 from anabranch.model.mesh_frames import Copies
-from anabranch.model.pattern.notification import read_notification, subscription_to
-from anabranch.model.pattern.record import Placement
+from anabranch.model.pattern.match import Placement, read_notification, subscription_to
 from anabranch.sim.applications import Application
 from anabranch.sim.evaluation.busy import BusyWorld, Machine, Service
 from anabranch.sim.evaluation.market import SLOW, Quoter, Watcher

@@ -47,11 +47,10 @@ from anabranch.core.routing.contract import (
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.wishes import Wishes
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import Knowledge, LinkFrame
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.mesh_frames import Binding, Copies
 from anabranch.model.network import Network

@@ -14,9 +14,8 @@ from anabranch.core.options import Options
 from anabranch.core.session.effects import DeliverToApplication, TellCut, TellRefused, TellStart
 from anabranch.core.session.session import Session
 from anabranch.model.encoding import decode_envelope
-from anabranch.model.event import Event
+from anabranch.model.event import Event, Value
 from anabranch.model.network import Network
-from anabranch.model.values import Value
 from anabranch.sim.applications import Application
 from anabranch.sim.evaluation.meter import Counts, Meter
 from anabranch.sim.things import Weather

@@ -18,7 +18,7 @@ from heapq import merge
 from pathlib import Path
 
 from anabranch.client.subscription import Since
-from anabranch.model.rows import rows_in
+from anabranch.model.encoding import rows_in
 from anabranch.spark.archive.past import OnMissing, Past, look_back
 from anabranch.spark.archive.serving import ArchiveReader
 from anabranch.spark.options import Options

@@ -27,11 +27,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.core.tail import STORED_LIMITS
-from anabranch.model.encoding import decode_event
+from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
-from anabranch.model.rows import rows_in
-from anabranch.model.values import Value
+from anabranch.model.event import Event, Value
 from anabranch.spark import gathered
 from anabranch.spark.archive.naming import ARROW, KINDS, OWN, Pair
 from anabranch.spark.gathered import Bytes, Words

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import LocalError
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 from anabranch.spark.attribute_column import AttributeColumn
 from anabranch.spark.audit.chunks import Match, Matched
 from anabranch.spark.event_batches import ColumnEvents

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.scheme import Scheme
+from anabranch.model.event import INT_MAX
 from anabranch.model.pattern.match import PlacedEvent
-from anabranch.model.values import INT_MAX
 from anabranch.spark.attribute_column import AttributeColumn
 from anabranch.spark.detecting.findings import Sheet, Some
 from anabranch.spark.detecting.placing import in_order, placed, timed

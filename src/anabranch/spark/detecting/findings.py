@@ -30,8 +30,8 @@ from pyspark.sql.types import (
 )
 
 from anabranch.core.patterns.detector import Findings
+from anabranch.model.event import Value
 from anabranch.model.pattern.match import PlacedEvent
-from anabranch.model.values import Value
 from anabranch.spark.attribute_column import AttributeColumn
 from anabranch.spark.wanted import ARROW, ATTRIBUTE_PREFIX, Kind
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.model.event import Value
 from anabranch.model.pattern.match import PlacedEvent
-from anabranch.model.values import Value
 from anabranch.spark.attribute_column import AttributeColumn
 
 _ORDER = [("time_ns", "ascending"), ("stream", "ascending"), ("tick", "ascending")]

@@ -1,6 +1,6 @@
 """From columns to encoded events without an id: rows of Arrow arrays become drafts.
 
-A draft is one MessagePack value (`model.drafts`, `model.encoding`). The kernel writes a chunk of
+A draft is one MessagePack value (`model.encoding`, `model.encoding`). The kernel writes a chunk of
 them as one MessagePack array of binary strings, so that a decoder in C makes a list of bytes of it.
 What it writes is byte by byte what `encode_draft` would. Rules:
 

@@ -1,7 +1,8 @@
 """From rows of encoded events to columns: where each value stands, and what it is.
 
-One pass over the bytes (`model.rows`) fills tables: numbers as they are, texts as their place in
-the bytes, in one word (`spot`): the first byte in its upper half, the length in its lower. Rules:
+One pass over the bytes (`model.encoding`) fills tables: numbers as they are, texts as their place
+in the bytes, in one word (`spot`): the first byte in its upper half, the length in its lower.
+Rules:
 
 1. No byte outside the rows is read, whatever they say, and nothing outside the tables is written.
 2. A row that is no event as `model.encoding` writes it is odd, and so are then all: they are left
@@ -9,8 +10,7 @@ the bytes, in one word (`spot`): the first byte in its upper half, the length in
 3. Of a name that is wanted and comes twice the row is odd.
 4. Names are looked for where the row before had them first; so events of one shape cost one
    comparison for each attribute. A comparison is one of words: a name's first eight bytes.
-5. Tables have a row for each event, so that what belongs together is written together.
-"""
+5. Tables have a row for each event, so that what belongs together is written together."""
 
 import numpy as np
 

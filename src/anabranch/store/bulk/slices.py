@@ -30,11 +30,10 @@ import msgspec
 from anabranch.core.records import EventRecord, decode_record
 from anabranch.core.tail import STORED_LIMITS
 from anabranch.matching.engine import numba_is_here
-from anabranch.model.encoding import Envelope, decode_envelope
+from anabranch.model.encoding import Envelope, decode_envelope, encode_row
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.rows import encode_row
 from anabranch.store.log import Piece, records_after
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from anabranch.core.records import EventRecord, encode_record
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Event, EventId
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.store.bulk.slices import Slicer, Wanted
 from anabranch.store.log import SegmentedLog

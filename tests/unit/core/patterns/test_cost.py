@@ -8,12 +8,11 @@ import pytest
 from anabranch.core.patterns.detector import Detector, Findings
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.errors import PatternLimitError
+from anabranch.model.event import Value
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.tree import Join, Term
-from anabranch.model.pattern.validity import slots_of
-from anabranch.model.values import Value
+from anabranch.model.pattern.tree import Join, Term, slots_of
 
 POLICIES = ["ALL", "FIRST", "LAST"]
 History = list[dict[str, Value]]

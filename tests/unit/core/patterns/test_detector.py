@@ -5,10 +5,10 @@ import pytest
 from anabranch.core.patterns.detector import NOTHING, Detector, Overflow
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.errors import PatternLimitError
+from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.values import INT_MAX, INT_MIN
 from tests.pattern_examples import (
     EXAMPLES,
     SECOND_NS,

@@ -7,10 +7,9 @@ import pytest
 from anabranch.core import contract as say
 from anabranch.core.session.defining import FIRST
 from anabranch.core.session.effects import SendFrame, TellDefined
-from anabranch.model.carried import FindPoint
 from anabranch.model.client_frames import BUSY, UNKNOWN, Define
 from anabranch.model.errors import LocalError
-from anabranch.model.frames import Carry
+from anabranch.model.frames import Carry, FindPoint
 from anabranch.model.limits import Limits
 from tests.point_parts import Stage, User
 

@@ -12,9 +12,8 @@ from anabranch.core.session.effects import (
     TellRefused,
     TellStands,
 )
-from anabranch.model.carried import PointTaken, TakePoint
 from anabranch.model.client_frames import UNKNOWN
-from anabranch.model.frames import Carry
+from anabranch.model.frames import Carry, PointTaken, TakePoint
 from tests.point_parts import OPTIONS, Stage, User
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"

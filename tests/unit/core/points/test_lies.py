@@ -6,19 +6,19 @@ from msgspec.structs import replace
 from anabranch.core import contract as say
 from anabranch.core.points.record import COUNT_MAX
 from anabranch.core.session.effects import TellDefined
-from anabranch.model.carried import (
+from anabranch.model.client_frames import BUSY
+from anabranch.model.event import INT_MAX
+from anabranch.model.frames import (
     AnyCarried,
+    Carry,
     FindPoint,
     PointFound,
     PointSettled,
     PointTaken,
     TakePoint,
 )
-from anabranch.model.client_frames import BUSY
-from anabranch.model.frames import Carry
 from anabranch.model.limits import Limits
-from anabranch.model.pattern.record import PointRecord
-from anabranch.model.values import INT_MAX
+from anabranch.model.pattern.match import PointRecord
 from tests.point_parts import Stage
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"

@@ -6,18 +6,17 @@ from msgspec.structs import replace
 from anabranch.core import contract as say
 from anabranch.core.report import report
 from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.model.carried import AskPlace, PointTaken, WouldTake
-from anabranch.model.frames import Carry
+from anabranch.model.frames import AskPlace, Carry, PointTaken, WouldTake
 from anabranch.model.mesh_frames import LoadIs
 from anabranch.model.network import graph_of_brokers
-from anabranch.model.pattern.record import Placement
+from anabranch.model.pattern.match import Placement
 from anabranch.model.statistics import (
     AttributeStatistics,
     NumberStatistics,
     Statistics,
     StreamStatistics,
+    excerpt_of,
 )
-from anabranch.model.statistics_excerpt import excerpt_of
 from tests.mesh_parts import pairs
 from tests.point_parts import OPTIONS, Stage, User
 

@@ -3,8 +3,8 @@
 import pytest
 
 from anabranch.core.points.room import STILL, Room
+from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.limits import Limits
-from anabranch.model.values import INT_MAX, INT_MIN
 from tests.point_parts import Stage, User
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 1 s"

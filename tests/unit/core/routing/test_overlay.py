@@ -5,9 +5,8 @@ import pytest
 from anabranch.core.contract import Note, Send
 from anabranch.core.routing.contract import Delivery
 from anabranch.core.routing.overlay import Overlay
-from anabranch.model.carried import Done
 from anabranch.model.errors import RemoteError
-from anabranch.model.frames import Carry
+from anabranch.model.frames import Carry, Done
 from anabranch.model.network import Network
 from tests.routing_turmoil import mixed, two_levels
 

@@ -11,8 +11,7 @@ from anabranch.core.session.session import Session
 from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import EventError, LocalError, RemoteError
-from anabranch.model.event import Event
-from anabranch.model.header import EventId
+from anabranch.model.event import Event, EventId
 
 EVENT = Event({"a": 1})
 FULL = "the log is full"

@@ -4,12 +4,10 @@ import math
 
 import pytest
 
-from anabranch.model.language.compiled import compile_condition
-from anabranch.model.language.evaluate import evaluate
+from anabranch.model.event import INT_MAX, INT_MIN, Value
+from anabranch.model.language.evaluate import Result, compile_condition, evaluate
 from anabranch.model.language.expression import Arithmetic, Attribute, Integer, Negative, Real
-from anabranch.model.language.operations import Result
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.values import INT_MAX, INT_MIN, Value
 
 EVENT: dict[str, Value] = {
     "text": "abc",

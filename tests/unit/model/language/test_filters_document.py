@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.model.language.builder import Condition, all_of, any_of, attr
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.scanner import RESERVED
+from anabranch.model.language.tokens import RESERVED
 from anabranch.model.language.tuples import parse_tuples
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "FILTERS.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from anabranch.model.language.expression import (
     Truth,
 )
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.text import expression_text
+from anabranch.model.language.tokens import expression_text
 from anabranch.model.limits import Limits
 
 A, B, C = Attribute("a"), Attribute("b"), Attribute("c")

@@ -6,10 +6,10 @@ from typing import TypedDict
 
 import pytest
 
+from anabranch.model.event import Value
 from anabranch.model.language.evaluate import compile_condition, evaluate
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.text import expression_text
-from anabranch.model.values import Value
+from anabranch.model.language.tokens import expression_text
 
 CASES_PATH = Path(__file__).parents[3] / "data" / "selectors.json"
 

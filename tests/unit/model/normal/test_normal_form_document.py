@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.filter import Filter
-from anabranch.model.normal.boxes import STEPS_PER_PREDICATE
-from anabranch.model.normal.relations import TRIALS_MAX
+from anabranch.model.normal.conjunction import TRIALS_MAX
+from anabranch.model.normal.normal_form import STEPS_PER_PREDICATE
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "NORMAL_FORM.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|", DOCUMENT, re.MULTILINE)

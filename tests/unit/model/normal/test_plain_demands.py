@@ -5,7 +5,7 @@ import pytest
 from anabranch.model.errors import FilterError, FilterLimitError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.normal.plain import conjunction_of, read_plain
+from anabranch.model.normal.quick_normal_form import conjunction_of, read_plain
 
 PLAIN = [
     "x = 1",

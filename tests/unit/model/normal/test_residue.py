@@ -3,9 +3,9 @@
 import pytest
 
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.text import expression_text
-from anabranch.model.normal.residue import implied_by, opposite_of, residue_of
-from anabranch.model.normal.valueset import COMPARABLE, NUMBERS, ORDERED, TEXTS, ValueSet, prefixed
+from anabranch.model.language.tokens import expression_text
+from anabranch.model.normal.conditions import implied_by, opposite_of, residue_of
+from anabranch.model.normal.value_set import COMPARABLE, NUMBERS, ORDERED, TEXTS, ValueSet, prefixed
 
 NUMBERS_AND_NAN = ValueSet(NUMBERS.numbers, nan=True)
 

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.model.pattern.scanner import RESERVED
+from anabranch.model.pattern.tokens import RESERVED
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "PATTERNS.md").read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ is claimed, with room to spare; what holds for some graphs is on the page of the
 import pytest
 from msgspec.structs import replace
 
-from anabranch.model.pattern.record import Placement
+from anabranch.model.pattern.match import Placement
 from anabranch.sim.evaluation.delays import Delays, Scene, run
 from anabranch.sim.evaluation.middles import difference
 from anabranch.sim.evaluation.places import CASES, Placed, PlaceScene, run_scene

@@ -1,6 +1,6 @@
 """Patterns in a busy mesh, with all three placements, on a small scale."""
 
-from anabranch.model.pattern.record import Placement
+from anabranch.model.pattern.match import Placement
 from anabranch.sim.evaluation.places import (
     CASES,
     PLACEMENTS,

@@ -29,8 +29,7 @@ from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.mesh_frames import Advertise, Advertised, Editions
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import intersects
+from anabranch.model.normal.conjunction import Conjunction, intersects
 from anabranch.model.version import NOTHING, Version
 
 _EVERYTHING = Advertised(0, "TRUE", 0)

@@ -50,7 +50,7 @@ from anabranch.core.routing.mesh.meetings import Meetings
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.core.routing.mesh.wishes import Key
-from anabranch.model.carried import Known
+from anabranch.model.frames import Known
 from anabranch.model.mesh_frames import Bind, Binding, Bound
 from anabranch.model.version import NOTHING
 

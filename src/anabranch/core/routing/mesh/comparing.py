@@ -19,9 +19,8 @@ Prior art: the equality lists of counting algorithms (Yan, Garcia-Molina 1994), 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import intersects
-from anabranch.model.normal.valueset import ValueSet
+from anabranch.model.normal.conjunction import Conjunction, intersects
+from anabranch.model.normal.value_set import ValueSet
 
 
 class Budget:

@@ -51,10 +51,9 @@ from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.core.routing.mesh.validity import check_bind, check_copies
 from anabranch.core.routing.mesh.wishes import Wishes, WishView
-from anabranch.model.carried import AnyCarried, Known
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Carry, LinkFrame
+from anabranch.model.frames import AnyCarried, Carry, Known, LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.mesh_frames import (
     Advertise,

@@ -19,12 +19,11 @@ from anabranch.core.routing.mesh.neighbours import Neighbours
 from anabranch.core.routing.mesh.surroundings import Surroundings
 from anabranch.core.routing.mesh.wishes import Wishes
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import Value
 from anabranch.model.filter import Filter
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.pattern.notification import PATTERN
-from anabranch.model.statistics import StreamStatistics
-from anabranch.model.statistics_excerpt import read_excerpt
-from anabranch.model.values import Value
+from anabranch.model.pattern.match import PATTERN
+from anabranch.model.statistics import StreamStatistics, read_excerpt
 
 _Read = tuple[bytes, tuple[StreamStatistics, ...]]
 

@@ -32,10 +32,10 @@ from anabranch.core.routing.steps import Steps
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.event import Value
 from anabranch.model.frame_parts import Datum
 from anabranch.model.mesh_frames import Binding
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.values import Value
 from anabranch.model.version import NOTHING, Version
 
 #: The pause between two questions for interest that was too much, in first timeouts.

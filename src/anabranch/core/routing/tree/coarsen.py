@@ -34,10 +34,10 @@ from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.surroundings import InterestFrame, Surroundings
 from anabranch.core.routing.tree.topology import merging_name
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AskInterest, InterestChange, InterestState
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.values import Attributes
 from anabranch.model.version import NOTHING, Version
 
 GROUP_MIN = 4

@@ -32,9 +32,9 @@ from anabranch.core.routing.tree.surroundings import Surroundings
 from anabranch.core.routing.tree.topology import Outlook
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import Attributes
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import Knowledge
-from anabranch.model.values import Attributes
 
 #: Ranges of silence that may wait.
 RANGES_MAX = 512

@@ -12,13 +12,12 @@ Pure functions; no state.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from anabranch.model.event import INFINITY, text_after
 from anabranch.model.filter import Filter
 from anabranch.model.language.builder import Condition, Scalar, all_of, attr
 from anabranch.model.limits import Limits
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import covers
-from anabranch.model.normal.valueset import ValueSet
-from anabranch.model.values import INFINITY, text_after
+from anabranch.model.normal.conjunction import Conjunction, covers
+from anabranch.model.normal.value_set import ValueSet
 
 Constraint = tuple[str, ValueSet]
 

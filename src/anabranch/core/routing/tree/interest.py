@@ -36,8 +36,8 @@ from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import LocalError
+from anabranch.model.event import Attributes
 from anabranch.model.limits import Limits
-from anabranch.model.values import Attributes
 
 #: What wants an event.
 Directions = set[object] | frozenset[object]

@@ -42,10 +42,10 @@ from anabranch.core.routing.tree.repair import Repetition
 from anabranch.core.routing.tree.surroundings import Surroundings
 from anabranch.core.routing.tree.topology import Topology
 from anabranch.core.routing.validity import check_knowledge, check_tick, check_upstream
-from anabranch.model.carried import AnyCarried
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (
+    AnyCarried,
     AskInterest,
     AskMark,
     Carry,

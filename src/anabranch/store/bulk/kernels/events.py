@@ -8,7 +8,7 @@ are only stepped over. Rules:
    since the log is this broker's own. Transient events and marks have no event in the log.
 3. What is not in the usual form is *unusual*: Python, which knows all forms, has to judge.
 
-Prior art: see `model.encoding` and `model.header` for the layout.
+Prior art: see `model.encoding` and `model.event` for the layout.
 """
 
 from typing import Final

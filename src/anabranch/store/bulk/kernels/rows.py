@@ -1,4 +1,4 @@
-"""Copying events out of a chunk, as rows (`model.rows`), into memory that is ready to be sent.
+"""Copying events out of a chunk, as rows (`model.encoding`), into memory that is ready to be sent.
 
 No byte is written outside of that memory, and none read outside of the chunk, if the table is one
 that `entries.walk` made of it.

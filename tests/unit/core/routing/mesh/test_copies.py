@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from anabranch.core.contract import Send
 from anabranch.core.routing.contract import Arrival, Emission
 from anabranch.core.routing.mesh.loads import utilisation, waiting_bytes
-from anabranch.model.carried import Done
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum
+from anabranch.model.frames import Done
 from anabranch.model.mesh_frames import Copies, Target, TreeId
 from anabranch.model.version import Version
 from tests.mesh_parts import QUICK, Mesh, pairs

@@ -10,8 +10,7 @@ from anabranch.core.routing.mesh import comparing
 from anabranch.core.routing.mesh.comparing import Budget, Comparison, Promise
 from anabranch.core.routing.mesh.meetings import REVIEW_AFTER_S, REVIEW_MAX
 from anabranch.model.filter import Filter
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import any_intersects, intersects
+from anabranch.model.normal.conjunction import Conjunction, any_intersects, intersects
 from tests.mesh_parts import QUICK, Mesh, pairs
 
 PAIR = pairs("ab")

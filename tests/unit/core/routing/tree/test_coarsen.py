@@ -10,8 +10,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AskInterest, InterestState
 from anabranch.model.limits import DEFAULT_LIMITS
-from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.relations import covers
+from anabranch.model.normal.conjunction import Conjunction, covers
 from anabranch.model.version import Version
 from tests.routing_parts import QUICK, World
 from tests.routing_turmoil import Turmoil, star, two_levels

@@ -15,11 +15,10 @@ from anabranch.core.routing.contract import (
 )
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.encoding import encode_event
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Conjuncts, Datum, Hole
 from anabranch.model.frames import AskMark, InterestState, Knowledge, LinkFrame, MarkIs
-from anabranch.model.header import EventId
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version

@@ -2,10 +2,11 @@
 
 import pytest
 
+from anabranch.model.event import INFINITY, number_after, number_before
 from anabranch.model.language.expression import Attribute, Comparison, Integer, Order
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.normal.atoms import INVERSE, MIRRORED, values_where
-from anabranch.model.normal.valueset import (
+from anabranch.model.normal.conditions import INVERSE, MIRRORED, values_where
+from anabranch.model.normal.value_set import (
     ABSENT,
     COMPARABLE,
     NOTHING,
@@ -19,7 +20,6 @@ from anabranch.model.normal.valueset import (
     point,
     prefixed,
 )
-from anabranch.model.values import INFINITY, number_after, number_before
 
 
 def sets_of(text: str) -> tuple[ValueSet, ValueSet]:

@@ -5,8 +5,9 @@ import pickle
 
 import pytest
 
+from anabranch.model.event import INFINITY, INT_MAX, INT_MIN, Number, Value, number_before
 from anabranch.model.normal import number_ranges, text_ranges
-from anabranch.model.normal.valueset import (
+from anabranch.model.normal.value_set import (
     ABSENT,
     EVERYTHING,
     NOTHING,
@@ -18,7 +19,6 @@ from anabranch.model.normal.valueset import (
     prefixed,
     union_of,
 )
-from anabranch.model.values import INFINITY, INT_MAX, INT_MIN, Number, Value, number_before
 
 
 def test_everything_and_nothing_are_complements() -> None:

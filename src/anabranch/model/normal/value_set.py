@@ -23,10 +23,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from anabranch.model.event import Value, text_after
 from anabranch.model.normal import number_ranges, text_ranges
 from anabranch.model.normal.number_ranges import ALL_NUMBERS, NumberRange, NumberRanges
 from anabranch.model.normal.text_ranges import ALL_TEXTS, TextRange, TextRanges
-from anabranch.model.values import Value, text_after
 
 __all__ = ["NumberRange", "TextRange", "ValueSet"]
 

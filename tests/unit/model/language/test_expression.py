@@ -21,8 +21,8 @@ from anabranch.model.language.expression import (
     Real,
     Text,
     Truth,
+    check_expression,
 )
-from anabranch.model.language.validity import check_expression
 from anabranch.model.limits import Limits
 
 A = Attribute("a")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.model.pattern.durations import duration_of, duration_text
+from anabranch.model.pattern.tokens import duration_of, duration_text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from anabranch.model.language.expression import (
     Text,
 )
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.text import expression_text
+from anabranch.model.language.tokens import expression_text
 
 A = Attribute("a")
 

@@ -14,11 +14,11 @@ from anabranch.model.language.expression import (
     Or,
 )
 from anabranch.model.language.parser import parse_expression
-from anabranch.model.language.text import expression_text
+from anabranch.model.language.tokens import expression_text
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import EVERY_EVENT, Conjunction
-from anabranch.model.normal.dnf import normalise
-from anabranch.model.normal.valueset import NUMBERS, TEXTS, point, prefixed
+from anabranch.model.normal.normal_form import normalise
+from anabranch.model.normal.value_set import NUMBERS, TEXTS, point, prefixed
 
 
 def normal_form(text: str) -> tuple[Conjunction, ...]:

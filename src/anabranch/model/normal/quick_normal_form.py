@@ -28,12 +28,12 @@ import re
 from math import nextafter
 from typing import Final
 
+from anabranch.model.event import FLOAT_EXACT_MAX, INFINITY
 from anabranch.model.language.parser import check_text
-from anabranch.model.language.scanner import RESERVED
+from anabranch.model.language.tokens import RESERVED
 from anabranch.model.limits import Limits
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.valueset import ValueSet, point
-from anabranch.model.values import FLOAT_EXACT_MAX, INFINITY
+from anabranch.model.normal.value_set import ValueSet, point
 
 #: Attribute → the text that it is, or the (least, greatest) number. At least one, none empty.
 Demands = dict[str, str | tuple[float, float]]
