@@ -1,4 +1,4 @@
-"""Mutants of clients' sessions."""
+"""Mutants of clients' sessions: what a client takes, and when it may leave a broker."""
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
