@@ -262,11 +262,10 @@ def detected(
     pattern: Pattern,
     what: Iterable[Call],
     *,
-    plants: Iterable[str] = (),
     limits: Limits = DEFAULT_LIMITS,
 ) -> Outcome:
     """What a detector finds, everything being over in the end."""
-    scheme = Scheme(pattern, "p", limits, frozenset(plants))
+    scheme = Scheme(pattern, "p", limits)
     detector = Detector(scheme)
     found: list[Findings] = []
     late: dict[tuple[str, int], PlacedEvent | None] = {}

@@ -39,7 +39,7 @@ class User(Application):
     """A client that writes down what it is told."""
 
     def __init__(self, world: World, name: str, home: str) -> None:
-        super().__init__(world, name, home, [], frozenset())
+        super().__init__(world, name, home, [])
         self.session = Session(name, incarnation=1, options=self.options)
         self.told: list[object] = []
         self.connect_in(0.0)

@@ -157,7 +157,7 @@ class _Honest(Application):
     """An honest client. Where nothing is promised, it bears what it is told."""
 
     def __init__(self, world: World, name: str, home: str, *, is_promised: bool) -> None:
-        super().__init__(world, name, home, [], frozenset())
+        super().__init__(world, name, home, [])
         self._is_promised = is_promised
 
     def frame(self, connection: Connection, frame: AnyClientFrame) -> None:

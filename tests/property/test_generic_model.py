@@ -8,16 +8,15 @@ in the notes of the error; `tests/model/histories.py` can shorten it.
 import random
 from collections.abc import Callable, Sequence
 
-import msgspec
 import pytest
 
 from anabranch.check.coverage import Domain
-from anabranch.core.options import Options
 from anabranch.model.network import Network
+from anabranch.sim.mutants.catalog import planted
 from tests.model.free import FreeNetwork, random_line
 from tests.model.histories import play, random_lines, shortened
 from tests.model.lockstep import Lockstep
-from tests.routing_parts import DOMAIN, QUICK
+from tests.routing_parts import DOMAIN
 from tests.routing_turmoil import FILTERS, star, two_levels, wide
 
 SHAPES: tuple[Callable[[], Network], ...] = (star, two_levels, wide)
@@ -187,18 +186,10 @@ def test_end_that_overtakes_the_beginning_leaves_a_stale_conjunction() -> None:
 # -- routers and the model side by side -----------------------------------------------------------
 
 
-def world_of(shape: Callable[[], Network], *plants: str) -> Lockstep:
-    return Lockstep(shape(), with_plants(*plants))
-
-
-def with_plants(*plants: str) -> Options:
-    return msgspec.structs.replace(QUICK, plants=frozenset(plants))
-
-
 def run_lockstep(seed: int) -> Lockstep:
     source = random.Random(seed)
     shape = source.choice(SHAPES)
-    world, lines = world_of(shape), []
+    world, lines = Lockstep(shape()), []
     try:
         for line in random_lines(world, source, TEXTS, 200):
             lines.append(line)
@@ -220,7 +211,7 @@ def test_vectors_encode_the_sets_of_the_model() -> None:
     assert sum(held.values()) > 500
 
 
-#: Plant → a history in which the routers deviate from the model, and how.
+#: Mutant → a history in which the routers deviate from the model, and how.
 DEVIATIONS = {
     "constraint-at-least": (
         "applies .* against condition .*'II'",
@@ -349,22 +340,23 @@ def play_all(world: Lockstep, lines: Sequence[str]) -> None:
         play(world, line)
 
 
-@pytest.mark.parametrize("plant", DEVIATIONS)
-def test_planted_deviation_is_noticed(plant: str) -> None:
-    failure, history = DEVIATIONS[plant]
-    with pytest.raises(AssertionError, match=failure):
-        play_all(world_of(two_relays, plant), steps(history))
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_deviation_of_a_mutant_is_noticed(name: str) -> None:
+    failure, history = DEVIATIONS[name]
+    with planted(name), pytest.raises(AssertionError, match=failure):
+        play_all(Lockstep(two_relays()), steps(history))
 
 
-@pytest.mark.parametrize("plant", DEVIATIONS)
-def test_history_that_shows_a_deviation_is_fine_without_it(plant: str) -> None:
-    play_all(world_of(two_relays), [*steps(DEVIATIONS[plant][1]), "settle"])
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_history_that_shows_a_deviation_is_fine_without_it(name: str) -> None:
+    play_all(Lockstep(two_relays()), [*steps(DEVIATIONS[name][1]), "settle"])
 
 
 def test_failing_history_is_shortened_to_what_matters() -> None:
     def fails(lines: Sequence[str]) -> bool:
         try:
-            play_all(world_of(two_relays, "vst-too-low"), lines)
+            with planted("vst-too-low"):
+                play_all(Lockstep(two_relays()), lines)
         except AssertionError:
             return True
         return False

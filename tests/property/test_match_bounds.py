@@ -19,6 +19,7 @@ from anabranch.model.event import INT_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Identity, Match, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
+from anabranch.sim.mutants.catalog import MUTANTS, planted
 from tests.pattern_parts import (
     Call,
     Outcome,
@@ -66,8 +67,8 @@ def ordered_cases(draw: st.DrawFn) -> Case:
     return Case(pattern, [call for call in made if call.event is not None], draw(few))
 
 
-def outcome_of(case: Case, plants: tuple[str, ...] = ()) -> Outcome:
-    return detected(case.pattern, case.calls, limits=case.limits, plants=plants)
+def outcome_of(case: Case) -> Outcome:
+    return detected(case.pattern, case.calls, limits=case.limits)
 
 
 def is_eager(pattern: Pattern) -> bool:
@@ -196,21 +197,22 @@ def test_more_matches_end_with_an_event_the_greater_the_bound(case: Case) -> Non
         assert less <= more
 
 
-PLANTS = {
-    "cuts-first": "the first match is left out, and not those behind the bound",
-    "forgets-reported": "what was reported at once is forgotten when the state moves",
-    "reports-crowded": "what is beyond the bound is reported all the same",
-}
+MUTANTS_HERE = [
+    name
+    for name, mutant in MUTANTS.items()
+    if mutant.found_by == "tests/property/test_match_bounds.py"
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", PLANTS)
-def test_planted_bug_is_found(plant: str) -> None:
+@pytest.mark.parametrize("name", MUTANTS_HERE)
+def test_mutant_is_found(name: str) -> None:
     def shows(case: Case) -> bool:
         try:
-            return not is_right(case, outcome_of(case, (plant,)))
+            return not is_right(case, outcome_of(case))
         except (KeyError, TypeError, RemoteError):
             return False
 
     once = settings(max_examples=20_000, phases=[Phase.generate], derandomize=True)
-    assert shows(find(st.one_of(cases, timely_cases()), shows, settings=once))
+    with planted(name):
+        assert shows(find(st.one_of(cases, timely_cases()), shows, settings=once))

@@ -15,6 +15,7 @@ from anabranch.model.errors import PatternError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Identity, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
+from anabranch.sim.mutants.catalog import MUTANTS, planted
 from tests.filter_parts import any_text
 from tests.pattern_parts import (
     Call,
@@ -198,40 +199,26 @@ def test_beyond_a_bound_nothing_false_is_claimed_and_all_that_is_missing_is_told
         assert any((stream, tick) in withheld for _, stream, tick in missing)
 
 
-# -- planted bugs
+# -- mutants
 
-PLANTS = {
-    "absence-early": "an absence counts as over at its last moment",
-    "absent-joins": "absent attributes are equal to each other",
-    "demand-short": "what is exactly a window away is not counted before a search",
-    "ends-early": "an event of the same time as the last one of a shelf is taken to be behind it",
-    "forgets-early": "events are forgotten a moment too early",
-    "forgets-pending": "matches that are not final are lost when the state moves",
-    "forgets-waiting": "events that wait for their turn are lost when the state moves",
-    "kinds-join": "TRUE joins 1",
-    "last-is-first": "LAST keeps what FIRST keeps",
-    "one-event-twice": "one event stands for two parts",
-    "span-short": "the last entry that a slot can have is left out",
-    "stops-early": "a choice ends at the last entry of a slot, not behind it",
-    "takes-again": "an event that comes again is taken again",
-    "takes-late": "late events are taken, and nobody is told",
-    "time-order": "THEN wants a later time, though streams and ticks order too",
-    "wants-more": "a slot ahead has to have two entries",
-    "window-open": "events exactly a window apart are not within it",
-    "witness-side": "a witness is looked up with the wrong side of a join",
-}
+MUTANTS_HERE = [
+    name
+    for name, mutant in MUTANTS.items()
+    if mutant.found_by == "tests/property/test_pattern_properties.py"
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", PLANTS)
-def test_planted_bug_is_found(plant: str) -> None:
+@pytest.mark.parametrize("name", MUTANTS_HERE)
+def test_mutant_is_found(name: str) -> None:
     def shows(case: Case) -> bool:
         try:
-            outcome = detected(case.pattern, case.calls, plants=[plant])
+            outcome = detected(case.pattern, case.calls)
         except (KeyError, TypeError, RemoteError):
             # It came to grief. That is found too, but wrong matches have to be.
             return False
         return not is_right(case, outcome)
 
     once = settings(max_examples=20_000, phases=[Phase.generate], derandomize=True)
-    assert shows(find(st.one_of(cases, timely_cases()), shows, settings=once))
+    with planted(name):
+        assert shows(find(st.one_of(cases, timely_cases()), shows, settings=once))

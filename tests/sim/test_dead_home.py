@@ -26,7 +26,7 @@ class Reader(Application):
     """Reads one durable subscription, wherever it is."""
 
     def __init__(self, world: World, home: str) -> None:
-        super().__init__(world, "reader", home, [], frozenset())
+        super().__init__(world, "reader", home, [])
         #: Stream → the ticks that came.
         self.ticks: dict[str, list[int]] = defaultdict(list)
         self.withheld: list[object] = []
@@ -62,7 +62,7 @@ class Writer(Application):
 
     def __init__(self, world: World, home: str) -> None:
         history: list[told.Record] = []
-        super().__init__(world, f"writer-{home}", home, history, frozenset())
+        super().__init__(world, f"writer-{home}", home, history)
         self.session = Session(self.name, incarnation=1, options=self.options)
 
     def write(self, count: int) -> None:

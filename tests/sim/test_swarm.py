@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core.routing.mesh.mesh import MeshRouter
+from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.runner import Order, run_seed
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Shape, draw
@@ -138,9 +139,9 @@ def test_trees_that_were_divided_for_minutes_are_well_soon_after() -> None:
         _assert_clean(Order(faults="divide"), seed)
 
 
-def _with_fixed_paths(seed: int, shape: Shape, faults: str, *plants: str) -> Simulation:
+def _with_fixed_paths(seed: int, shape: Shape, faults: str) -> Simulation:
     """A mesh of a shape in which copies are passed on and split."""
-    plan = draw(seed, "mesh", shape=shape, faults=faults, plants=frozenset(plants))
+    plan = draw(seed, "mesh", shape=shape, faults=faults)
     options = replace(plan.options, paths="fixed")
     return Simulation(replace(plan, options=options))
 
@@ -166,7 +167,8 @@ def test_no_broker_gets_a_tick_twice_with_fixed_paths(shape: Shape, seed: int, f
 def test_a_copy_for_every_target_is_found_with_fixed_paths(
     shape: Shape, seed: int, faults: str
 ) -> None:
-    found = _with_fixed_paths(seed, shape, faults, "copy-per-target").run().anomalies
+    with planted("copy-per-target"):
+        found = _with_fixed_paths(seed, shape, faults).run().anomalies
     assert {each.name for each in found} == {"second-copy"}
 
 

@@ -17,7 +17,7 @@ from anabranch.cli.output import console, print_json
 from anabranch.core.broker import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.sim.fault_mix import ANY, asked_mix
-from anabranch.sim.plants import FOUND_BY_HISTORIES, PLANTS, SEEDS_MAX
+from anabranch.sim.mutants.catalog import MUTANTS, SEEDS_MAX, planted
 from anabranch.sim.runner import Order, Timed, plan_of, run_seeds
 from anabranch.sim.shrink import shrink
 from anabranch.sim.story import story_of
@@ -55,23 +55,23 @@ def sim(
     *,
     routing: Annotated[
         RoutingName | None,
-        typer.Option(help="Which way to route; tree, or where the plant is, if not given."),
+        typer.Option(help="Routing; default: that of the mutant, or tree."),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="One seed.")] = None,
     seeds: Annotated[
-        str, typer.Option(help="Several: FIRST..LAST; 0..99, or 0..399 with a plant, if not given.")
+        str, typer.Option(help="Several: FIRST..LAST; default: 0..99, or 0..399 with --plant.")
     ] = "",
     shape: Annotated[Shape, typer.Option(help="The shape of the networks.")] = "any",
     brokers: Annotated[int | None, typer.Option(min=1, max=200, help="At most so many.")] = None,
     faults: Annotated[
         str,
         typer.Option(
-            help="What goes wrong: any (or what a plant needs), none, or kinds such as"
+            help="What goes wrong: any (or what a mutant needs), none, or kinds such as"
             " kill=0.5,partition."
         ),
     ] = ANY,
     plant: Annotated[
-        list[str] | None, typer.Option(help="Switch a planted bug on; stops when it is found.")
+        list[str] | None, typer.Option(help="Plant a bug (a mutant), and stop when it is found.")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     shrunk: Annotated[bool, typer.Option("--shrink", help="Make a failing seed smaller.")] = False,
@@ -80,12 +80,12 @@ def sim(
     """Simulate whole networks with faults, and check every promise."""
     default = f"0..{SEEDS_MAX - 1}" if plant else "0..99"
     chosen = [seed] if seed is not None else _range_of(seeds or default)
-    _check_plants(plant or [])
-    planted = [PLANTS[name] for name in plant or () if name in PLANTS]
-    routes = [each.routing for each in planted]
+    _check_mutants(plant or [])
+    mutants = [MUTANTS[name] for name in plant or ()]
+    routes = [each.routing for each in mutants]
     route: RoutingName = routing if routing is not None else next(iter(routes), "tree")
     if faults == ANY:
-        faults = next((each.faults for each in planted), ANY)
+        faults = next((each.faults for each in mutants), ANY)
     if shape in MESH_SHAPES and route != "mesh":
         raise CommandError(f"a network of shape {shape!r} is no tree; add --routing mesh")
     try:
@@ -99,19 +99,19 @@ def sim(
         print_json(summary)
     else:
         _print(summary)
-        _tell(order, results, shrunk)
+        with planted(*order.mutants):
+            _tell(order, results, shrunk)
     if bool(summary.failed) != bool(plant):
         raise typer.Exit(1)
 
 
-def _check_plants(names: list[str]) -> None:
-    """Refuse what nobody planted, and warn of what these seeds will hardly show."""
-    every = [*PLANTS, *FOUND_BY_HISTORIES]
+def _check_mutants(names: list[str]) -> None:
+    """Refuse unknown mutants, and warn of those that seeds hardly show."""
     for name in names:
-        if name not in every:
-            raise CommandError(f"there is no planted bug {name!r}; there are {', '.join(every)}")
-        if name in FOUND_BY_HISTORIES:
-            finder = FOUND_BY_HISTORIES[name]
+        if name not in MUTANTS:
+            raise CommandError(f"there is no mutant {name!r}; there are {', '.join(MUTANTS)}")
+        finder = MUTANTS[name].found_by
+        if finder:
             typer.echo(f"note: seeds seldom show {name}; {finder} finds it", err=True)
 
 
@@ -135,7 +135,7 @@ def _run(order: Order, seeds: list[int], processes: int) -> list[Timed]:
         for timed in run_seeds(order, seeds, processes):
             results.append(timed)
             progress.advance(task)
-            if timed.verdict.anomalies and order.plants:
+            if timed.verdict.anomalies and order.mutants:
                 break
     return results
 

@@ -7,7 +7,6 @@ written in a file the day it exists. What is here is only which values make sens
    below do not say otherwise.
 2. A frame has room for the largest event and what travels with it.
 3. A link is not cut before a heartbeat was due.
-4. `plants` cannot be switched on by a file: planted bugs are for the simulator.
 """
 
 from typing import TypeVar, get_args
@@ -41,7 +40,6 @@ _MAY_BE_ZERO = {
 }
 #: Where the encoding ends earlier than the integers do.
 _HIGHEST = {"destinations_max": 65_535, "frame_bytes_max": 2**32 - 1}
-_UNWRITTEN = {"plants"}
 
 
 def read_limits(table: Table) -> Limits:
@@ -88,11 +86,11 @@ def written(value: Limits | Options) -> dict[str, object]:
     """What differs from the defaults: what a file has to say."""
     default = type(value)()
     pairs = msgspec.structs.asdict(value).items()
-    return {k: v for k, v in pairs if k not in _UNWRITTEN and v != getattr(default, k)}
+    return {k: v for k, v in pairs if v != getattr(default, k)}
 
 
 def _read(table: Table, kind: type[Choices]) -> Choices:
-    fields = [f for f in msgspec.structs.fields(kind) if f.name not in _UNWRITTEN]
+    fields = msgspec.structs.fields(kind)
     table.only(field.name for field in fields)
     values = {field.name: _value(table, field) for field in fields}
     return msgspec.convert(values, kind)

@@ -88,10 +88,8 @@ class Batches:
         "_spent_max",
         "_taken",
         "_tokens",
-        "_writes_intents",
         "again_at",
         "committed",
-        "plants",
         "written",
     )
 
@@ -106,8 +104,6 @@ class Batches:
         self._ledger = ledger
         self._intake = intake
         self._tokens = tokens
-        self.plants = options.plants
-        self._writes_intents = "commit-without-intent" not in options.plants
         self._slice_events_max = options.slice_events_max
         self._sinks_max = options.publishers_max
         self._lead_ns = int(options.incarnation_lead_s * 1e9)
@@ -178,7 +174,7 @@ class Batches:
                 text = f"sink {sink.name!r}: {_lost(sink)}"
                 asks.append(Note("error", f"{text}; restore the catalog, or go on with another"))
                 continue
-            work.is_intended = "redo-forgotten" not in self.plants
+            work.is_intended = True
             if work.appended:
                 # The records that say so may not be read by the next start.
                 asks.append(sink.put(replace(row, first=work.first, last=work.last)))
@@ -249,17 +245,10 @@ class Batches:
         self._taken.update(frame.tokens)
         sink.work = work
         self._busy[frame.sink] = sink
-        put = sink.put(SinkRow(*what))
-        if not self._writes_intents:
-            work.is_intended = True
-            asks += self._advance(now, sink)
-            return None
-        asks.append(put)
+        asks.append(sink.put(SinkRow(*what)))
         gathering = self._ledger.commit.gathering
         gathering.is_dirty = True
         gathering.intended.append(frame.sink)
-        if "commit-told-early" in self.plants:
-            asks += _told(sink, work)
         return None
 
     def _no_batch(self, now: float, frame: Commit) -> No | None:
@@ -345,21 +334,16 @@ class Batches:
             asks += self._intake.offers.batch_written(now)
         self.written += work.appended - before
         is_all = work.appended == sink.row.count
-        if work.appended > before and (before == 0 or is_all) and self._writes_intents:
+        if work.appended > before and (before == 0 or is_all):
             asks.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
-        if is_all and "stage-dropped-early" in self.plants:
-            asks += self._tokens.drop(work.tokens)
-            work.tokens = []
         return asks
 
     def _finish(self, sink: Sink, work: Work) -> list[Ask]:
         """All events of a batch are safe."""
-        batch, tokens = sink.row.batch, sink.row.tokens
-        stored = 0 if "batch-not-persisted" in self.plants else batch
-        done = replace(sink.row, is_done=True, first=work.first, last=work.last, batch=stored)
+        tokens = sink.row.tokens
+        done = replace(sink.row, is_done=True, first=work.first, last=work.last)
         asks: list[Ask] = [sink.put(done), *self._tokens.drop(work.tokens)]
         asks.append(sink.put(replace(done, tokens=())))
-        sink.row = replace(sink.row, batch=batch)
         asks += _told(sink, work)
         self._ledger.commit.gathering.is_dirty = True
         sink.work = None

@@ -195,8 +195,6 @@ class Broker:
         self.worked_on = [(self._current, 0)] if self._work else []
         if not self.is_working or not self._is_heartbeat(now, stimulus, effects):
             self._stimuli.append(stimulus)
-        if self._work and self._stimuli and "slice-lost" in self.config.options.plants:
-            self._work.clear()
         work_max = self.config.options.step_work_max
         while self._spent < work_max and self.is_working:
             try:
@@ -391,8 +389,6 @@ class Broker:
         departure, home = self.departure, self._home
         if departure is None or home is None or not self.is_ready:
             return False
-        if "departs-undrained" in self.config.options.plants:
-            return True
         return home.is_drained(departure) and not self._syncs and not self.is_working
 
     @property

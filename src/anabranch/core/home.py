@@ -63,7 +63,7 @@ class Home:
     ) -> None:
         self.origin = origin = Origin(name, network, options, limits, recovered, now)
         # Before the edge, which sets the subscriptions of unreadable patterns aside.
-        records = stored_records(recovered, name, network.edges, limits, options.plants)
+        records = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now)
         origin.know_clients(edge.clients, edge.host_of)
         outlook = Outlook(

@@ -114,7 +114,7 @@ class Intake:
                 excess = _another(event_id.publisher, client)
             elif event_id.publisher in self.sinks:
                 excess = Refusal(f"{event_id.publisher!r} is a sink here; take another name", True)
-            elif is_known and "no-dedup" not in self._options.plants:
+            elif is_known:
                 known[key] = None
                 if event_id.sequence > publishers.safe(key):
                     self._waiting.add(session, key)
@@ -211,10 +211,7 @@ class Intake:
         self.append(now, envelope, asks)
         event_id = envelope.id
         key = (event_id.publisher, event_id.incarnation)
-        if "ack-before-sync" in self._options.plants:
-            asks.append(SendClient(session, Confirmed(*key, event_id.sequence)))
-        else:
-            self._waiting.add(session, key)
+        self._waiting.add(session, key)
 
     def append(self, now: float, envelope: Envelope, asks: list[Ask]) -> int:
         """An event that is the next of its publisher becomes a tick; which."""

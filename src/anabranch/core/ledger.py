@@ -179,9 +179,8 @@ class Ledger:
             is_renewed=rollback.is_renewed(recovered),
         )
         self.release = Release(network.edges, recovered, beginning.forgotten)
-        keeps_vectors = "vector-not-persisted" not in options.plants
-        self.marks = self._with_marks(stored.marks) if keeps_vectors else Marks(0, {})
-        self.tail = self._read(recovered, options, keeps_vectors)
+        self.marks = self._with_marks(stored.marks)
+        self.tail = self._read(recovered, options)
         self.publishers.replace_lost(recovered, stored.lost, now)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
         self.commit = Commit()
@@ -201,11 +200,9 @@ class Ledger:
 
     def _restricted(self, vector: dict[str, Version]) -> dict[str, Version]:
         """Rule 8."""
-        if "vector-names-strangers" in self._options.plants:
-            return vector
         return {edge: version for edge, version in vector.items() if edge in self._edges}
 
-    def _read(self, recovered: Recovered, options: Options, keeps_vectors: bool) -> Tail:
+    def _read(self, recovered: Recovered, options: Options) -> Tail:
         """Read what the catalog does not tell: the records after the checkpoint."""
         oldest = self.beginning.forgotten + 1
         first = max(self.beginning.forgotten, self.checkpoint.tick) + 1
@@ -228,7 +225,7 @@ class Ledger:
                 self.publishers.recover(decode_envelope(record.body, STORED_LIMITS).id)
             elif isinstance(record, BlankRecord):
                 self.publishers.recover(record.id)
-            elif keeps_vectors and isinstance(record, MarkRecord):
+            elif isinstance(record, MarkRecord):
                 self.marks.add(tick, self._restricted(record.vector))
             self.chapters.add(tick, len(data), min(record.time_ns / 1e9, self._now))
             if tick >= tail.first:
@@ -287,10 +284,8 @@ class Ledger:
             return []
         self.checkpoint = Checkpoint(synced, self.clock_ns, self.chapters.up_to(synced))
         self.commit.gathering.is_dirty = True
-        asks: list[Ask] = [*self._stored_marks.puts(self.marks, synced)]
-        if "checkpoint-lacks-publishers" not in self._options.plants:
-            asks += self.publishers.checkpoint()
-        return [*asks, checkpoint_put(self.checkpoint)]
+        marks = self._stored_marks.puts(self.marks, synced)
+        return [*marks, *self.publishers.checkpoint(), checkpoint_put(self.checkpoint)]
 
     def why_full(self) -> str:
         """Why the log can take no further event, as far as it is not for the disk; "" if it can."""

@@ -159,7 +159,6 @@ class Line:
         "_pending",
         "_pending_bytes",
         "_pending_bytes_max",
-        "_repeats",
         "_ticks_max",
         "attempts",
         "dropped",
@@ -172,9 +171,7 @@ class Line:
         "version",
     )
 
-    def __init__(
-        self, ticks_max: int, bytes_max: int, recent_bytes_max: int, *, repeats: bool = False
-    ) -> None:
+    def __init__(self, ticks_max: int, bytes_max: int, recent_bytes_max: int) -> None:
         self.is_placed = False
         #: Everything up to this tick has been passed on.
         self.position = 0
@@ -189,7 +186,6 @@ class Line:
         self._ticks_max = ticks_max
         self._pending_bytes = 0
         self._pending_bytes_max = bytes_max
-        self._repeats = repeats
         self.recent = Recent(recent_bytes_max)
         #: Runs dropped for want of room, so far.
         self.dropped = 0
@@ -222,8 +218,6 @@ class Line:
         ready: list[Run] = []
         for run in runs:
             if run.last <= self.position:
-                if self._repeats and run.datum is not None:  # planted: edge-no-dedup
-                    ready.append(run)
                 continue
             if run.first <= self.position:
                 run.first = self.position + 1

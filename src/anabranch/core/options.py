@@ -158,9 +158,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: A join point that is placed by cost looks for a better place this often.
     pattern_review_s: float = 10.0
 
-    #: Names of planted bugs, for proving that the checker can fail.
-    plants: frozenset[str] = frozenset()
-
     def portion(self, work: int, at_most: int = _PORTION_MAX) -> int:
         """How many things of so much work each are done without a pause."""
         return max(1, min(at_most, self.step_work_max // (4 * work)))

@@ -210,8 +210,6 @@ class Origin:
             asks = self.staging.frame(now, session, frame, client)
             return asks + self._ledger.commit.please()
         asks = self._intake.publish(now, session, frame, client)
-        if "emit-before-sync" in self._options.plants:
-            asks += self._emit(now, self._tail.last)
         return asks + self._ledger.commit.please()
 
     def know_clients(self, clients: Container[str], host_of: Callable[[int], str]) -> None:
@@ -339,9 +337,7 @@ class Origin:
         return asks + commit.please()
 
     def _released(self) -> int:
-        release = self._ledger.release
-        early = "release-early" in self._options.plants
-        return release.any_done() if early else release.all_done()
+        return self._ledger.release.all_done()
 
     def _release_later(self, now: float) -> None:
         if self._release_at is not None or self._released() < self._tail.oldest:

@@ -94,10 +94,6 @@ class Release:
         """The edges that are not done with this tick."""
         return [edge for edge, done in self._done.items() if done < tick]
 
-    def any_done(self) -> int:
-        """What some edge is done with, but perhaps not the others."""
-        return max(self._done.values())
-
     def checkpoint(self) -> list[Put]:
         """What the catalog should have before records are deleted."""
         now = {edge: (tick, self._holds[edge]) for edge, tick in self._done.items()}

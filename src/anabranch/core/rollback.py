@@ -260,7 +260,7 @@ class Inquiry:
         """The life of the broker begins."""
         if self.verdict is not None:
             return [Note("error", self._remedy(self.verdict))]
-        if not self._silent or "starts-unasked" in self._options.plants:
+        if not self._silent:
             self.is_open = True
             return []
         self._deadline = now + self._options.start_alone_after_s
@@ -302,8 +302,6 @@ class Inquiry:
         start = self._start if self._alone is None else self._alone
         limit = log.emitted if self._is_answered else start
         self._is_answered = True
-        if "starts-unasked" in self._options.plants:
-            return []
         made_ns = log.time_of(hello.seen) if hello.seen else None
         if hello.newest > limit or made_ns not in (None, hello.seen_ns):
             return self.refuted(max(hello.newest, hello.seen), peer, log.last)

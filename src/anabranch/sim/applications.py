@@ -19,7 +19,6 @@ from anabranch.core.session.effects import (
 )
 from anabranch.core.session.session import Session
 from anabranch.model.client_frames import AnyClientFrame
-from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, EventId, Value
 from anabranch.sim.things import Connection
@@ -40,14 +39,12 @@ _ANYWHERE: Mapping[str, int] = {}
 class Application:
     """A program with a session, that stays connected to its home broker as well as it can."""
 
-    def __init__(
-        self, world: World, name: str, home: str, history: list[told.Record], plants: frozenset[str]
-    ) -> None:
+    def __init__(self, world: World, name: str, home: str, history: list[told.Record]) -> None:
         self.world = world
         self.name = name
         self.home = home
         self.history = history
-        self.options = SessionOptions(resend_after_s=1.0, plants=plants)
+        self.options = SessionOptions(resend_after_s=1.0)
         self.session = Session(name, options=self.options)
         self.connection: Connection | None = None
         self.is_calm = False
@@ -158,14 +155,13 @@ class Publisher(Application):
         name: str,
         home: str,
         history: list[told.Record],
-        plants: frozenset[str],
         *,
         rate: float,
         limited: float = 0.0,
         clients: Sequence[str] = (),
         advertising: Random | None = None,
     ) -> None:
-        super().__init__(world, name, home, history, plants)
+        super().__init__(world, name, home, history)
         #: Decides what it advertises; None: it does not.
         self._advertising = advertising
         self._advertised: list[PlainFilter] = []
@@ -270,13 +266,10 @@ class Publisher(Application):
         elif kind < 0.75:
             # A new process that remembers nothing but its incarnation.
             self._begin_anew(self.home)
-        elif self.session.may_move_publisher() or "publisher-moves-unconfirmed" in (
-            self.options.plants
-        ):
+        elif self.session.may_move_publisher():
             self._begin_anew(rng.choice(edges))
 
     def _begin_anew(self, home: str) -> None:
-        moved = [decode_envelope(body).event() for body in self.session.unconfirmed()]
         self.history.append(told.Abandoned(self.world.now, self.name, self.incarnation))
         self.leave()
         self.home = home
@@ -284,12 +277,4 @@ class Publisher(Application):
         self.session = Session(self.name, incarnation=self.incarnation, options=self.options)
         if self._advertised:
             self._advertise()
-        if "publisher-moves-unconfirmed" in self.options.plants:
-            self._republish(moved)
         self.connect_in(0.05)
-
-    def _republish(self, moved: list[Event]) -> None:
-        """The planted bug: what may be in the old log is published again under other ids."""
-        for event in moved:
-            again = Event(event.attributes)
-            self.perform(self.session.publish(self.world.now, again)[1])

@@ -96,8 +96,7 @@ class Definer(Application):
         placement: Placement,
         text: str,
     ) -> None:
-        plants = world.hosts[home].config.options.plants
-        super().__init__(world, name, home, history, plants)
+        super().__init__(world, name, home, history)
         self.text = text
         self.placement = placement
         self.is_defined = False

@@ -13,6 +13,7 @@ import msgspec
 
 from anabranch.core.broker import RoutingName
 from anabranch.sim.fault_mix import ANY
+from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan, Shape, draw
 from anabranch.sim.verdict import Verdict
@@ -26,7 +27,8 @@ class Order(msgspec.Struct, frozen=True):
     brokers: int | None = None
     #: As in `fault_mix`.
     faults: str = ANY
-    plants: tuple[str, ...] = ()
+    #: Names of mutants that are on.
+    mutants: tuple[str, ...] = ()
 
     def command(self, seed: int) -> str:
         """What to type to have one of its seeds again."""
@@ -37,7 +39,7 @@ class Order(msgspec.Struct, frozen=True):
             words.append(f"--brokers {self.brokers}")
         if self.faults != ANY:
             words.append(f"--faults {self.faults}")
-        return " ".join([*words, *(f"--plant {name}" for name in self.plants)])
+        return " ".join([*words, *(f"--plant {name}" for name in self.mutants)])
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -55,7 +57,6 @@ def plan_of(order: Order, seed: int) -> Plan:
         shape=order.shape,
         brokers=order.brokers,
         faults=order.faults,
-        plants=frozenset(order.plants),
     )
 
 
@@ -66,7 +67,8 @@ def run_seed(order: Order, seed: int) -> Timed:
     gc.freeze()
     try:
         begin = time.process_time()
-        verdict = Simulation(plan_of(order, seed)).run()
+        with planted(*order.mutants):
+            verdict = Simulation(plan_of(order, seed)).run()
         cpu_s = time.process_time() - begin
     finally:
         gc.collect()

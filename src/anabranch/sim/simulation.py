@@ -163,7 +163,6 @@ class Simulation:
 
     def _populate(self) -> None:
         edges = list(self.plan.network.edges)
-        plants = self.plan.options.plants
         victim = self.rollbacks.victim if self.plan.faults.rollback else ""
         for number in range(self.plan.publishers):
             home = victim or self.rng.choice(edges)
@@ -173,7 +172,6 @@ class Simulation:
                 name,
                 home,
                 self.history,
-                plants,
                 rate=self.plan.rate,
                 # What is in reach changes with the network.
                 limited=0.0 if self.plan.faults.reconfigure else self.plan.limited_events,
@@ -190,7 +188,6 @@ class Simulation:
                 f"sub{number}",
                 home,
                 self.history,
-                plants,
                 explicit=self.plan.explicit_starts,
                 leaves_nothing=is_tight,
             )

@@ -41,7 +41,7 @@ class Task(Application):
     """Stages what it is given, one token at a time."""
 
     def __init__(self, driver: "Sink", name: str, ended: Callable[["Task", bool], None]) -> None:
-        super().__init__(driver.world, name, driver.home, driver.history, driver.options.plants)
+        super().__init__(driver.world, name, driver.home, driver.history)
         #: Told whether all is staged.
         self._ended = ended
         self._waiting: set[int] = set()
@@ -92,8 +92,7 @@ class Sink(Application):
         *,
         rate: float,
     ) -> None:
-        plants = world.hosts[home].config.options.plants
-        super().__init__(world, name, home, history, plants)
+        super().__init__(world, name, home, history)
         self._rng = rng
         #: Batches per second, if each is done at once.
         self._rate = rate

@@ -60,12 +60,11 @@ class Subscriber(Application):
         name: str,
         home: str,
         history: list[told.Record],
-        plants: frozenset[str],
         *,
         explicit: float = 0.0,
         leaves_nothing: bool = False,
     ) -> None:
-        super().__init__(world, name, home, history, plants)
+        super().__init__(world, name, home, history)
         #: Chance that a subscription starts at a tick or a time.
         self._explicit = explicit
         #: Whether it never forgets a subscription of which nobody knows whether it stands. (Such a

@@ -83,12 +83,11 @@ def draw(
     shape: Shape = "any",
     brokers: int | None = None,
     faults: str = ANY,
-    plants: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan of a seed; `faults` as in `fault_mix`."""
     rng, more, meshing = Random(seed), Random(seed ^ _MORE), Random(seed ^ _MESHING)
     network = _draw_network(rng, "any" if shape in MESH_SHAPES else shape, brokers)
-    options = _draw_options(rng, seed, plants)
+    options = _draw_options(rng, seed)
     advertising = 0.0
     if routing == "mesh":
         network = _draw_mesh(meshing, network, shape, brokers)
@@ -248,7 +247,7 @@ def _grow(rng: Random, inner: int, edges: int, width: int, brokers_max: int) -> 
     return Network(sites, joins)
 
 
-def _draw_options(rng: Random, seed: int, plants: frozenset[str]) -> Options:
+def _draw_options(rng: Random, seed: int) -> Options:
     return Options(
         heartbeat_s=0.4,
         start_alone_after_s=1.0,
@@ -270,7 +269,6 @@ def _draw_options(rng: Random, seed: int, plants: frozenset[str]) -> Options:
         covering=rng.random() < 0.9,
         digests=rng.random() < 0.9,
         sufficiency_cache=rng.random() < 0.9,
-        plants=plants,
     )
 
 

@@ -16,11 +16,7 @@ PATH = Path("/srv/n.toml")
 HEAD = '[network]\nname = "n"\n[tree]\na = []\n'
 FIELDS = [
     *(("limits", field.name, field.default) for field in msgspec.structs.fields(Limits)),
-    *(
-        ("options", field.name, field.default)
-        for field in msgspec.structs.fields(Options)
-        if field.name != "plants"
-    ),
+    *(("options", field.name, field.default) for field in msgspec.structs.fields(Options)),
 ]
 
 

@@ -16,6 +16,7 @@ from anabranch.core.options import Options
 from anabranch.core.sinks import stored_sinks
 from anabranch.model.client_frames import Committed
 from anabranch.model.frames import Done
+from anabranch.sim.mutants.catalog import planted
 from tests.origin_parts import EDGES, body
 from tests.staging_parts import Stager
 
@@ -174,7 +175,7 @@ def test_chunks_that_a_crash_left_behind_are_swept_at_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "objection"),
+    ("name", "objection"),
     [
         ("commit-without-intent", "in the log twice|torn|mixed|not at all"),
         ("stage-dropped-early", "staged events of batch 1 are lost"),
@@ -183,6 +184,6 @@ def test_chunks_that_a_crash_left_behind_are_swept_at_the_start() -> None:
         ("commit-told-early", "unknown|other ticks"),
     ],
 )
-def test_planted_bug_is_objected_to(plant: str, objection: str) -> None:
-    with pytest.raises(AssertionError, match=objection):
-        run(Options(plants=frozenset({plant})))
+def test_mutant_is_objected_to(name: str, objection: str) -> None:
+    with planted(name), pytest.raises(AssertionError, match=objection):
+        run(Options())

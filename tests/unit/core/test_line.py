@@ -7,18 +7,15 @@ from anabranch.core.routing.contract import Arrival
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.version import NOTHING, Version
+from anabranch.sim.mutants.catalog import planted
 
 V1, V2 = Version(1, 1), Version(1, 2)
 
 
 def new_line(
-    ticks_max: int = 100,
-    recent_bytes_max: int = 1_000,
-    *,
-    bytes_max: int = 10**6,
-    repeats: bool = False,
+    ticks_max: int = 100, recent_bytes_max: int = 1_000, *, bytes_max: int = 10**6
 ) -> Line:
-    return Line(ticks_max, bytes_max, recent_bytes_max, repeats=repeats)
+    return Line(ticks_max, bytes_max, recent_bytes_max)
 
 
 def take(
@@ -119,8 +116,9 @@ def test_of_two_runs_for_one_tick_the_first_counts() -> None:
     assert take(line, 2) == [(2, 2, "data"), (3, 3, "silent")]
 
 
-def test_planted_repeats_pass_old_data_on_again() -> None:
-    line = new_line(repeats=True)
+@planted("edge-no-dedup")
+def test_mutant_passes_old_data_on_again() -> None:
+    line = new_line()
     take(line, 1, 2)
     assert take(line, 2) == [(2, 2, "data")]
     assert line.position == 2

@@ -2,7 +2,7 @@
 
 Random runs of one origin on a simulated disk. Publishers repeat what is not confirmed, over new
 sessions; edges ask, fall behind and are done; the disk is slow; the process dies anywhere. The
-watcher in `origin_parts` objects during the run. Every planted bug must be objected to.
+watcher in `origin_parts` objects during the run. Every mutant must be objected to.
 """
 
 import random
@@ -13,6 +13,7 @@ from anabranch.core.options import Options
 from anabranch.model.client_frames import Confirmed
 from anabranch.model.event import Control
 from anabranch.model.frames import Answer, Done, Held, Hold, Nack, NotKept, Replay
+from anabranch.sim.mutants.catalog import planted
 from tests.origin_parts import EDGES, Driver, body
 
 STEPS = 150
@@ -201,7 +202,7 @@ def test_runs_are_worth_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "objection"),
+    ("name", "objection"),
     [
         ("ack-before-sync", "confirmed before it is synced|a confirmed event is lost"),
         ("no-dedup", "an event is in the log twice"),
@@ -210,9 +211,9 @@ def test_runs_are_worth_something() -> None:
         ("release-early", "deletes what an edge may need"),
     ],
 )
-def test_planted_bug_is_objected_to(plant: str, objection: str) -> None:
-    with pytest.raises(AssertionError, match=objection):
-        run_many(20, Options(plants=frozenset({plant})))
+def test_mutant_is_objected_to(name: str, objection: str) -> None:
+    with planted(name), pytest.raises(AssertionError, match=objection):
+        run_many(20, Options())
 
 
 def test_same_run_asks_for_the_same() -> None:

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from anabranch.core import contract as say
 from anabranch.model.network import graph_of_brokers
+from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.paths import PathWatch
 from tests.mesh_parts import pairs
 from tests.point_parts import OPTIONS, Stage
@@ -12,9 +13,9 @@ from tests.point_parts import OPTIONS, Stage
 LINE = graph_of_brokers(pairs("ab bc cd de"))
 
 
-def watched(*plants: str) -> tuple[Stage, PathWatch]:
+def watched() -> tuple[Stage, PathWatch]:
     """A line with a subscriber at its end, and an event on the way to it."""
-    world = Stage(LINE, "mesh", replace(OPTIONS, paths="fixed", plants=frozenset(plants)))
+    world = Stage(LINE, "mesh", replace(OPTIONS, paths="fixed"))
     watch = PathWatch(world.world, is_fixed=True)
     world.world.watcher = watch.step
     reader, writer = world.user("reader", "e"), world.user("writer", "a")
@@ -33,8 +34,9 @@ def test_a_line_is_clean_and_copies_were_passed_on() -> None:
     assert watch.splits == watch.moves == 0
 
 
+@planted("hops-halved")
 def test_the_bound_on_hops_is_seen_though_all_who_counted_it_are_dead() -> None:
-    world, watch = watched("hops-halved")
+    world, watch = watched()
     for name in LINE.brokers:
         world.world.kill(name)
     assert {each.name for each in watch.anomalies} == {"hop-bound"}

@@ -209,7 +209,7 @@ class Attaching:
                 f"tick {asked.tick} of {source!r} does not exist; the newest is {answer.head}",
             )
             return
-        attach.ticks[source] = asked.tick + ("hold-one-late" in self._state.plants)
+        attach.ticks[source] = asked.tick
         if self._is_answered(attach, source):
             self._commit(now, attach)
 
@@ -246,7 +246,6 @@ class Attaching:
         self._leaving.stop_claims(subscription)
         subscription.number = max(subscription.number, attach.number)
         subscription.is_claimed = subscription.is_stored = False
-        subscription.is_counted = True
         closed = state.forget_closed(attach.key)
         if closed is not None:
             self._leaving.stop_claims(closed)

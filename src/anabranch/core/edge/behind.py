@@ -109,7 +109,7 @@ class Behind:
     def not_kept(self, now: float, place: Place, answer: NotKept) -> None:
         """The log does not reach back so far."""
         self._close(place)
-        last = answer.oldest - 1 + ("withheld-one-more" in self._state.plants)
+        last = answer.oldest - 1
         if last > place.sent:
             self._delivery.withhold(place, place.sent + 1, last, "retention")
             place.sent = last
@@ -160,8 +160,6 @@ class Behind:
 
     def _is_unversed(self, place: Place, run: Run) -> bool:
         version = place.subscription.version
-        if "silence-any-version" in self._state.plants:
-            return False
         return version is None or version > run.version
 
     def _take(self, now: float, place: Place, run: Run, is_matched: bool) -> bool:
@@ -169,8 +167,7 @@ class Behind:
         envelope = None if run.datum is None else read(run, self._state.limits)
         if envelope is not None:
             assert run.datum is not None
-            is_beyond = is_beyond_limits(now, run, envelope, place.stream.hops)
-            if is_beyond and "old-events-replayed" not in self._state.plants:
+            if is_beyond_limits(now, run, envelope, place.stream.hops):
                 return True
             if not is_addressed(envelope, place.subscription.client):
                 return True

@@ -111,7 +111,6 @@ class Cursors:
         self._is_writing = False
         #: Whether a client went while cursors were being written.
         self._is_wanted = False
-        self._is_hasty = "done-unsynced" in state.plants
         self._moves = Moves(state)
         #: Places of durable subscriptions of which more is acknowledged than written.
         self._moved: list[Place] = []
@@ -236,8 +235,7 @@ class Cursors:
 
     def write(self, now: float) -> None:
         """Write what was acknowledged, and tell the origins what is on disk."""
-        # Planted: origins are told what was acknowledged, though the disk does not have it.
-        if not self._is_writing and not self._is_hasty:
+        if not self._is_writing:
             self._is_wanted = False
             written = self._write_changed()
             run = self._state.requests.next_run()
@@ -314,11 +312,9 @@ class Cursors:
 
     def _needs_after(self, place: Place) -> int | None:
         """The tick up to which a place needs nothing any more; None if it is nobody's."""
-        subscription = place.subscription
-        if place.is_over or not subscription.is_counted:
+        if place.is_over:
             return None
-        by_disk = subscription.quality == "durable" and not self._is_hasty
-        return place.synced if by_disk else place.acked
+        return place.synced if place.subscription.quality == "durable" else place.acked
 
     def _done(self, stream: Stream, held: dict[str, int]) -> int | None:
         if not stream.line.is_placed:

@@ -78,9 +78,6 @@ class Delivery:
         self._portion = state.options.portion(_RUN_WORK, _RUNS_MAX)
         self._crowd = 16 * state.options.portion(PUSH_WORK)
         self._checks_work = state.options.step_work_max // 16
-        self._starts_blindly = "start-ignores-version" in state.plants
-        self._tells_all = "destinations-ignored" in state.plants
-        self._trusts_silence = "silence-any-version" in state.plants
 
     # -- the line moves -------------------------------------------------------------------------
 
@@ -100,7 +97,7 @@ class Delivery:
                 self._datum(now, stream, run, wanted[number] if wanted else None, touched)
             if run.reason:
                 self._withheld(stream, run, touched)
-            elif run.datum is None and stream.floor() > run.version and not self._trusts_silence:
+            elif run.datum is None and stream.floor() > run.version:
                 self._unversed(stream, run)
         for place in touched:
             self.flush(place, stream.line.position)
@@ -251,7 +248,7 @@ class Delivery:
         self, stream: Stream, envelope: Envelope, wanted: list[Hashable]
     ) -> list[Hashable]:
         """Those of them that may have it."""
-        if not envelope.header.control.destinations or self._tells_all:
+        if not envelope.header.control.destinations:
             return wanted
         places = [(key, stream.live.get(key)) for key in wanted]
         return [
@@ -363,13 +360,13 @@ class Delivery:
 
     def _start(self, now: float, stream: Stream, tick: int, version: Version) -> None:
         earliest = stream.earliest
-        if not self._starts_blindly and (earliest is None or earliest > version):
+        if earliest is None or earliest > version:
             return
         stream.earliest = None
         started: list[Subscription] = []
         for subscription in stream.waiting.values():
             wanted = subscription.version
-            if wanted is None or (wanted > version and not self._starts_blindly):
+            if wanted is None or wanted > version:
                 stream.expect(wanted)
             elif len(started) < self._starts_at_once:
                 started.append(subscription)
@@ -381,8 +378,7 @@ class Delivery:
                 break
         for subscription in started:
             del stream.waiting[subscription.key]
-            early = "start-one-early" in self._state.plants and tick > 1
-            self._begin(now, Place(subscription, stream, tick - early))
+            self._begin(now, Place(subscription, stream, tick))
 
     def start_resting(self, now: float, stream: Stream) -> None:
         """Start those that wait, if the next tick is sure to be good for them."""
@@ -395,13 +391,10 @@ class Delivery:
         subscription.places[stream.name] = place
         self._state.touch(now)
         if subscription.is_durable:
-            if "deliver-before-start-synced" not in self._state.plants:
-                place.mode = "starting"
-                self._cursors.put_cursor(place)
-                self._state.sync(StartStored(place))
-                return
-            # Planted: the disk will hear of it only when much has been acknowledged.
-            place.written += PROGRESS_TICKS
+            place.mode = "starting"
+            self._cursors.put_cursor(place)
+            self._state.sync(StartStored(place))
+            return
         self.tell_start(place)
         if subscription.session is not None:
             self.enter(place)
@@ -416,8 +409,7 @@ class Delivery:
     def enter(self, place: Place) -> None:
         """A place follows the line from now on."""
         version = place.subscription.version
-        blind = version is None or self._starts_blindly
-        place.stream.enter(place, NOTHING if blind or version is None else version)
+        place.stream.enter(place, NOTHING if version is None else version)
 
     def versions(self, now: float, versions: dict[str, Version]) -> list[Subscription]:
         """Subscriptions are in the edge's interest now, in these versions."""

@@ -416,8 +416,7 @@ class Edge:
                 # What is missing is asked for when the line has come there.
                 line.look_at = None if line.look_at is None else now + options.nack_after_s
             elif line.look_at is not None and line.look_at <= now:
-                skips = "skip-gap" in state.plants and line.attempts > 0
-                if stream.needing and not skips:
+                if stream.needing:
                     pauses = options.nack_after_s, options.nack_again_s
                     ranges = line.wanted(now, *pauses, options.nack_ticks_max)
                     if ranges:
@@ -526,7 +525,6 @@ class Edge:
     def _timers(self, now: float) -> list[Ask]:
         state = self._state
         state.begin()
-        self._leaving.end_late(now)
         state.out += state.requests.repeat(now)
         if state.lines_at <= now:
             self._look_after_gaps(now)
@@ -542,5 +540,5 @@ class Edge:
         state = self._state
         if state.has_backlog:
             return state.backlog_at
-        at = min(state.done_at, state.lines_at, state.requests.next_at, self._leaving.next_at)
+        at = min(state.done_at, state.lines_at, state.requests.next_at)
         return None if at == float("inf") else at

@@ -21,9 +21,6 @@ from anabranch.core.edge.state import EndStored, State, YieldStored
 from anabranch.core.edge.subscriptions import Session, Subscription
 from anabranch.model.client_frames import Cut, Refused, Unsubscribe, Unsubscribed
 
-#: How long the planted bug `unsubscribe-early` goes on after the interest has shrunk.
-_PLANTED_DELAY_S = 1.0
-
 
 class Leaving:
     """Ends subscriptions. See the rules at the top of this module."""
@@ -31,9 +28,6 @@ class Leaving:
     def __init__(self, state: State, cursors: Cursors) -> None:
         self._state = state
         self._cursors = cursors
-        #: Planted: ends that come too late, and when the next is due.
-        self._late: list[tuple[float, Session, Unsubscribe]] = []
-        self.next_at = float("inf")
 
     # -- parts of every end ---------------------------------------------------------------------
 
@@ -138,11 +132,6 @@ class Leaving:
             reason = f"there is no subscription {frame.subscription!r} in this session"
             state.tell(session, Refused(frame.request, reason[:1000]))
             return
-        if "unsubscribe-early" in state.plants and subscription.is_registered:
-            state.unregister(subscription)
-            self._late.append((now + _PLANTED_DELAY_S, session, frame))
-            self.next_at = self._late[0][0]
-            return
         ticks = {
             stream: place.through
             for stream, place in subscription.places.items()
@@ -170,13 +159,3 @@ class Leaving:
             state.close(subscription)
         state.unregister(subscription)
         state.touch(now)
-
-    # -- planted --------------------------------------------------------------------------------
-
-    def end_late(self, now: float) -> None:
-        """End what a planted bug kept."""
-        while self._late and self._late[0][0] <= now:
-            _, session, frame = self._late.pop(0)
-            if frame.subscription in session.names:
-                self.unsubscribe(now, session, frame)
-        self.next_at = self._late[0][0] if self._late else float("inf")

@@ -60,8 +60,7 @@ class Ownership:
         if subscription.is_leaving:
             # It has ended, and needs nothing any more.
             return True
-        is_held = not subscription.is_holding or "claim-before-held" in self._state.plants
-        return subscription.is_stored and is_held
+        return subscription.is_stored and not subscription.is_holding
 
     def yielded(self, source: str, frame: Yield) -> None:
         """Another edge does not have the subscription, or not any more."""
@@ -127,11 +126,6 @@ class Ownership:
     def _give_up(self, now: float, subscription: Subscription, source: str, number: int) -> None:
         state = self._state
         name = subscription.name
-        if "no-yield" in state.plants:
-            # Planted: believes that others look after it now, and keeps it.
-            subscription.is_counted = False
-            state.carry(source, Yield(name, number))
-            return
         if subscription.session is not None:
             reason = f"the subscription is at {source!r} now, with number {number}"
             state.tell(subscription.session, Cut(name, reason))

@@ -96,18 +96,11 @@ class State:
         self.name = name
         self.options = options
         self.limits = limits
-        self.plants = options.plants
         self.others = tuple(edge for edge in network.edges if edge != name)
-        repeats = "edge-no-dedup" in options.plants
         self.streams = {
             edge: Stream(
                 edge,
-                Line(
-                    options.line_ticks_max,
-                    options.line_bytes_max,
-                    options.replay_bytes_max,
-                    repeats=repeats,
-                ),
+                Line(options.line_ticks_max, options.line_bytes_max, options.replay_bytes_max),
                 network.distance(edge, name),
             )
             for edge in network.edges

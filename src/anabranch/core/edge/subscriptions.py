@@ -64,7 +64,6 @@ class Subscription:
         "client",
         "filter",
         "is_claimed",
-        "is_counted",
         "is_leaving",
         "is_registered",
         "is_stored",
@@ -106,8 +105,6 @@ class Subscription:
         #: Whether it is new, and no client has been told that it stands, here or elsewhere.
         self.is_unheard = False
         self.is_leaving = False
-        #: Whether origins keep what it needs; always, but for a planted bug.
-        self.is_counted = True
 
     @property
     def is_durable(self) -> bool:

@@ -30,12 +30,9 @@ class Undecided(Exception):  # noqa: N818  # nothing is wrong, but something is 
 class Absences:
     """Asks about absences. See the rules at the top of this module."""
 
-    def __init__(
-        self, shelves: Shelves, tries: Tries, plants: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, shelves: Shelves, tries: Tries) -> None:
         self._shelves = shelves
         self._tries = tries
-        self._takes_own_side = "witness-side" in plants
         #: From when to when witnesses may have been refused; None: never.
         self.unsure: tuple[int, int] | None = None
 
@@ -84,7 +81,7 @@ class Absences:
         wanted: dict[int, KeyValue] = {}
         for attribute, slots, other in links.outer:
             for slot in slots:
-                key = entries[slot][3][attribute if self._takes_own_side else other]
+                key = entries[slot][3][other]
                 if key is None or wanted.setdefault(attribute, key) != key:
                     return None
         return wanted

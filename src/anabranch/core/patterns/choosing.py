@@ -96,9 +96,7 @@ class Choosing:
         self._shelves = shelves
         self._absences = absences
         self._tries = tries
-        self._is_first = scheme.pattern.policy != "LAST" or "last-is-first" in scheme.plants
-        self._stops_early = "stops-early" in scheme.plants
-        self._wants_more = "wants-more" in scheme.plants
+        self._is_first = scheme.pattern.policy != "LAST"
         self._is_all = scheme.pattern.policy == "ALL"
         #: Slot → the last entry it can have, where the earliest is wanted; the first one, for LAST.
         #: Empty where it would say nothing that the search does not see at once.
@@ -214,7 +212,7 @@ class Choosing:
             ranges.append(found)
         for each in filling.touched(slot, bound) if bound or not filling.layout.is_flat else ():
             found = self._range(filling, each, previous)
-            if found.first + self._wants_more >= found.end:
+            if found.first >= found.end:
                 return
         if len(ranges) == 1:
             only = (ranges[0].slot,)
@@ -228,9 +226,7 @@ class Choosing:
             stop = max(each.items[each.first] for each in ranges)
         merged = merge(*map(self._entries, ranges), key=_entry_of, reverse=not self._is_first)
         for entry, group in groupby(merged, key=_entry_of):
-            if (entry > stop if self._is_first else entry < stop) or (
-                self._stops_early and entry == stop
-            ):
+            if entry > stop if self._is_first else entry < stop:
                 return
             yield entry, [each for _, each in group]
 

@@ -61,10 +61,6 @@ class Combining:
         self.undecided = 0
         #: Identities of the entries that are in a slot.
         self._used: set[int] = set()
-        self._by_time = "time-order" in scheme.plants
-        self._uses_twice = "one-event-twice" in scheme.plants
-        self._ends_early = "ends-early" in scheme.plants
-        self._shortens = "span-short" in scheme.plants
 
     def search(self, entry: Entry) -> None:
         """Find all that contains `entry`."""
@@ -128,7 +124,7 @@ class Combining:
             return
         for slot in step.after:
             # Where events come in order, most searches end here.
-            if items[-1] < filled[slot] or (self._ends_early and items[-1][0] == filled[slot][0]):
+            if items[-1] < filled[slot]:
                 return
         low, high = self._bounds(step, filled)
         if spans is None:
@@ -148,7 +144,7 @@ class Combining:
                 (step.fresh or step.equal) and not has_keys(step, entry)
             ):
                 continue
-            if id(entry) in used and not self._uses_twice:
+            if id(entry) in used:
                 continue
             filled[step.slot] = entry
             if is_last:
@@ -182,9 +178,9 @@ class Combining:
             first = bisect_left(items, earliest, dead)
         else:
             first = bisect_right(items, low, dead)
-        if latest < high and not self._shortens:
+        if latest < high:
             return first, bisect_right(items, latest, first)
-        return first, bisect_left(items, min(latest, high), first)
+        return first, bisect_left(items, high, first)
 
     def _shelf(self, step: Step, filled: list[Entry]) -> Shelf:
         """The shortest of the shelves that have all that can be meant."""
@@ -208,9 +204,9 @@ class Combining:
         for slot, length in step.ceiling:
             high = min(high, (filled[slot][0] + length + 1,))
         for slot in step.after:
-            low = max(low, (filled[slot][0] + 1,) if self._by_time else filled[slot])
+            low = max(low, filled[slot])
         for slot in step.before:
-            high = min(high, (filled[slot][0],) if self._by_time else filled[slot])
+            high = min(high, filled[slot])
         return low, high
 
 

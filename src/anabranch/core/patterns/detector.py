@@ -42,7 +42,7 @@ from anabranch.core.patterns.absences import Absences, Undecided, end_of
 from anabranch.core.patterns.choosing import Choosing
 from anabranch.core.patterns.combining import Combining, Filled
 from anabranch.core.patterns.endings import Ending, Endings
-from anabranch.core.patterns.joins import PLANTED_KEYS
+from anabranch.core.patterns.joins import key_of
 from anabranch.core.patterns.kept_bytes import KeptBytes, size_of
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.core.patterns.shelves import Entry, Shelves
@@ -123,7 +123,7 @@ class Detector:
         self._shelves = Shelves(len(scheme.names), scheme.needed)
         self._tries = Tries()
         self._tries_max = scheme.limits.pattern_tries_max
-        self._absences = Absences(self._shelves, self._tries, scheme.plants)
+        self._absences = Absences(self._shelves, self._tries)
         self._combining = Combining(scheme, self._shelves, self._absences, self._tries)
         self._choosing = Choosing(scheme, self._shelves, self._absences, self._tries)
         self._endings = Endings(self._matches_max, scheme.limits.pattern_pending_max)
@@ -143,17 +143,6 @@ class Detector:
         self._number = 0
         self._matches: list[Match] = []
         self._overflows: list[Overflow] = []
-        self._plant(scheme.plants)
-
-    def _plant(self, plants: frozenset[str]) -> None:
-        """Mistakes to be found; see docs/PATTERNS.md."""
-        self._is_early = "absence-early" in plants
-        self._forgets_early = "forgets-early" in plants
-        self._takes_again = "takes-again" in plants
-        self._takes_late = "takes-late" in plants
-        self._cuts_first = "cuts-first" in plants
-        self._reports_crowded = "reports-crowded" in plants
-        self._key_of = PLANTED_KEYS[next(iter(plants & PLANTED_KEYS.keys()), "")]
 
     # -- stimuli
 
@@ -169,10 +158,10 @@ class Detector:
     def take_known(self, event: PlacedEvent, parts: int) -> Findings:
         """An event comes of which is known, as bits, which parts it may stand for."""
         place = (event.stream, event.tick)
-        if place in self._known and not self._takes_again:
+        if place in self._known:
             self.tally.repeated += 1
             return NOTHING
-        if event.time_ns < self.horizon_ns and not self._takes_late:
+        if event.time_ns < self.horizon_ns:
             self.tally.late += 1
             return Findings(late=(event,))
         if not self.has_room_for(event.time_ns):
@@ -211,7 +200,6 @@ class Detector:
         if not self.is_behind:
             return True
         waiting, ended, pending = self._waiting, self._ended, self._pending
-        passed_ns = self.horizon_ns + self._is_early
         while waiting and waiting[0][0] < self.horizon_ns:
             if self._must_pause():
                 return False
@@ -220,7 +208,7 @@ class Detector:
             if self._must_pause():
                 return False
             self._decide_ending(ended.popleft())
-        while pending and pending[0][0] < passed_ns:
+        while pending and pending[0][0] < self.horizon_ns:
             if self._must_pause():
                 return False
             self._decide_pending(heappop(pending))
@@ -271,7 +259,7 @@ class Detector:
 
     def entry_of(self, event: PlacedEvent, parts: int) -> Entry:
         """The event, with its keys and the parts that it matches."""
-        attributes, key_of = event.attributes, self._key_of
+        attributes = event.attributes
         keys = tuple([key_of(attributes.get(name)) for name in self.scheme.attributes])
         return event.time_ns, event.stream, event.tick, keys, parts, event
 
@@ -325,7 +313,7 @@ class Detector:
                 self._endings.crowd_times(entry[0], entry[0] + self.scheme.pattern.window_ns)
         else:
             for filled in self._combining.found:
-                if self._endings.may_report(filled) or self._reports_crowded:
+                if self._endings.may_report(filled):
                     self._report(filled)
         self._spent()
 
@@ -350,7 +338,7 @@ class Detector:
         is_cut = len(found) > matches_max
         if is_cut:
             self._overflow("left-out", entry[5])
-            del found[0 if self._cuts_first else -1]
+            del found[-1]
         return found, is_cut
 
     # -- all that ends with an entry, in the order of events
@@ -435,7 +423,7 @@ class Detector:
     # -- forgetting
 
     def _forget(self) -> None:
-        oldest_ns = self.horizon_ns - self.scheme.retention_ns + self._forgets_early
+        oldest_ns = self.horizon_ns - self.scheme.retention_ns
         kept, known = self._kept, self._known
         while kept and kept[0][0] < oldest_ns:
             entry = heappop(kept)

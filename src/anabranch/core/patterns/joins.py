@@ -11,8 +11,7 @@ belongs to it is looked up instead of searched. Rules:
 3. An absent part makes no class. Its joins (`Links`) are asked when an event might witness it.
 """
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from anabranch.core.patterns.alternatives import Alternative
 from anabranch.core.patterns.tries import weight_of
@@ -32,14 +31,6 @@ def key_of(value: Value | None) -> KeyValue | None:
     if isinstance(value, bool):
         return (value,)
     return value if value == value else None
-
-
-#: Mistakes with keys, by the names that switch them on; "" is none.
-PLANTED_KEYS: Final[dict[str, Callable[[Value | None], KeyValue | None]]] = {
-    "": key_of,
-    "kinds-join": lambda value: value,
-    "absent-joins": lambda value: "" if value is None else key_of(value),
-}
 
 
 def join_attributes(pattern: PatternTree) -> tuple[str, ...]:

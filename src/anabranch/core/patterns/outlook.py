@@ -44,16 +44,13 @@ class Demand(NamedTuple):
 class Outlook:
     """The questions about one slot of a layout. See the rules at the top of this module."""
 
-    __slots__ = ("_anchor", "_is_last", "_layout", "_shorter", "_weight", "demands")
+    __slots__ = ("_anchor", "_is_last", "_layout", "_weight", "demands")
 
-    def __init__(
-        self, layout: Layout, anchor: int, *, is_last: bool, plants: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, layout: Layout, anchor: int, *, is_last: bool) -> None:
         """`is_last`: the event ends the match, so all others are before it."""
         self._layout = layout
         self._anchor = anchor
         self._is_last = is_last
-        self._shorter = "demand-short" in plants
         self._weight = 2 * layout.size + (sum(map(len, layout.following)) >> 3)
         self.demands = tuple(self._demands())
 
@@ -77,8 +74,7 @@ class Outlook:
                     total,
                     total if self._is_last else (bits & earlier).bit_count(),
                     0 if self._is_last else (bits & later).bit_count(),
-                    max(length for some, length in layout.scales[anchor] if some & bits)
-                    - self._shorter,
+                    max(length for some, length in layout.scales[anchor] if some & bits),
                 )
             )
         return found

@@ -71,10 +71,7 @@ _decoder = msgspec.msgpack.Decoder(_Packed)
 
 def packed(detector: Detector) -> bytes:
     """The whole state of a detector."""
-    plants = detector.scheme.plants
-    kept = detector.kept
-    waiting = [] if "forgets-waiting" in plants else detector.waiting
-    pending = [] if "forgets-pending" in plants else detector.pending
+    kept, waiting, pending = detector.kept, detector.waiting, detector.pending
     in_pending = [
         entry
         for _, _, last, filled, _ in pending
@@ -97,7 +94,6 @@ def packed(detector: Detector) -> bytes:
         for end_ns, _, last, filled, is_cut in pending
     ]
     endings = detector.endings
-    reported = [] if "forgets-reported" in plants else endings.reported
     return _encoder.encode(
         _Packed(
             PACKED_VERSION,
@@ -111,7 +107,7 @@ def packed(detector: Detector) -> bytes:
             len(kept),
             len(waiting),
             waits,
-            [shape_of(each) for each in reported],
+            [shape_of(each) for each in endings.reported],
             [number_of(entry) for entry in endings.crowded],
             endings.times,
             [

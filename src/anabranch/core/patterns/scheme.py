@@ -11,7 +11,6 @@ changes, but for what it works out when it is first asked for (`plan_from`, `out
 3. Events are kept for the window. Where a choice waits for absences to end (FIRST and LAST with an
    absence at the end), what it will choose from is kept for as long again.
 4. Plans are kept, but for no more than `_STEPS_MAX` steps; beyond that all are begun anew.
-5. `plants` are mistakes that tests switch on by name; see docs/PATTERNS.md.
 """
 
 from collections.abc import Iterator
@@ -36,11 +35,7 @@ class Scheme:
     """A pattern, ready. See the rules at the top of this module."""
 
     def __init__(
-        self,
-        pattern: Pattern,
-        pattern_id: str = "",
-        limits: Limits = DEFAULT_LIMITS,
-        plants: frozenset[str] = frozenset(),
+        self, pattern: Pattern, pattern_id: str = "", limits: Limits = DEFAULT_LIMITS
     ) -> None:
         check_pattern(pattern, limits=limits)
         self.pattern = pattern
@@ -48,7 +43,6 @@ class Scheme:
         self.text = str(pattern)
         self.pattern_id = pattern_id
         self.limits = limits
-        self.plants = plants
         self.names = tuple(part.name for part in pattern.parts)
         self.attributes = join_attributes(pattern)
         self.conditions = _conditions(pattern)
@@ -100,7 +94,7 @@ class Scheme:
         """How to fill all slots of a layout, beginning with `slot`."""
         plan = self.plans.get((layout.number, slot))
         if plan is None:
-            plan = self.plans[layout.number, slot] = Plan(layout, slot, self.plants)
+            plan = self.plans[layout.number, slot] = Plan(layout, slot)
         return plan
 
     def next_step(self, plan: Plan) -> Step:
@@ -116,7 +110,7 @@ class Scheme:
         """What has to be there for a match with an event in `slot`, which ends it or may not."""
         outlook = self._outlooks.get((layout.number, slot, is_last))
         if outlook is None:
-            outlook = Outlook(layout, slot, is_last=is_last, plants=self.plants)
+            outlook = Outlook(layout, slot, is_last=is_last)
             self._outlooks[layout.number, slot, is_last] = outlook
         return outlook
 

@@ -50,20 +50,18 @@ class Plan:
         "_filled",
         "_joined",
         "_known",
-        "_shorter",
         "layout",
         "size",
         "steps",
         "weight",
     )
 
-    def __init__(self, layout: Layout, first: int, plants: frozenset[str] = frozenset()) -> None:
+    def __init__(self, layout: Layout, first: int) -> None:
         self.layout = layout
         self.size = layout.size
         #: How many tries a step is at most, compared to one without joins.
         self.weight = max(layout.weights)
         self.steps: list[Step] = []
-        self._shorter = "window-open" in plants
         #: As bits: slots that are filled; that share a class with these; that are in order with.
         self._filled = 0
         self._joined = 0
@@ -118,7 +116,7 @@ class Plan:
         for bits, length in self.layout.scales[slot]:
             wanted = bits & filled
             for one in last_of(wanted, implied) if is_down else first_of(wanted, implied):
-                found.append((one, length - self._shorter))
+                found.append((one, length))
                 # A longer window around what is beyond it says less.
                 filled &= ~implied[one]
         return tuple(found)

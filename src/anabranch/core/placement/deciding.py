@@ -81,16 +81,15 @@ def worth_asking(
     return {edge: floors[edge] for edge in best}
 
 
-def rest_s(review_s: float, restless: int, plants: frozenset[str] = frozenset()) -> float:
+def rest_s(review_s: float, restless: int) -> float:
     """How long until the next look, after so many moves (rule 4)."""
-    return review_s if "never-rests" in plants else review_s * 2 ** min(restless, RESTLESS_MAX)
+    return review_s * 2.0 ** min(restless, RESTLESS_MAX)
 
 
 def better_place(
     cost: float,
     offers: Mapping[str, float],
     floors: Mapping[str, float],
-    plants: frozenset[str] = frozenset(),
     counted: float = inf,
 ) -> str:
     """The edge that a pattern should move to; "" if it should stay (rule 3). `counted` are the
@@ -99,8 +98,6 @@ def better_place(
     if not believed:
         return ""
     best = min(believed, key=lambda edge: (believed[edge], edge))
-    if "never-rests" in plants:
-        return best
     gain = GAIN - (1 / sqrt(counted) if counted else 1.0)
     is_better = believed[best] < gain * cost and cost - believed[best] > LEAST
     return best if is_better else ""

@@ -66,10 +66,7 @@ class Moving:
         point = self._state.points.get(pattern_id)
         if point is None or point.record.is_over:
             return False
-        is_owed = (
-            bool(point.record.came_from) and "gives-unsettled" not in self._state.options.plants
-        )
-        return point.may_go and not is_owed
+        return point.may_go and not point.record.came_from
 
     def give(self, now: float, pattern_id: str, target: str) -> None:
         """Give one away that may be given."""

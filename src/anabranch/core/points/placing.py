@@ -130,8 +130,7 @@ class Placing:
             self._turns.wants(record.id, now if is_new else now + self._rest_s(record))
 
     def _rest_s(self, record: PointRecord) -> float:
-        options = self._state.options
-        return rest_s(options.pattern_review_s, record.restless, options.plants)
+        return rest_s(self._state.options.pattern_review_s, record.restless)
 
     def taken(self, now: float, record: PointRecord) -> None:
         """A join point has come from elsewhere (rule 4)."""
@@ -327,8 +326,7 @@ class Placing:
         if point is None or point.session != inquiry.session or point.record.is_over:
             return
         offers = {edge: cost for edge, cost in inquiry.offers.items() if cost is not None}
-        plants, counted = state.options.plants, inquiry.counted
-        target = better_place(inquiry.cost, offers, inquiry.floors, plants, counted)
+        target = better_place(inquiry.cost, offers, inquiry.floors, inquiry.counted)
         if not target:
             self._rest(now, point)
         else:

@@ -50,7 +50,6 @@ from anabranch.core.session.effects import (
     DeliverToApplication,
     SendFrame,
     SessionEffects,
-    SessionOptions,
     Standing,
     TellCut,
     TellPublishRefused,
@@ -111,12 +110,7 @@ class JoinPoint:
         self._outlook = outlook
         self._options = options
         self._limits = limits
-        self._client = Session(
-            self._name,
-            incarnation=record.incarnation,
-            options=SessionOptions(plants=options.plants),
-            limits=limits,
-        )
+        self._client = Session(self._name, incarnation=record.incarnation, limits=limits)
         self._pace = pace
         self._watch = Watch(record, scheme, limits, pace.allowance, room)
         self._timing = Timing(self._name, outlook, self._watch, options)
@@ -361,8 +355,7 @@ class JoinPoint:
             if self._published_at(now) > now:
                 return
             match = self._held.popleft()
-            is_reported = digest_of(match.identity) in self._watch.reports
-            if is_reported and "reports-again" not in self._options.plants:
+            if digest_of(match.identity) in self._watch.reports:
                 continue
             allowance.left -= PUBLISH_TRIES
             self._rate.take()
@@ -378,7 +371,7 @@ class JoinPoint:
         is_missing = any(received.get(each, 0) < tick for each, tick in self._missing.items())
         # Those that wait for their turn have not been looked at.
         is_missing |= any(each.tick <= self._missing.get(each.stream, 0) for each in self._coming)
-        if is_missing and "ready-at-once" not in self._options.plants:
+        if is_missing:
             return False
         if now < self._told_by and not self._is_told():
             return False
@@ -415,8 +408,6 @@ class JoinPoint:
 
     def _reported_ns(self) -> int:
         """The time before which all matches are reported for good (rule 2)."""
-        if "reported-early" in self._options.plants:
-            return self._watch.horizon_ns
         unsure = [match.last.time_ns for _, match in self._sent]
         unsure += [match.last.time_ns for match in self._held]
         return min([self._watch.horizon_ns, *unsure])
@@ -430,8 +421,6 @@ class JoinPoint:
     def _acknowledge(self, now: float) -> None:
         if self._client.knows(self._name):
             ticks = self._watch.unacked.ticks(self._taken())
-            if "acks-all" in self._options.plants:
-                ticks = dict(self._client.progress(self._name))
             self._perform(self._client.ack(now, {self._name: ticks}))
 
     def _taken(self) -> dict[str, int]:

@@ -64,24 +64,20 @@ def put_gone(pattern_id: str, gone: Gone | None) -> Put:
     return Put(GONE_TABLE, pattern_id, None if gone is None else _encoder.encode(gone))
 
 
-def check_record(record: PointRecord, limits: Limits, plants: frozenset[str]) -> Scheme:
+def check_record(record: PointRecord, limits: Limits) -> Scheme:
     """How it is detected; `EventError`, `PatternError` or `FilterError` if it cannot be."""
     check_pattern_id(record.id, limits)
     for count, what in ((record.incarnation, "starts"), (record.moves, "moves")):
         if count > COUNT_MAX:
             raise EventError(f"pattern {record.id!r} has {count} {what}; it never had so many")
-    scheme = Scheme(Pattern.parse(record.text, limits), record.id, limits, plants)
+    scheme = Scheme(Pattern.parse(record.text, limits), record.id, limits)
     # Whether its normal form is within the limits shows only when it is made.
     _ = Filter.parse(wanted_filter(scheme), limits).conjunctions
     return scheme
 
 
 def stored_records(
-    recovered: Recovered,
-    own: str,
-    edges: Collection[str],
-    limits: Limits,
-    plants: frozenset[str],
+    recovered: Recovered, own: str, edges: Collection[str], limits: Limits
 ) -> dict[str, PointRecord]:
     """Id → the join points that the catalog has."""
 
@@ -91,7 +87,7 @@ def stored_records(
             raise ValueError(f"it is that of pattern {record.id!r}")
         if record.goes_to and (record.goes_to == own or record.goes_to not in edges):
             raise ValueError(f"it goes to {record.goes_to!r}, which cannot take it")
-        check_record(record, limits, plants)
+        check_record(record, limits)
         # A giver that has left the network has nothing to settle.
         return record if record.came_from in edges else replace(record, came_from="")
 

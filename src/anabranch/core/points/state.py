@@ -155,7 +155,7 @@ class PointState:
         if record.id not in self._records and len(self) >= self.limits.patterns_max:
             return f"this broker has {len(self)} patterns and takes no more"
         try:
-            check_record(record, self.limits, self.options.plants)
+            check_record(record, self.limits)
         except (EventError, FilterError) as error:
             return str(error)
         return ""
@@ -163,12 +163,8 @@ class PointState:
     def _scheme(self, record: PointRecord) -> Scheme:
         scheme = self._schemes.get(record.id)
         pattern = Pattern.parse(record.text, self.limits)
-        if "bound-grows" in self.options.plants:
-            matches_max = self.limits.pattern_matches_max + record.incarnation
-            grown = replace(self.limits, pattern_matches_max=matches_max)
-            return Scheme(pattern, record.id, grown, self.options.plants)
         if scheme is None or scheme.pattern != pattern:
-            scheme = Scheme(pattern, record.id, self.limits, self.options.plants)
+            scheme = Scheme(pattern, record.id, self.limits)
             self._schemes[record.id] = scheme
         return scheme
 

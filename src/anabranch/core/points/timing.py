@@ -57,8 +57,6 @@ class Timing:
 
     def _advance(self, times: Mapping[str, int]) -> list[Match]:
         watermark_ns = self._room.watermark_ns(times)
-        if "watermark-greatest" in self._options.plants and INT_MIN not in times.values():
-            watermark_ns = max(times.values())
         return self._watch.advance(watermark_ns) if watermark_ns != INT_MIN else []
 
     def make_room(self, now: float, time_ns: int) -> list[Match]:

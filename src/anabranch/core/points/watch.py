@@ -151,8 +151,7 @@ class Watch:
             return []
         start = self.starts.get(told.stream)
         is_old = start is not None and (told.tick < start.tick or told.time_ns <= start.since_ns)
-        is_kept = envelope.control.is_kept or "takes-fleeting" in self._scheme.plants
-        if is_old or not is_kept:
+        if is_old or not envelope.control.is_kept:
             return []
         self.counters.count(told.stream)
         self.last_ns[told.stream] = told.time_ns

@@ -56,16 +56,12 @@ class _Subscription(NamedTuple):
 class Clock:
     """The interest of one edge name and its versions. See the rules at the top of this module."""
 
-    def __init__(
-        self, edge: str, life: int, limits: Limits, covering: bool, starts_too_low: bool = False
-    ) -> None:
+    def __init__(self, edge: str, life: int, limits: Limits, covering: bool) -> None:
         self.edge = edge
         self._life = life
         self._counter = 1
         self._limits = limits
         self._covering = covering
-        #: A planted bug: new subscriptions claim the version before.
-        self._starts_too_low = starts_too_low
         self._dag: ConjunctionDag | None = None
         self._next_id = 0
         self._subscriptions: dict[str, _Subscription] = {}
@@ -128,8 +124,6 @@ class Clock:
             start = self._place(self._dag, self._next_id, conjunct)
             version = start if start > version else version
             yield Spent(dag_work(len(self._dag)))
-        if self._starts_too_low and version == self.current and self._counter > 1:
-            version = self.propagated
         self._subscriptions[subscription] = _Subscription(version, tuple(ids))
         self._fresh[subscription] = None
         self.gathered += len(ids)

@@ -40,9 +40,6 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Acknowledgements are gathered for this long, or until a quarter of the window has arrived.
     ack_after_s: float = 0.05
 
-    #: Names of planted bugs, for proving that the checker can fail.
-    plants: frozenset[str] = frozenset()
-
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """All that a client has to know to come back to a durable subscription, here or elsewhere.

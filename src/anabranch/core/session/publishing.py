@@ -93,7 +93,7 @@ class Publishing:
 
     def may_move(self) -> bool:
         """Whether nothing binds the publisher to this broker."""
-        return not self._waiting or "publisher-moves-unconfirmed" in self._options.plants
+        return not self._waiting
 
     def open_incarnation(self, incarnation: int) -> None:
         """Publish with this incarnation from now on; it must be higher than any before."""

@@ -73,7 +73,6 @@ class Subscribing:
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
         self._connected = False
-        self._drop_repeated = "client-no-dedup" not in options.plants
         self._subscriptions: dict[str, Subscription] = {}
         #: The last request about each of them that was made.
         self._requests: dict[int, Subscription] = {}
@@ -220,7 +219,7 @@ class Subscribing:
             subscription = self._subscriptions.get(matches.subscription)
             if subscription is None or subscription.phase == "apart":
                 continue
-            owes = subscription.deliver(stream, matches, effects, self._drop_repeated)
+            owes = subscription.deliver(stream, matches, effects)
             if owes and self._is_pressing(now, subscription):
                 pressing.append(subscription)
         return effects + self._acknowledge(pressing) if pressing else effects

@@ -224,13 +224,11 @@ class Subscription:
         reach.received = reach.acked = reach.heard = reach.told = tick - 1
         return TellStart(self.name, stream, tick)
 
-    def deliver(
-        self, stream: str, matches: Matches, effects: SessionEffects, drop_repeated: bool = True
-    ) -> bool:
+    def deliver(self, stream: str, matches: Matches, effects: SessionEffects) -> bool:
         """Matches that can be, and how far that goes; returns whether there is something to
         acknowledge."""
         name, reach = self.name, self._reach(stream)
-        known = reach.received if drop_repeated else 0
+        known = reach.received
         if reach.closed == _NONE:
             effects += [
                 DeliverToApplication(name, stream, datum.tick, datum.time_ns, datum.body)

@@ -494,7 +494,7 @@ def _test_of(attribute: Attribute, pattern: str, listed: str, presence: str) -> 
 _OPERATORS: Final[dict[str, Operator]] = {"+": "+", "-": "-", "*": "*", "/": "/", "%": "%"}
 
 _OPERAND_EXPECTED: Final = "an attribute, a literal, NOT, a sign or ("
-_OPERAND_EXPECTED: Final = "an attribute, a literal, a sign or ("
+_PRIMARY_EXPECTED: Final = "an attribute, a literal, a sign or ("
 _OPERATOR_EXPECTED: Final = "an operator, AND, OR or the end"
 
 
@@ -576,7 +576,7 @@ class Parser:
                 self._assembly.open(token.start)
             elif token.kind == "keyword" and token.spelling == "NOT":
                 if not self._assembly.negation(token.start):
-                    self._unexpected(token, _OPERAND_EXPECTED)
+                    self._unexpected(token, _PRIMARY_EXPECTED)
             else:
                 self._read_leaf(token)
                 return

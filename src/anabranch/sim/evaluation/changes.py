@@ -94,7 +94,7 @@ class Advertiser(Application):
     """Advertises what it would publish."""
 
     def __init__(self, world: World, home: str, *filters: str) -> None:
-        super().__init__(world, f"advertiser at {home}", home, [], frozenset())
+        super().__init__(world, f"advertiser at {home}", home, [])
         self.session = Session(self.name, incarnation=1, options=self.options)
         self.advertise(*filters)
         self.connect_in(0.0)

@@ -73,7 +73,7 @@ class Quoter(Application):
     """Publishes quotes of one symbol at random times while it is on."""
 
     def __init__(self, world: BusyWorld, name: str, home: str, symbol: str, rng: Random) -> None:
-        super().__init__(world, name, home, [], frozenset())
+        super().__init__(world, name, home, [])
         self.session = Session(name, incarnation=1, options=self.options)
         self.symbol = symbol
         self.rate = 0.0
@@ -105,7 +105,7 @@ class Watcher(Application):
     """Has subscriptions, and notes when events come."""
 
     def __init__(self, world: BusyWorld, name: str, home: str, wanted: Sequence[str]) -> None:
-        super().__init__(world, name, home, [], frozenset())
+        super().__init__(world, name, home, [])
         #: (publisher, sequence) of every notification, and when it came.
         self.notified: list[tuple[str, int, float]] = []
         #: The subscription of each.

@@ -110,7 +110,7 @@ class User(Application):
     def __init__(
         self, world: BusyWorld, name: str, home: str, text: str, placement: Placement
     ) -> None:
-        super().__init__(world, name, home, [], frozenset())
+        super().__init__(world, name, home, [])
         #: (publisher, sequence) of the events of each match, and when it came.
         self.notified: list[tuple[list[tuple[str, int]], float]] = []
         wanted = subscription_to(name)

@@ -52,7 +52,7 @@ class Feeder(Application):
     """Publishes at an even pace while it is on."""
 
     def __init__(self, world: World, home: str, rate: float, draw: Draw) -> None:
-        super().__init__(world, f"feeder at {home}", home, [], frozenset())
+        super().__init__(world, f"feeder at {home}", home, [])
         self.session = Session(self.name, incarnation=1, options=self.options)
         self.rate = rate
         #: When each event was published.
@@ -91,7 +91,7 @@ class Reader(Application):
     """Has subscriptions, by groups, and counts what comes."""
 
     def __init__(self, world: World, name: str, home: str) -> None:
-        super().__init__(world, name, home, [], frozenset())
+        super().__init__(world, name, home, [])
         self._groups: dict[str, str] = {}
         #: Group → when something was delivered to one of its subscriptions.
         self.delivered: dict[str, list[float]] = {}

@@ -1,6 +1,5 @@
 """Join points: every match once, wherever they are, whatever happens to them."""
 
-import msgspec
 import pytest
 
 from anabranch.core import contract as say
@@ -14,7 +13,8 @@ from anabranch.core.session.effects import (
 )
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frames import Carry, PointTaken, TakePoint
-from tests.point_parts import OPTIONS, Stage, User
+from anabranch.sim.mutants.catalog import planted
+from tests.point_parts import Stage, User
 
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
 SILENCE = "order:{kind = 'order'} THEN NOT paid:{kind = 'paid'} WHERE order.n = paid.n WITHIN 1 s"
@@ -336,20 +336,28 @@ def test_events_that_need_not_be_kept_do_not_count() -> None:
     assert stage.assert_detected("any") == 0
 
 
+def crashed_with_a_full_disk() -> Stage:
+    """The disk of a join point's broker is full when matches come, and it crashes then."""
+    stage = Stage()
+    feed = stage.user("f", "e3")
+    stage.user("d", "e1").define("rise", RISE)
+    stage.run(1.0)
+    stage.world.stimulate("e1", say.LogFull(full=True))
+    quotes(feed, 4)
+    stage.run(6.0)
+    assert not [each for each in stage.logged() if each.stream == "e1"]
+    stage.restart("e1")
+    stage.run(4.0)
+    return stage
+
+
 def test_a_full_disk_delays_matches_and_a_crash_meanwhile_loses_none() -> None:
-    for plants in ((), ("reported-early",)):
-        options = msgspec.structs.replace(OPTIONS, plants=frozenset(plants))
-        stage = Stage(options=options)
-        feed = stage.user("f", "e3")
-        stage.user("d", "e1").define("rise", RISE)
-        stage.run(1.0)
-        stage.world.stimulate("e1", say.LogFull(full=True))
-        quotes(feed, 4)
-        stage.run(6.0)
-        assert not [each for each in stage.logged() if each.stream == "e1"]
-        stage.restart("e1")
-        stage.run(4.0)
-        # Who writes down as reported what is not in the log has lost it.
-        assert len([each for each in stage.logged() if each.stream == "e1"]) == 3 * (not plants)
-        if not plants:
-            assert stage.assert_detected("rise") == 3
+    stage = crashed_with_a_full_disk()
+    assert len([each for each in stage.logged() if each.stream == "e1"]) == 3
+    assert stage.assert_detected("rise") == 3
+
+
+@planted("reported-early")
+def test_who_writes_down_as_reported_what_is_not_in_the_log_has_lost_it() -> None:
+    stage = crashed_with_a_full_disk()
+    assert not [each for each in stage.logged() if each.stream == "e1"]

@@ -17,6 +17,7 @@ from anabranch.model.statistics import (
     StreamStatistics,
     excerpt_of,
 )
+from anabranch.sim.mutants.catalog import planted
 from tests.mesh_parts import pairs
 from tests.point_parts import OPTIONS, Stage, User
 
@@ -219,10 +220,9 @@ def test_killed_while_it_moves_nothing_is_lost_or_told_twice() -> None:
         assert world.assert_detected("rise") == len(reader.notifications()) > 0
 
 
-def swaying(*plants: str) -> int:
+def swaying() -> int:
     """Moves of a pattern whose broker is as good as others."""
-    options = replace(QUICK, pattern_review_s=0.5, plants=frozenset(plants))
-    world = Stage(FORK, "mesh", options)
+    world = Stage(FORK, "mesh", replace(QUICK, pattern_review_s=0.5))
     user = feed(world, "c")
     defined(world, "cost")
     quotes(world, user, 8.0)
@@ -230,16 +230,16 @@ def swaying(*plants: str) -> int:
     return world.points(owner).records["rise"].moves
 
 
-def test_one_that_has_its_place_rests_and_a_plant_that_does_not_is_seen() -> None:
+def test_one_that_has_its_place_rests_and_a_mutant_that_does_not_is_seen() -> None:
     assert swaying() == 1
-    assert swaying("never-rests") > 4
+    with planted("never-rests"):
+        assert swaying() > 4
 
 
-def unsure(*plants: str) -> tuple[int, int, int]:
+def unsure() -> tuple[int, int, int]:
     """Moves of a pattern, before half time and after it, and its matches, while a neighbour says
     the least and the most that can be said, in turn, with every event."""
-    options = replace(QUICK, pattern_review_s=0.5, plants=frozenset(plants))
-    world = Stage(FORK, "mesh", options)
+    world = Stage(FORK, "mesh", replace(QUICK, pattern_review_s=0.5))
     user = feed(world, "c")
     reader = defined(world, "cost")
     moves = []
@@ -264,13 +264,14 @@ def test_a_neighbour_that_says_another_extreme_every_time_moves_nothing_for_ever
     assert later <= 1
     assert matches > 50
     # It could have: forty looks in each half, and each finds another cost.
-    assert sum(unsure("never-rests")[:2]) > 8
+    with planted("never-rests"):
+        assert sum(unsure()[:2]) > 8
 
 
-def owners_after_a_lost_answer(*plants: str) -> list[str]:
+def owners_after_a_lost_answer() -> list[str]:
     """A join point is taken, the answer is lost, and it is to move on at once."""
     triangle = graph_of_brokers(pairs("ab bc ca"))
-    world = Stage(triangle, "mesh", replace(QUICK, plants=frozenset(plants)))
+    world = Stage(triangle, "mesh", QUICK)
     world.user("reader", "a").define("rise", RISE)
     world.run(1.0)
     wire = world.world.wire("a", "b")
@@ -286,9 +287,10 @@ def owners_after_a_lost_answer(*plants: str) -> list[str]:
     return world.owners("rise")
 
 
-def test_one_that_is_not_settled_is_not_given_on_and_a_plant_that_does_so_is_seen() -> None:
+def test_one_that_is_not_settled_is_not_given_on_and_a_mutant_that_does_so_is_seen() -> None:
     assert owners_after_a_lost_answer() == ["b"]
-    assert len(owners_after_a_lost_answer("gives-unsettled")) == 2
+    with planted("gives-unsettled"):
+        assert len(owners_after_a_lost_answer()) == 2
 
 
 def test_questions_about_strangers_are_dropped() -> None:

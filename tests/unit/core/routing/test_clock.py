@@ -7,6 +7,7 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING, Version
+from anabranch.sim.mutants.catalog import planted
 from tests.routing_parts import DOMAIN
 from tests.routing_turmoil import FILTERS
 
@@ -168,8 +169,9 @@ def test_without_covering_everything_is_told() -> None:
     assert texts(step(at)) == ([], ["a = 2"])
 
 
-def test_planted_bug_starts_subscriptions_a_version_early() -> None:
-    at = Clock("x", 7, DEFAULT_LIMITS, covering=True, starts_too_low=True)
+@planted("vst-too-low")
+def test_mutant_starts_subscriptions_a_version_early() -> None:
+    at = clock()
     step(at)
     assert add(at, "s", "a = 1") == 1
 

@@ -12,6 +12,7 @@ from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import EventError, LocalError, RemoteError
 from anabranch.model.event import Event, EventId
+from anabranch.sim.mutants.catalog import planted
 
 EVENT = Event({"a": 1})
 FULL = "the log is full"
@@ -279,7 +280,8 @@ def test_a_new_incarnation_begins_at_one_again() -> None:
     assert session.frame(3.0, confirm(1, incarnation=7)) == []
 
 
-def test_the_planted_bug_lets_a_publisher_go_too_early() -> None:
-    session = publisher(SessionOptions(plants=frozenset({"publisher-moves-unconfirmed"})))
+@planted("publisher-moves-unconfirmed")
+def test_the_mutant_lets_a_publisher_go_too_early() -> None:
+    session = publisher()
     session.publish(0.0, EVENT)
     assert session.may_move_publisher()

@@ -35,6 +35,7 @@ from anabranch.model.errors import (
 )
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.frames import PROTOCOL_VERSION
+from anabranch.sim.mutants.catalog import planted
 from anabranch.wire.codec import encode_client
 from tests.session_parts import (
     FILTER,
@@ -309,9 +310,9 @@ def test_a_frame_that_only_clients_say_breaks_the_protocol() -> None:
         subscriber().frame(1.0, Connect(1, "c"))
 
 
-def test_the_planted_bug_hands_repeated_ticks_over() -> None:
-    options = SessionOptions(plants=frozenset({"client-no-dedup"}))
-    session = Session("c", options=options)
+@planted("client-no-dedup")
+def test_the_mutant_hands_repeated_ticks_over() -> None:
+    session = Session("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     session.frame(0.0, Subscribed(1, "s", 0, {}))

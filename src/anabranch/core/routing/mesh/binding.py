@@ -277,15 +277,11 @@ class Bindings:
             refuted = self.meetings.refuted(origin).items()
             gone = (*step.minus, *step.covered, *(c for k, c in refuted if not wants(origin, k)))
             removed = [c for c in gone if (c.text, c.place) in told.bound]
-            if "no-rebinding" in self._around.plants and table.edition.counter > 2:
-                added = []
         else:
             met = self.meetings.wanted(origin)
             before = {} if is_whole else told.bound
             added = [c for key, c in met.items() if key not in before]
             removed = [c for key, c in before.items() if key not in met]
-            if "no-rebinding" in self._around.plants and not is_whole:
-                added = []
             if is_whole:
                 told.forget()
         self.meetings.took_back(origin)

@@ -250,8 +250,7 @@ class BranchTable:
             if due > now:
                 return
             self._is_told(tree, peer)
-            if "former-untold" not in self._around.plants:
-                self._around.send(peer, Branches(tree, {}, is_whole=True))
+            self._around.send(peer, Branches(tree, {}, is_whole=True))
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""

@@ -53,8 +53,6 @@ class Choosing:
         for target in frame.targets:
             if turn:
                 hop, distance = self._in_turn(on_tree.get(target.edge, _NOBODY), target, turn)
-            elif "printed-algorithm" in self._around.plants:
-                hop, distance = self._cheapest(target, came_from)
             else:
                 hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)
             if not hop and not is_known:
@@ -98,17 +96,6 @@ class Choosing:
             if all(self._ways(t.edge).get(hop, t.distance) < t.distance for t in targets):
                 best, best_hop = self._loads.cost(hop), hop
         return best_hop
-
-    def _cheapest(self, target: Target, came_from: str) -> tuple[str, int]:
-        """As printed: whichever neighbour costs least, also if it is farther away."""
-        links, cost = self._around.links, self._loads.cost
-        ways = [
-            (cost(hop), distance, hop)
-            for hop, distance in self._ways(target.edge).items()
-            if hop != came_from and not links.get(hop, True)
-        ]
-        _, distance, hop = min(ways, default=(0.0, 0, ""))
-        return hop, distance
 
     def _in_turn(self, on_tree: Hops, target: Target, turn: int) -> tuple[str, int]:
         """The neighbour that an answer goes to (rule 4), and the distance from there; the nearest

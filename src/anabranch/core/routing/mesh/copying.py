@@ -21,7 +21,7 @@ with those that go its way. Rules:
 State: per edge, the last tick it was told of. Safe to lose: edges ask for what they lack.
 
 Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as printed has neither
-targets nor distances; it delivers twice and runs in circles (the plant `printed-algorithm`).
+targets nor distances; it delivers twice and runs in circles (see docs/SIMULATION.md).
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ from anabranch.core.routing.mesh.trees import Trees
 from anabranch.core.routing.mesh.wishes import Wishes
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.mesh_frames import Copies, Target, TreeId
-from anabranch.model.version import NOTHING, Version
+from anabranch.model.version import Version
 
 
 class Copying:
@@ -55,7 +55,6 @@ class Copying:
         life: int,
     ) -> None:
         self._around = around
-        self._branches = branches
         self._wishes = wishes
         self._choosing = Choosing(around, trees, branches, loads)
         self._tree = TreeId(around.name, life, 0)
@@ -80,7 +79,7 @@ class Copying:
             self._resend(emission, first, last, edition)
             return
         self._arrive(emission)
-        if emission.mark > self._mark and "silence-promoted" not in self._around.plants:
+        if emission.mark > self._mark:
             self.flush()
         grown = self._grown(emission.mark)
         self._mark = max(self._mark, emission.mark)
@@ -140,8 +139,6 @@ class Copying:
             first = self._told.get(edge, self._last) + 1
             self._told[edge] = self._last
             version = self._wishes.version_at(edge, self._mark)
-            if "version-of-now" in self._around.plants:
-                version = self._wishes.known(edge)[0]
             position = first if first <= self._last else 0
             targets.append(_target(edge, version, position, places))
         return targets
@@ -208,8 +205,6 @@ class Copying:
 
     def _pass_on(self, frame: Copies, came_from: str = "", turn: int = 0) -> None:
         """Send every target to its next hop, one copy each."""
-        if came_from and self._around.plants:
-            frame = self._mistaken(frame)
         by_hop: dict[str, list[Target]] = {}
         for target, hop, distance in self._choosing.choose(frame, came_from, turn):
             if not hop and came_from:
@@ -218,9 +213,8 @@ class Copying:
                 self._around.counters.targets_unsent += 1
             else:
                 by_hop.setdefault(hop, []).append(replace(target, distance=distance))
-        hops = frame.hops // 2 if "hops-halved" in self._around.plants else frame.hops - 1
-        for hop, targets in _sorted_out(by_hop, self._around.plants):
-            self._send_fitting(hop, _copy_for(frame, targets, hops))
+        for hop, targets in by_hop.items():
+            self._send_fitting(hop, _copy_for(frame, targets, frame.hops - 1))
 
     def _send_fitting(self, hop: str, copy: Copies) -> None:
         """Send a copy; in two, if it has too many targets for a frame."""
@@ -231,17 +225,6 @@ class Copying:
                 self._send_fitting(hop, _copy_for(copy, part, copy.hops))
         else:
             self._around.send(hop, copy)
-
-    def _mistaken(self, frame: Copies) -> Copies:
-        """As printed, a copy has no targets: it is for all edges that are known on its tree."""
-        plants = self._around.plants
-        if not ("adds-targets" in plants or "printed-algorithm" in plants):
-            return frame
-        meant = {target.edge for target in frame.targets} | {self._around.name}
-        more = [edge for edge in self._branches.edges(frame.tree) if edge not in meant]
-        first = frame.data[0].tick if frame.data else 0
-        added = [Target(edge, NOTHING, DISTANCE_MAX, first, [], bool(first)) for edge in more]
-        return replace(frame, targets=[*frame.targets, *added])
 
 
 def _span(emission: Emission) -> tuple[int, int]:
@@ -265,18 +248,6 @@ def _size_of(copy: Copies) -> int:
     data = sum(len(datum.body) + 32 for datum in copy.data)
     holes = sum(len(hole.reason) + 24 for hole in copy.withheld)
     return data + holes + sum(len(t.edge) * 4 + 48 + 3 * len(t.places) for t in copy.targets) + 1024
-
-
-def _sorted_out(
-    by_hop: dict[str, list[Target]], plants: frozenset[str]
-) -> Iterable[tuple[str, list[Target]]]:
-    """The copies that are made: one for each hop, with the targets that go there."""
-    if "copy-per-target" in plants:
-        return [(hop, [target]) for hop, targets in by_hop.items() for target in targets]
-    if "targets-unsorted" in plants:
-        every = [target for targets in by_hop.values() for target in targets]
-        return [(hop, every) for hop in by_hop]
-    return by_hop.items()
 
 
 def _copy_for(frame: Copies, targets: list[Target], hops: int) -> Copies:

@@ -28,7 +28,6 @@ class Surroundings:
         self.chart = Chart(network)
         self.options = options
         self.limits = limits
-        self.plants = options.plants
         self.counters = Counters()
         #: Broker → whether its link takes no more for the time being; only links that are up.
         self.links: dict[str, bool] = {}

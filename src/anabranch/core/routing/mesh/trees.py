@@ -157,13 +157,12 @@ class Trees:
         if not self.hear_life(origin, life):
             return
         self._named[origin] = (life, numbers)
-        is_kept = "tree-never-ends" in self._around.plants
         for number in range(1, self._around.options.trees_max + 1):
             name = TreeId(origin, life, number)
             tree = self._trees.get(name)
             if number in numbers and tree is None:
                 self._expect(now, name)
-            elif number not in numbers and tree is not None and not is_kept:
+            elif number not in numbers and tree is not None:
                 self._forget(name)
                 self._ended[name] = tree.wave
 
@@ -201,7 +200,7 @@ class Trees:
             for name, tree in self._trees.items()
             if tree.passed_on[0] > tree.wave
         ]
-        if asked and "never-seeks" not in self._around.plants:
+        if asked:
             self._around.send(peer, Seek(self._around.name, asked))
 
     def link_down(self, now: float, peer: str) -> None:
@@ -215,8 +214,6 @@ class Trees:
     def _replace_parent(self, now: float, name: TreeId, tree: Standing) -> None:
         self.changed[name] = None
         tree.parent = tree.nearest()
-        if "parent-any" in self._around.plants:
-            tree.parent = min(tree.heard, default=None)
         if tree.parent is None:
             self._lose(now, name, tree)
 
@@ -246,7 +243,7 @@ class Trees:
                     wanted.append((route.tree, tree.passed_on[0]))
         if news:
             self._around.tell_all(Routes(news), but=peer)
-        if wanted and "never-seeks" not in self._around.plants:
+        if wanted:
             self._around.send(peer, Seek(self._around.name, wanted))
 
     def _check(self, peer: str, route: Route) -> None:
@@ -390,7 +387,7 @@ class Trees:
             tree.searches += 1
             self._lost[name] = now + self._around.options.lag_after_s * 2**doublings
         self._seek_at = min(self._lost.values(), default=None)
-        if wanted and "never-seeks" not in self._around.plants:
+        if wanted:
             self._around.tell_all(Seek(self._around.name, wanted))
 
     def next_deadline(self) -> float | None:

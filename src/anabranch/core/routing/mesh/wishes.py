@@ -121,12 +121,11 @@ class Wishes:
 
     def may_filter(self, edge: str, mark: int, first: int, edition: Version) -> bool:
         """Whether ticks from this one on, with this mark, may be kept from an edge."""
-        wish, plants = self._wishes.get(edge), self._around.plants
+        wish = self._wishes.get(edge)
         if wish is None or wish.is_too_much:
             return False
-        is_current = wish.edition >= edition or "edition-ignored" in plants
-        is_young = first > self.withdrawn_at or "withdrawal-ignored" in plants
-        return is_current and is_young and wish.version >= self.version_at(edge, mark)
+        is_current = wish.edition >= edition and first > self.withdrawn_at
+        return is_current and wish.version >= self.version_at(edge, mark)
 
     def unsure(
         self, edges: Sequence[str], mark: int, first: int, edition: Version
@@ -201,7 +200,7 @@ class Wishes:
         if version < wish.version or binding.edition < wish.edition:
             return False
         is_base = (binding.base, binding.base_edition) == (wish.version, wish.edition)
-        if not binding.is_whole and not is_base and "base-ignored" not in self._around.plants:
+        if not binding.is_whole and not is_base:
             return False
         gone = [(c.text, c.place) for c in minus]
         was_too_much = wish.is_too_much

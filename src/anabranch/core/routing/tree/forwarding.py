@@ -69,7 +69,6 @@ class Forwarding:
         self._sufficiency = sufficiency
         #: What may still be spent on checks in this step.
         self._checks_work = 0
-        self._filters_always = "no-sufficiency" in around.plants
         #: Told of every event that is matched, with who wants it and where it may go.
         self.observer: Observer | None = None
         #: (direction, stream) → silence; the one that is due first comes first.
@@ -89,9 +88,7 @@ class Forwarding:
         if not directions:
             return
         is_own = self._around.overlay.is_own
-        may_filter = [
-            self._filters_always or self._sufficiency.holds(stream, mark, d) for d in directions
-        ]
+        may_filter = [self._sufficiency.holds(stream, mark, d) for d in directions]
         answers: Answers | None = None
         if frame.data and any(
             may and not is_own(d) for may, d in zip(may_filter, directions, strict=True)
@@ -148,8 +145,6 @@ class Forwarding:
                 silent = _with_dropped(silent, frame.data, answers, direction)
         counters.data_forwarded += len(data)
         mark = frame.mark
-        if "silence-without-vector" in self._around.plants and silent and not data:
-            mark = 0
         key = direction, frame.stream
         is_prompt = bool(data or frame.withheld or frame.target)
         if mark > self._latest.get(key, 0):

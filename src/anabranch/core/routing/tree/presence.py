@@ -217,21 +217,14 @@ class Presence:
         before: Mapping[str, dict[str, Version]],
     ) -> None:
         """Tell other directions of a change (rule 2); `before` is what was known, for each."""
-        keeps = "minus-ignored-aggregation" in self._around.plants
         for direction, change in changes.items():
-            is_own = change.aggregated and not keeps
-            self._send_change(
-                direction, advance, change, before[direction] if is_own else constraint
-            )
+            known = before[direction] if change.aggregated else constraint
+            self._send_change(direction, advance, change, known)
 
     def _applies(self, frame: InterestChange) -> bool:
-        known, plants = self.versions, self._around.plants
+        known = self.versions
         if any(known.get(edge, NOTHING) >= v for edge, v in frame.advance.items()):
             return False
-        if "no-constraint" in plants:
-            return True
-        if "constraint-at-least" in plants:
-            return all(known.get(edge, NOTHING) >= v for edge, v in frame.constraint.items())
         return all(known.get(edge, NOTHING) == v for edge, v in frame.constraint.items())
 
     def _state(self, now: float, frame: InterestState) -> Iterator[Spent]:
@@ -250,10 +243,7 @@ class Presence:
         before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
         constraint = {edge: known.get(edge, NOTHING) for edge in behind}
         try:
-            if "state-keeps-old" in self._around.plants:
-                changes = yield from self.interest.changing(source, conjuncts, ())
-            else:
-                changes = yield from self.interest.replacing(source, conjuncts)
+            changes = yield from self.interest.replacing(source, conjuncts)
         except LocalError as error:
             self._cannot_know(source, error)
             return

@@ -43,7 +43,6 @@ class Surroundings:
         self.topology = topology
         self.options = options
         self.limits = limits
-        self.plants = options.plants
         self.marks = Marks()
         self.counters = Counters()
         #: Edge name → the clock that is kept here: of the own edge, of merging brokers.

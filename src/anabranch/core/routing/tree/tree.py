@@ -94,8 +94,7 @@ class TreeRouter:
         self._around = Surroundings(self._overlay, topology, options, limits)
         self.clock: Clock | None = None
         if name in self._overlay.edges:
-            too_low = "vst-too-low" in options.plants
-            self.clock = Clock(name, life, limits, options.covering, too_low)
+            self.clock = Clock(name, life, limits, options.covering)
             self._around.clocks[name] = self.clock
         self._presences: dict[str, Presence] = {}
         for site in network.sites_of(name):
@@ -172,8 +171,7 @@ class TreeRouter:
         del now
         self._overlay.link_down(peer)
         self._asked.clear()
-        if "digest-survives-link" not in self._options.plants:
-            self._around.marks.forget_link(peer)
+        self._around.marks.forget_link(peer)
         for presence in self._presences.values():
             presence.link_down()
         return []
@@ -365,8 +363,6 @@ class TreeRouter:
         stream = frame.stream
         steps = self._around.steps.get(stream)
         version = NOTHING if steps is None else steps.at(frame.mark)
-        if "silence-without-vector" in self._options.plants and not frame.mark:
-            version = self.clock.propagated if self.clock is not None else version
         parts = frame.data, frame.silent, frame.withheld, frame.head, frame.time_ns
         self._around.out.append(Arrival(stream, version, *parts))
         if stream == self._name or frame.target:
@@ -423,9 +419,7 @@ class TreeRouter:
     def _mark_asked(self, peer: str, frame: AskMark) -> None:
         vector = self._around.marks.vector(frame.stream, frame.mark)
         if vector is not None and frame.mark:
-            is_new = self._around.marks.say(peer, frame.stream, frame.mark)
-            if "digest-survives-link" in self._options.plants and not is_new:
-                return
+            self._around.marks.say(peer, frame.stream, frame.mark)
             self._around.counters.marks_sent += 1
             self._around.out.append(Send(peer, MarkIs(frame.stream, frame.mark, dict(vector))))
 

@@ -3,14 +3,14 @@
 import random
 
 import pytest
-from msgspec.structs import replace
 
 from anabranch.core.contract import Send
 from anabranch.core.routing.mesh.trees import WAVE_MAX
 from anabranch.model.errors import RemoteError
 from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
+from anabranch.sim.mutants.catalog import planted
 from anabranch.wire.codec import decode_link, encode_link
-from tests.mesh_parts import QUICK, Mesh, has_loop, pairs
+from tests.mesh_parts import Mesh, has_loop, pairs
 
 RING = pairs("ab bc cd da")
 
@@ -77,9 +77,9 @@ def test_who_has_no_nearer_neighbour_seeks_and_gets_a_later_wave() -> None:
     assert mesh.routers["b"].trees.lost() == []
 
 
+@planted("never-seeks")
 def test_who_never_seeks_stays_without_a_way() -> None:
-    """A planted bug, which the simulator finds too seldom."""
-    mesh = Mesh(RING, replace(QUICK, plants=frozenset({"never-seeks"})))
+    mesh = Mesh(RING)
     mesh.run()
     mesh.down("a", "b")
     mesh.run(20.0)

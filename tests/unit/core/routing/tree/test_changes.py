@@ -25,6 +25,7 @@ from anabranch.model.frames import (
 )
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.version import NOTHING, Version
+from anabranch.sim.mutants.catalog import planted
 from tests.routing_turmoil import star
 
 Sent = list[tuple[str, LinkFrame]]
@@ -56,9 +57,8 @@ def change(
 class Relay:
     """m1, linked with everybody."""
 
-    def __init__(self, *plants: str, links: str = "m2 m3 p s1 s2") -> None:
-        options = Options(plants=frozenset(plants))
-        self.router = TreeRouter("m1", star(), options, DEFAULT_LIMITS, 1)
+    def __init__(self, links: str = "m2 m3 p s1 s2") -> None:
+        self.router = TreeRouter("m1", star(), Options(), DEFAULT_LIMITS, 1)
         self.now = 0.0
         for peer in links.split():
             self.router.link_up(0, peer)
@@ -248,22 +248,25 @@ def test_link_that_takes_again_is_asked_again() -> None:
     assert sends(relay.router.link_full(0, "s1", False)) == [("s1", AskInterest("s1", "n1"))]
 
 
-@pytest.mark.parametrize("plant", ["constraint-at-least", "no-constraint"])
-def test_planted_bugs_apply_what_must_be_refused(plant: str) -> None:
-    relay = Relay(plant)
-    relay.take("s1", change("s1", 3, "a = 1", s1=0))
-    relay.take("s1", change("s1", 5, "b = 1", s1=1))
-    assert relay.wants("s1") == ["a = 1", "b = 1"]
+@pytest.mark.parametrize("name", ["constraint-at-least", "no-constraint"])
+def test_mutants_apply_what_must_be_refused(name: str) -> None:
+    with planted(name):
+        relay = Relay()
+        relay.take("s1", change("s1", 3, "a = 1", s1=0))
+        relay.take("s1", change("s1", 5, "b = 1", s1=1))
+        assert relay.wants("s1") == ["a = 1", "b = 1"]
 
 
-def test_planted_bug_forgets_the_constraint_of_an_aggregation() -> None:
-    relay = Relay("minus-ignored-aggregation")
+@planted("minus-ignored-aggregation")
+def test_mutant_forgets_the_constraint_of_an_aggregation() -> None:
+    relay = Relay()
     relay.take("s2", change("s2", 1, "a >= 0"))
     assert told(relay.take("s1", change("s1", 1, "a = 1")))["p"].constraint == {"s1": NOTHING}
 
 
-def test_planted_bug_keeps_what_a_state_replaces() -> None:
-    relay = Relay("state-keeps-old")
+@planted("state-keeps-old")
+def test_mutant_keeps_what_a_state_replaces() -> None:
+    relay = Relay()
     relay.take("s1", change("s1", 1, "a = 1"))
     relay.take("s1", InterestState("n1", "s1", {"s1": at(1, life=2)}, []))
     assert relay.wants("s1") == ["a = 1"]

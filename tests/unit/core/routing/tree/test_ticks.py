@@ -22,6 +22,7 @@ from anabranch.model.frames import AskMark, InterestState, Knowledge, LinkFrame,
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
+from anabranch.sim.mutants.catalog import planted
 from tests.routing_turmoil import star
 
 ONE, TWO, THREE = Version(1, 1), Version(1, 2), Version(1, 3)
@@ -49,8 +50,8 @@ def sends(outcomes: Iterable[Outcome]) -> dict[str, list[LinkFrame]]:
 class Relay:
     """m1 of the star; s1 wants a = 1 since version 1, s2 nothing."""
 
-    def __init__(self, *plants: str, **options: bool) -> None:
-        chosen = Options(plants=frozenset(plants), **options)  # type: ignore[arg-type]
+    def __init__(self, **options: bool) -> None:
+        chosen = Options(**options)  # type: ignore[arg-type]
         self.router = TreeRouter("m1", star(), chosen, DEFAULT_LIMITS, 1)
         for peer in ("m2", "m3", "p", "s1", "s2"):
             self.router.link_up(0, peer)
@@ -169,8 +170,9 @@ def test_vector_is_said_once_per_link_and_again_after_it_broke() -> None:
     assert relay.take(ticks(tick(4, 1)))["s1"][0] == MARK
 
 
-def test_planted_bug_does_not_say_it_again() -> None:
-    relay = Relay("digest-survives-link")
+@planted("digest-survives-link")
+def test_mutant_does_not_say_it_again() -> None:
+    relay = Relay()
     relay.take(MARK, ticks(tick(2, 1)))
     relay.router.link_down(0, "s1")
     relay.router.link_up(0, "s1")
@@ -200,8 +202,9 @@ def test_ticks_for_a_site_that_cannot_be_reached_are_noted_once() -> None:
     assert relay.router.counters.knowledge_dropped == 2
 
 
-def test_planted_bug_filters_without_knowing_enough() -> None:
-    sent = Relay("no-sufficiency").take(MarkIs("p", 1, {"s1": TWO}), ticks(tick(2, 0)))
+@planted("no-sufficiency")
+def test_mutant_filters_without_knowing_enough() -> None:
+    sent = Relay().take(MarkIs("p", 1, {"s1": TWO}), ticks(tick(2, 0)))
     assert sent["s1"][-1] == Knowledge("p", "s1", "", 1, [], [(2, 2)])
 
 
@@ -214,8 +217,8 @@ def test_event_that_cannot_be_read_is_sent_on_as_if_everybody_wanted_it() -> Non
 class Edge:
     """s1 of the star."""
 
-    def __init__(self, *plants: str) -> None:
-        options = Options(plants=frozenset(plants), lag_after_s=1.0)
+    def __init__(self) -> None:
+        options = Options(lag_after_s=1.0)
         self.router = TreeRouter("s1", star(), options, DEFAULT_LIMITS, 1)
         self.router.link_up(0, "m1")
 
@@ -243,8 +246,9 @@ def test_arrival_with_an_unknown_mark_has_the_version_before_it() -> None:
     assert edge.arrive(0).version == NOTHING
 
 
-def test_planted_bug_believes_silence_without_a_vector() -> None:
-    edge = Edge("silence-without-vector")
+@planted("silence-without-vector")
+def test_mutant_believes_silence_without_a_vector() -> None:
+    edge = Edge()
     edge.router.time_passed(1)
     assert edge.arrive(0).version == ONE
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from anabranch.core.options import Options
 from anabranch.model.version import NOTHING
+from anabranch.sim.mutants.catalog import planted
 from tests.routing_parts import QUICK, World
 from tests.routing_turmoil import Turmoil, star, two_levels
 
@@ -21,7 +21,7 @@ def test_promises_hold_without(option: str) -> None:
         Turmoil(seed, options).run(200, check_every=4)
 
 
-PLANTS = (
+MUTANTS_HERE = (
     "constraint-at-least",
     "vst-too-low",
     "silence-without-vector",
@@ -31,16 +31,15 @@ PLANTS = (
 )
 
 
-@pytest.mark.parametrize("plant", PLANTS)
-def test_planted_bug_is_found_in_turmoil(plant: str) -> None:
-    options = msgspec.structs.replace(QUICK, plants=frozenset([plant]))
-    with pytest.raises(AssertionError, match=r"S-Λ|stale|silent"):
-        _run_seeds(options)
+@pytest.mark.parametrize("name", MUTANTS_HERE)
+def test_mutant_is_found_in_turmoil(name: str) -> None:
+    with planted(name), pytest.raises(AssertionError, match=r"S-Λ|stale|silent"):
+        _run_seeds()
 
 
-def _run_seeds(options: Options) -> None:
+def _run_seeds() -> None:
     for seed in range(30):
-        Turmoil(seed, options, events=4).run(300, check_every=10)
+        Turmoil(seed, events=4).run(300, check_every=10)
 
 
 def _publish_through_an_empty_relay(world: World) -> None:
@@ -63,10 +62,10 @@ def test_empty_relay_lets_everything_pass() -> None:
     _publish_through_an_empty_relay(World(star(), seed=1))
 
 
-def test_planted_bug_lets_an_empty_relay_filter() -> None:
-    options = msgspec.structs.replace(QUICK, plants=frozenset(["no-sufficiency"]))
+@planted("no-sufficiency")
+def test_mutant_lets_an_empty_relay_filter() -> None:
     with pytest.raises(AssertionError, match="silent"):
-        _publish_through_an_empty_relay(World(star(), 1, options))
+        _publish_through_an_empty_relay(World(star(), seed=1))
 
 
 def _lose_a_mark(world: World) -> None:
@@ -89,10 +88,10 @@ def test_vector_that_was_lost_is_said_again() -> None:
     _lose_a_mark(World(star(), seed=1))
 
 
-def test_planted_bug_loses_a_vector_for_ever() -> None:
-    options = msgspec.structs.replace(QUICK, plants=frozenset(["digest-survives-link"]))
+@planted("digest-survives-link")
+def test_mutant_loses_a_vector_for_ever() -> None:
     with pytest.raises(AssertionError, match="p"):
-        _lose_a_mark(World(star(), 1, options))
+        _lose_a_mark(World(star(), seed=1))
 
 
 def test_new_subscription_is_served_by_the_last_broker_of_a_site() -> None:

@@ -1,10 +1,10 @@
-"""Mistakes that are planted into brokers: a fuzzer that does not find them protects nothing."""
+"""Mutants of brokers, and other mistakes: a fuzzer that does not find them protects nothing."""
 
-import msgspec
 import pytest
 from hypothesis import Phase, settings
 
 from anabranch.core.points.beginning import Beginning
+from anabranch.sim.mutants.catalog import planted
 from tests.fuzz import core_world
 from tests.fuzz.run import CORE, fuzz_core
 
@@ -23,11 +23,9 @@ def test_a_pattern_that_is_stored_unread_is_found(monkeypatch: pytest.MonkeyPatc
         fuzz_core(CORE["HostileClients"], SEARCH, EXAMPLES)
 
 
-@pytest.mark.parametrize("plant", ["ack-before-sync", "no-dedup"])
-def test_harm_to_honest_clients_is_found(plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = msgspec.structs.replace(core_world.OPTIONS, plants=frozenset({plant}))
-    monkeypatch.setattr(core_world, "OPTIONS", planted)
-    with pytest.raises(AssertionError, match=r"honest|confirmed|subscriber"):
+@pytest.mark.parametrize("name", ["ack-before-sync", "no-dedup"])
+def test_harm_to_honest_clients_is_found(name: str) -> None:
+    with planted(name), pytest.raises(AssertionError, match=r"honest|confirmed|subscriber"):
         fuzz_core(CORE["HostileClients"], SEARCH, EXAMPLES)
 
 

@@ -1,0 +1,166 @@
+"""Mutants of origins: publishing, the log, batches, and starts."""
+
+from anabranch.sim.mutants.mutant import Edit, Mutant
+
+_INTAKE = "anabranch.core.intake:Intake"
+_ORIGIN = "anabranch.core.origin:Origin"
+_LEDGER = "anabranch.core.ledger:Ledger"
+_BROKER = "anabranch.core.broker:Broker"
+_BATCHES = "anabranch.core.batches:Batches"
+_INQUIRY = "anabranch.core.rollback:Inquiry"
+
+MUTANTS: dict[str, Mutant] = {
+    "ack-before-sync": Mutant(
+        "events are confirmed before they are on disk",
+        Edit(
+            f"{_INTAKE}._take",
+            "self._waiting.add(session, key)",
+            "asks.append(SendClient(session, Confirmed(*key, event_id.sequence)))",
+        ),
+        seed=10,
+        anomaly="lost",
+    ),
+    "no-dedup": Mutant(
+        "an event that is sent again is logged again",
+        Edit(f"{_INTAKE}.publish", "elif is_known:", "elif False:"),
+        seed=2,
+        anomaly="duplicate",
+    ),
+    "emit-before-sync": Mutant(
+        "ticks leave the origin before they are on disk",
+        Edit(
+            f"{_ORIGIN}.client_frame",
+            "asks = self._intake.publish(now, session, frame, client)",
+            "asks = self._intake.publish(now, session, frame, client)\n"
+            "asks += self._emit(now, self._tail.last)",
+        ),
+        seed=4,
+        anomaly="phantom",
+    ),
+    "vector-not-persisted": Mutant(
+        "vectors are forgotten in a crash",
+        Edit(f"{_LEDGER}.__init__", "self._with_marks(stored.marks)", "Marks(0, {})"),
+        Edit(f"{_LEDGER}._read", "elif isinstance(record, MarkRecord):", "elif False:"),
+        seed=158,
+        anomaly="gap",
+    ),
+    "release-early": Mutant(
+        "the fastest edge decides what is forgotten",
+        Edit(
+            f"{_ORIGIN}._released",
+            "self._ledger.release.all_done()",
+            "max(self._ledger.release._done.values())",
+        ),
+        seed=0,
+        anomaly="wrongly-withheld",
+    ),
+    "slice-lost": Mutant(
+        "what is left of a slice is lost when something happens",
+        Edit(
+            f"{_BROKER}.handle",
+            "work_max = self.config.options.step_work_max",
+            "if self._work and self._stimuli:\n"
+            "    self._work.clear()\n"
+            "work_max = self.config.options.step_work_max",
+        ),
+        seed=3,
+        anomaly="stuck",
+    ),
+    "checkpoint-lacks-publishers": Mutant(
+        "a start trusts a checkpoint that does not know the publishers",
+        Edit(f"{_LEDGER}.save", "*self.publishers.checkpoint(), ", ""),
+        seed=10,
+        anomaly="stuck",
+    ),
+    "vector-names-strangers": Mutant(
+        "vectors name edges that have left the network",
+        Edit(f"{_LEDGER}._restricted", " if edge in self._edges", ""),
+        seed=42,
+        anomaly="protocol-error",
+    ),
+    "departs-undrained": Mutant(
+        "an edge leaves before others have its events",
+        Edit(
+            f"{_BROKER}.is_drained",
+            "home.is_drained(departure) and not self._syncs and not self.is_working",
+            "True",
+        ),
+        seed=231,
+        anomaly="lost",
+    ),
+    "commit-without-intent": Mutant(
+        "events of a batch are appended before its intent is on disk",
+        Edit(
+            f"{_BATCHES}._intend",
+            "asks.append(sink.put(SinkRow(*what)))",
+            "sink.put(SinkRow(*what))\n"
+            "work.is_intended = True\n"
+            "asks += self._advance(now, sink)\n"
+            "return None",
+        ),
+        Edit(
+            f"{_BATCHES}._append",
+            "if work.appended > before and (before == 0 or is_all):",
+            "if False:",
+        ),
+        seed=31,
+        anomaly="torn-batch",
+    ),
+    "stage-dropped-early": Mutant(
+        "staged events are dropped before their batch is on disk",
+        Edit(
+            f"{_BATCHES}._append",
+            "return asks",
+            "if is_all:\n"
+            "    asks += self._tokens.drop(work.tokens)\n"
+            "    work.tokens = []\n"
+            "return asks",
+        ),
+        seed=354,
+        anomaly="torn-batch",
+    ),
+    "redo-forgotten": Mutant(
+        "a start leaves intents as it finds them",
+        Edit(f"{_BATCHES}.started", "work.is_intended = True", "work.is_intended = False"),
+        seed=19,
+        anomaly="torn-batch",
+    ),
+    "batch-not-persisted": Mutant(
+        "a sink forgets the number of its last batch in a crash",
+        Edit(f"{_BATCHES}._finish", "last=work.last)", "last=work.last, batch=0)"),
+        Edit(
+            f"{_BATCHES}._finish",
+            "tokens = sink.row.tokens",
+            "batch, tokens = sink.row.batch, sink.row.tokens",
+        ),
+        Edit(
+            f"{_BATCHES}._finish",
+            "asks += _told(sink, work)",
+            "sink.row = replace(sink.row, batch=batch)\nasks += _told(sink, work)",
+        ),
+        seed=11,
+        anomaly="double-batch",
+    ),
+    "commit-told-early": Mutant(
+        "a batch is told to be there before its intent is on disk",
+        Edit(
+            f"{_BATCHES}._intend",
+            "gathering.intended.append(frame.sink)",
+            "gathering.intended.append(frame.sink)\nasks += _told(sink, work)",
+        ),
+        seed=31,
+        anomaly="lost-batch",
+    ),
+    "starts-unasked": Mutant(
+        "an origin goes on with an old copy of its log",
+        Edit(f"{_INQUIRY}.begin", "if not self._silent:", "if True:"),
+        Edit(
+            f"{_INQUIRY}.told",
+            "made_ns = log.time_of(hello.seen) if hello.seen else None",
+            "return []",
+        ),
+        seed=2,
+        anomaly="tick-reused",
+        faults="rollback",
+    ),
+}

@@ -1,0 +1,43 @@
+"""Mutants of clients' sessions: what a client takes, and when it may leave a broker."""
+
+from anabranch.sim.mutants.mutant import Edit, Mutant
+
+_PUBLISHER = "anabranch.sim.applications:Publisher"
+
+MUTANTS: dict[str, Mutant] = {
+    "client-no-dedup": Mutant(
+        "a client takes what it has had",
+        Edit(
+            "anabranch.core.session.subscription:Subscription.deliver",
+            "known = reach.received",
+            "known = 0",
+        ),
+        seed=4,
+        anomaly="duplicate",
+    ),
+    "publisher-moves-unconfirmed": Mutant(
+        "a publisher moves with open events, and publishes them there under other ids",
+        Edit(
+            "anabranch.core.session.publishing:Publishing.may_move",
+            "return not self._waiting",
+            "return True",
+        ),
+        Edit(
+            f"{_PUBLISHER}._begin_anew",
+            "self.leave()",
+            "from anabranch.model.encoding import decode_envelope\n"
+            "moved = [decode_envelope(body).event() for body in self.session.unconfirmed()]\n"
+            "self.leave()",
+        ),
+        Edit(
+            f"{_PUBLISHER}._begin_anew",
+            "self.connect_in(0.05)",
+            "for event in moved:\n"
+            "    again = Event(event.attributes)\n"
+            "    self.perform(self.session.publish(self.world.now, again)[1])\n"
+            "self.connect_in(0.05)",
+        ),
+        seed=6,
+        anomaly="phantom",
+    ),
+}
