@@ -49,6 +49,10 @@ MESHES_FAILED_ONCE = {
     752: "a join point came back where its subscription was just being forgotten, and began anew",
 }
 
+#: The same of flooding.
+FLOODS_FAILED_ONCE = {
+    592340003: "a link that became full while a broker worked in slices was cut again and again",
+}
 
 #: Meshes in which copies go over several brokers.
 FIXED: list[tuple[Shape, int]] = [("ring", 2), ("random", 1), ("random", 3), ("random", 6)]
@@ -179,6 +183,12 @@ def test_what_brokers_moved_before_they_were_killed_counts_too() -> None:
     routers = [each.router for each in living if isinstance(each.router, MeshRouter)]
     assert verdict.moves > sum(router.counters.targets_moved for router in routers)
     assert verdict.advertised > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", FLOODS_FAILED_ONCE)
+def test_floods_that_failed_once_stay_clean(seed: int) -> None:
+    _assert_clean(Order("flood"), seed)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ order, and all of it before the next stimulus is looked at. Rules:
 1. One call of `handle` does about `step_work_max` of work. What is left goes on with the next call;
    until then `is_working` is true, and `next_deadline` is now. A part that has much to do returns
    an iterator instead of a list; it says how much it has done (`Spent`), and may be interrupted
-   there.
+   there. One that had much to do and returns a list says so at its end.
 2. Stimuli that come meanwhile wait, in order. So the parts see each stimulus handled whole before
    the next one, however many calls that takes; only `now` moves on. The driver should hold back
    whatever can wait.
@@ -417,6 +417,9 @@ class Broker:
     # -- what the parts want --------------------------------------------------------------------
 
     def _do(self, who: Who, wishes: Iterable[Ask | Outcome]) -> None:
+        if isinstance(wishes, list) and wishes and isinstance(wishes[-1], Spent):
+            # The work is done, not only promised: it counts before others are begun.
+            self._spent += wishes.pop().work
         if wishes:
             self._work.append((who, iter(wishes)))
 

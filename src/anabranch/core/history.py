@@ -32,10 +32,10 @@ from anabranch.core.ranges import RangeSet
 from anabranch.core.records import decode_record
 from anabranch.core.replaying import EXAMINED_MAX, Wanted, answer
 from anabranch.core.resending import Resends
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, Emission, Spent
+from anabranch.core.routing.contract import Emission, Spent
 from anabranch.core.tail import Entry, Tail, emits_of, entry_of, fitting, size_of
 from anabranch.model.errors import RemoteError
-from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.frame_parts import Hole
 from anabranch.model.frames import Answer, NotKept
 
 #: What costs no more than this is not worth a word.
@@ -179,10 +179,7 @@ class History:
         return [*self._read(_Chunk(wanted), first, min(last, tail.first - 1))]
 
     def _answer(self, wanted: Wanted, first: int, entries: Sequence[Entry]) -> list[Ask]:
-        found = answer(wanted, first, entries, self._tail.synced)
-        looked_at = entries[: found.through - first + 1]
-        size = sum(len(each.body) for each in looked_at if isinstance(each, Datum))
-        work = len(wanted.filters) * (CHECK_WORK * len(looked_at) + size // CHECKED_BYTES)
+        found, work = answer(wanted, first, entries, self._tail.synced)
         asks: list[Ask] = [CarryTo(wanted.edge, found)]
         return [*asks, Spent(work)] if work > _LITTLE_WORK else asks
 

@@ -139,7 +139,11 @@ class World:
         effects = broker.handle(clock, stimulus)
         if self.watcher is not None:
             self._watch(self.watcher, name, broker, effects)
+        worked_on = broker.worked_on
         self._perform(host, effects)
+        for each, _ in worked_on:
+            if isinstance(each, say.LinkFull):
+                self._heard_full(name, each)
         deadline = broker.next_deadline()
         if deadline is not None:
             # A step takes time, so that something may happen before the next slice of its work.
@@ -348,9 +352,15 @@ class World:
     def _tell_link(self, wire: Wire, number: int, direction: int, full: bool) -> None:
         if wire.is_up and wire.number == number:
             self.count.full += full
-            wire.queues[direction].is_told = full
             sender, peer = wire.ends[1 - direction], wire.ends[direction]
             self.stimulate(sender, say.LinkFull(peer, full))
+
+    def _heard_full(self, name: str, news: say.LinkFull) -> None:
+        """A broker knows now that a link is full, or has room; it may have worked on something else
+        when that was told."""
+        wire = self.wire(name, news.peer)
+        if wire.is_up:
+            wire.queues[wire.ends.index(news.peer)].is_told = news.full
 
     # -- clients --------------------------------------------------------------------------------
 
