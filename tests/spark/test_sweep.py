@@ -9,13 +9,19 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from anabranch.cli.main import app
-from anabranch.cli.pipeline.sweep import routing_report
 from anabranch.model.errors import LocalError
-from anabranch.sim.evaluation.stage import TREE
 from anabranch.sim.runner import Order, run_seed
-from anabranch.spark.sweep import results, sweep
-from anabranch.spark.sweep_grid import Run, combined, evaluation_runs, read_grids
-from anabranch.spark.sweep_run import simulate
+from evaluation.routing.tree_workloads import TREE
+from evaluation.spark.sweep import (
+    Run,
+    combined,
+    evaluation_runs,
+    read_grids,
+    results,
+    simulate,
+    sweep,
+)
+from evaluation.spark.sweep_command import routing_report
 
 GRID = """
 [[grid]]

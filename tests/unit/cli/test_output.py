@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from anabranch.cli.bench.log_report import LogReport, Replay, print_report
 from anabranch.cli.output import counted
+from evaluation.log import LogReport, Replay, print_report
 
 
 @pytest.mark.parametrize(
