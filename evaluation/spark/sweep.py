@@ -49,6 +49,8 @@ State kept: the directory.
 
 import hashlib
 import secrets
+import shutil
+import tempfile
 import time
 import tomllib
 import traceback
@@ -63,7 +65,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, is_remote
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -406,6 +408,7 @@ def sweep(
     directory.mkdir(parents=True, exist_ok=True)
     missing = list(runs) if again else left(spark, runs, directory, retry=retry)
     if missing:
+        _ship(spark)
         numbers = spark.range(0, len(missing), 1, len(missing))
         told = numbers.mapInArrow(_running(missing, str(directory)), "run string").collect()
         gone = [row["run"] for row in told if not _file(directory, row["run"]).exists()]
@@ -415,6 +418,17 @@ def sweep(
                 " not see; give a directory that all machines share"
             )
     return results(spark, directory)
+
+
+def _ship(spark: SparkSession) -> None:
+    """Send this package to the workers of a cluster, which have only what is installed there."""
+    if not is_remote() and (spark.sparkContext.master or "").startswith("local["):
+        return
+    with tempfile.TemporaryDirectory(prefix="anabranch-evaluate-") as name:
+        package = Path(__file__).parents[1]
+        place = str(Path(name) / f"{package.name}-{secrets.token_hex(4)}")
+        archive = shutil.make_archive(place, "zip", package.parent, package.name)
+        spark.addArtifacts(archive, pyfile=True)
 
 
 def left(

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from anabranch.cli.main import app
 from anabranch.model.errors import LocalError
 from anabranch.sim.runner import Order, run_seed
+from evaluation.__main__ import app
 from evaluation.routing.tree_workloads import TREE
 from evaluation.spark.sweep import (
     Run,
@@ -99,7 +99,7 @@ def test_more_subscriptions_bring_more_deliveries() -> None:
 
 def test_a_simulation_that_cannot_be_run_is_a_row_with_its_error() -> None:
     outcome = simulate(Run(workload="nested", variant="none"))
-    assert outcome.error.startswith("StopIteration in sweep_run.py")
+    assert outcome.error.startswith("StopIteration in sweep.py")
 
 
 def test_a_sweep_goes_on_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
@@ -139,13 +139,13 @@ def test_the_command_runs_reports_and_ends_well(spark: SparkSession, tmp_path: P
     words = ["--routing", "tree", "--shape", "pair", "--seeds", "0..1", "--json"]
     words += ["--master", "local[2]"]
     to = str(tmp_path / "results")
-    done = CliRunner().invoke(app, ["pipeline", "sweep", to, *words, "--report", str(report)])
+    done = CliRunner().invoke(app, ["sweep", to, *words, "--report", str(report)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["simulations"], told["fresh"], told["failed"]) == (2, 2, 0)
     assert told["deliveries"] > 0
     assert "no anomaly" in report.read_text()
-    done = CliRunner().invoke(app, ["pipeline", "sweep", to, "--seeds", "1", "--grid", "x.toml"])
+    done = CliRunner().invoke(app, ["sweep", to, "--seeds", "1", "--grid", "x.toml"])
     assert done.exit_code == 2
     assert "give --grid, or --evaluation, or parameters" in done.stderr
 
