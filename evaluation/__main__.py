@@ -5,7 +5,7 @@
 
 These commands answer the questions of this project's developers: does the code meet its bars, does
 it beat the alternatives, do the findings of the papers hold here. None of it is in the wheel. Users
-who want to know about their own machine or network run `scripts/evaluate`.
+who want to know about their own machine or network run `anabranch bench`.
 
 Rules
 

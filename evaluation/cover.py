@@ -1,14 +1,4 @@
-"""Bars of covering, which bind at 100,000 conjunctions.
-
-Who covers whom, from the columns a workload was drawn as.
-
-Here every filter is one conjunction of intervals, and covering is containment of boxes: f covers g
-if every interval of f contains the interval g has on the same attribute. It is brute force over
-numpy columns, shares no code with the product, and is asked about a sample only.
-
-The result of `scripts/evaluate cover`, as a value and as tables.
-
-`scripts/evaluate cover`: what the covering table and the conjunction DAG cost.
+"""`scripts/evaluate cover`: what the covering table and the conjunction DAG cost.
 
 The input is parsed before any clock starts. The table takes all conjunctions one by one, is asked
 about others of the same distribution, and loses some at random; the DAG does the same, but grows
@@ -20,6 +10,18 @@ only for as long as its budget lasts, since it keeps more. Rules:
 3. Roots and answers are held against the columns the workload was drawn as: who has no coverer is
    a root, who has one that is not its equal is none, and a removal names exactly the roots that
    come and go. A difference ends the run with exit code 1.
+
+Bars
+----
+Bars bind at 100,000 conjunctions.
+
+The oracle
+----------
+Who covers whom, from the columns a workload was drawn as.
+
+Here every filter is one conjunction of intervals, and covering is containment of boxes: f covers g
+if every interval of f contains the interval g has on the same attribute. It is brute force over
+numpy columns, shares no code with the product, and is asked about a sample only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -56,7 +58,7 @@ from evaluation.workloads import (
     offsets_of,
 )
 
-# -- cover bars -----------------------------------------------------------------------------------
+# -- bars -----------------------------------------------------------------------------------------
 
 
 COVER_SIZE = 100_000
@@ -91,7 +93,7 @@ def _cover_verdicts(figures: CoverFigures) -> Iterator[Verdict]:
     yield at_most("remove, max µs", figures.remove_max_us, COVER_REMOVE_MAX_US_MAX)
 
 
-# -- cover oracle ---------------------------------------------------------------------------------
+# -- the oracle -----------------------------------------------------------------------------------
 
 
 Box = dict[int, tuple[int, int]]
@@ -164,7 +166,7 @@ def _first(columns: Columns, count: int) -> Columns:
     )
 
 
-# -- cover report ---------------------------------------------------------------------------------
+# -- report ---------------------------------------------------------------------------------------
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +257,7 @@ def _net_us(duration_ns: float, clock_ns: float) -> float:
     return max(0.0, duration_ns - clock_ns) / 1e3
 
 
-# -- cover ----------------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 CoverWorkload = Literal["ranges", "nested", "stock"]

@@ -1,6 +1,4 @@
-"""The result of `scripts/evaluate log`, as a value and as tables.
-
-`scripts/evaluate log`: how many records per second become durable, and come back, beside sqlite.
+"""`scripts/evaluate log`: how many records per second become durable, and come back, beside sqlite.
 
 The store is used through its own door, with its writer thread, its seals and its index; sqlite is
 used as plainly as it can be, in this thread: one table of tick and record, WAL, synchronous=FULL,
@@ -44,7 +42,7 @@ from evaluation.measurement import (
     verdicts_table,
 )
 
-# -- log report -----------------------------------------------------------------------------------
+# -- report ---------------------------------------------------------------------------------------
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -114,7 +112,7 @@ def print_report(report: LogReport, console: Console) -> None:
     console.print(verdicts_table(report.bars))
 
 
-# -- log ------------------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 #: Records in flight → groups of a pass. A pass is short, so that some find the machine quiet.

@@ -1,25 +1,42 @@
-"""Bars and goals of matching.
+"""`scripts/evaluate match`: what matching costs, through the public interface alone.
 
-A bar binds at the sizes for which it was stated, 200,000 and 1,000,000 subscriptions.
+One run, in this order: two processes are started to time their first match; a small index warms
+everything up; the subscriptions are loaded from text; some answers are held against the workload's
+own; matching, updates and matching under updates are timed; the answers are checked again; and the
+same is done by a plain loop and by the numpy engine for comparison. For text, dnf and wide the
+workload `mixed` of the same size is timed too, because their goals are relative to it.
 
+Bars
+----
+A bar binds at the sizes for which it was stated, 200,000 and 1,000,000 subscriptions; a goal is
+reported and was not promised.
+
+Loading
+-------
 Subscriptions of a workload in an index: loading them from text, and keeping track of which.
 
 The live subscriptions of a `Loaded` are always a window of the workload's filters: additions come
 at its end, removals leave at its start. So the right answers are known at any moment (see
 `workloads`, rule 2). Losing this state loses a measurement and nothing else.
 
+Start-up
+--------
 Start-up: how long a new process takes until its first match.
 
 Two processes, one after the other, share a cache directory for compiled kernels that begins empty:
 the first compiles, the second loads. The time is wall time of the whole process, interpreter
 included, because that is what somebody waits for.
 
+Rivals
+------
 What the index is compared with, in the same run: a plain loop, and itself without numba.
 
 The loop asks every filter in turn, about events that were checked once beforehand. Its time per
 filter hardly depends on how many there are, so a sample of filters is enough to say what all of
 them would take. The fallback is loaded in full.
 
+Updates
+-------
 What updates cost: their own rate, and how much slower matching gets while they happen.
 
 Additions are timed one by one through `index.add`, from filter texts that this process has never
@@ -32,16 +49,6 @@ of the updates is given apart, as a share of both together. The phases alternate
 that a disturbance from outside meets both. Each slice's quickest time counts, as everywhere else;
 what updates do to every slice is in it. The means stand beside: they also see work that matching
 does only now and then on behalf of updates, and all disturbances.
-
-The result of `scripts/evaluate match`, as a value and as tables.
-
-`scripts/evaluate match`: what matching costs, through the public interface alone.
-
-One run, in this order: two processes are started to time their first match; a small index warms
-everything up; the subscriptions are loaded from text; some answers are held against the workload's
-own; matching, updates and matching under updates are timed; the answers are checked again; and the
-same is done by a plain loop and by the numpy engine for comparison. For text, dnf and wide the
-workload `mixed` of the same size is timed too, because their goals are relative to it.
 """
 
 import math
@@ -83,7 +90,7 @@ from evaluation.measurement import (
 )
 from evaluation.workloads import CHUNK_FILTERS, EventMapping, Workload, workload
 
-# -- match bars -----------------------------------------------------------------------------------
+# -- bars -----------------------------------------------------------------------------------------
 
 
 #: Batches of events → ids, in µs per event, by workload and subscriptions.
@@ -211,7 +218,7 @@ def warm_up(workload: Workload) -> None:
     loaded.check("warm-up", events, loaded.expected(events))
 
 
-# -- startup --------------------------------------------------------------------------------------
+# -- start-up -------------------------------------------------------------------------------------
 
 
 _FIRST_MATCH = """
@@ -426,7 +433,7 @@ def _sum_of_least(passes_ns: Sequence[Sequence[int]]) -> int:
     return sum(map(min, zip(*passes_ns, strict=True)))
 
 
-# -- match report ---------------------------------------------------------------------------------
+# -- report ---------------------------------------------------------------------------------------
 
 
 class Matching(msgspec.Struct, frozen=True, kw_only=True):
@@ -530,7 +537,7 @@ def _rival_rows(report: MatchReport) -> Iterator[tuple[str, str]]:
         )
 
 
-# -- match ----------------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 #: Events of one timed slice.

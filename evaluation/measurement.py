@@ -1,4 +1,8 @@
-"""Timing: CPU time of the calling thread, and what to make of several measurements.
+"""What all measurements share: clocks, bars, and the check of answers.
+
+Time
+----
+Timing: CPU time of the calling thread, and what to make of several measurements.
 
 1. Time is CPU time of this thread. Another process on the machine then costs cache misses and
    nothing else, and the figures of a shared machine are those of a quiet one, or nearly.
@@ -11,18 +15,16 @@
    figures of that order are taken over groups of calls.
 5. The garbage collector stays on: users have it on.
 
+Answers
+-------
 Whether an index says what the workload knows to be right.
 
 A fast wrong answer is worth nothing, so every benchmark compares some answers of every engine and
 every path (single, batch, encoded batch) with the workload's own, and stops at a difference.
 
-How much memory this process occupies, as the operating system counts it.
-
-Bars that were promised and goals that are aimed at.
-
-A missed bar is reported and does not make the command fail.
-
-Tables of figures and of verdicts.
+Bars
+----
+A bar was promised, a goal is aimed at. A missed one is reported and does not make a command fail.
 """
 
 import gc
@@ -39,7 +41,7 @@ from rich.text import Text
 
 from anabranch.model.errors import AnabranchError
 
-# -- stopwatch ------------------------------------------------------------------------------------
+# -- time -----------------------------------------------------------------------------------------
 
 
 cpu_ns = time.thread_time_ns
@@ -110,7 +112,7 @@ def reading_ns() -> float:
     return percentile([elapsed_ns(int) for _ in range(1_000)], 0.5)
 
 
-# -- verify ---------------------------------------------------------------------------------------
+# -- answers --------------------------------------------------------------------------------------
 
 
 #: Events whose answers are compared.
@@ -138,7 +140,7 @@ def check_answers(
         )
 
 
-# -- resident -------------------------------------------------------------------------------------
+# -- memory ---------------------------------------------------------------------------------------
 
 
 _STATM = Path("/proc/self/statm")

@@ -1,14 +1,4 @@
-"""The result of `scripts/evaluate network`, as a value and as tables.
-
-What was promised of a network of processes, held against what was measured.
-
-Bars are about `tree` routing. Each binds where its figure was asked for; a run of fewer parts or of
-other sizes is judged by fewer bars. How much throughput falls is judged by the CPU that all brokers
-take for an event, which hardly depends on what else the machine does; rates by the clock are held
-against the same limit, as a goal. Both were measured in turns with the fewest and with the most
-subscriptions.
-
-`scripts/evaluate network`: what a network of real processes does on this machine.
+"""`scripts/evaluate network`: what a network of real processes does on this machine.
 
 Brokers, publishers and subscribers are processes of their own on loopback, with real disks. Parts:
 
@@ -28,6 +18,16 @@ networks; publishers advertise nothing. Rules:
 3. The fewest and the most subscriptions are measured in turns, pass by pass, on two networks that
    are up together: the machine may be half as fast some minutes later.
 4. Bars bind for `tree`, and only at the sizes they were stated for.
+
+Bars
+----
+What was promised of a network of processes, held against what was measured.
+
+Bars are about `tree` routing. Each binds where its figure was asked for; a run of fewer parts or of
+other sizes is judged by fewer bars. How much throughput falls is judged by the CPU that all brokers
+take for an event, which hardly depends on what else the machine does; rates by the clock are held
+against the same limit, as a goal. Both were measured in turns with the fewest and with the most
+subscriptions.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ from evaluation.network_measurements import (
 )
 from evaluation.network_stage import RELAY
 
-# -- network report -------------------------------------------------------------------------------
+# -- report ---------------------------------------------------------------------------------------
 
 
 _MB = 1_000_000
@@ -273,7 +273,7 @@ def _fetches_table(fetches: FetchFigures) -> Table:
     return table
 
 
-# -- network bars ---------------------------------------------------------------------------------
+# -- bars -----------------------------------------------------------------------------------------
 
 
 HOPS = 7
@@ -378,7 +378,7 @@ def _fetches(fetches: FetchFigures) -> Iterator[Verdict]:
     yield at_most("the same with a filter", filtered, FETCH_FILTERED_US_MAX)
 
 
-# -- network --------------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 PARTS = ("a", "b", "c", "d", "e")

@@ -1,4 +1,8 @@
-"""Latency along a chain of brokers, and how soon a new subscription gets its first event.
+"""The parts of `scripts/evaluate network`, one function each; none keeps state.
+
+Latency
+-------
+Latency along a chain of brokers, and how soon a new subscription gets its first event.
 
 *Delivery latency* is from the call that publishes an event until the application that subscribed
 has it in hand, by one clock; the event is on disk at its origin in between. *Start latency* is from
@@ -7,9 +11,10 @@ that 2.5 ms of it are the mean wait for the next one. A start is *local* if what
 covers the new subscription, and *remote* if the origin must hear of it and answer. (These are the
 definitions of the work that tree routing comes from.)
 
-The quickest of several passes counts, by its median: others use this machine too. This module keeps
-no state.
+The quickest of several passes counts, by its median: others use this machine too.
 
+Throughput
+----------
 How many events a network takes, and what each costs every broker.
 
     origin ── relay ── edge       one publisher; subscriptions spread over several connections
@@ -33,17 +38,18 @@ Rules:
 5. Loads that are to be compared have networks of their own which are up together, and their passes
    take turns: a machine that is slow for some minutes is slow for all of them.
 
-This module keeps no state.
-
+Outages
+-------
 How long subscribers wait when a relay dies, and what a broker takes that has nothing to do.
 
     origin ── relay-1 or relay-2 ── edge       events pass at a steady rate
 
 The relay that is in use is killed with SIGKILL; which one that is, its count of forwarded events
 tells. The *gap* is the longest time without a delivery. A relay that is *paused* (SIGSTOP) does not
-close its connections: only the failure detector notices, which is what its timeout is for. This
-module keeps no state.
+close its connections: only the failure detector notices, which is what its timeout is for.
 
+Fetches
+-------
 How fast a log is read in bulk, from a real broker by one process, and what that costs both.
 
     broker ── reader       events of one stream, over loopback; the log is on disk before it begins
@@ -56,8 +62,6 @@ Rules:
 3. CPU time is that of whole processes, the least of several passes; rates are wall time, of the
    quickest. A first pass, in which the broker loads its kernels, does not count.
 4. Costs are per event of the log, whether it is wanted or not.
-
-This module keeps no state.
 """
 
 import asyncio
@@ -218,7 +222,7 @@ async def _flow(publisher: PlayerProcess, ended: asyncio.Event) -> None:
         await publisher.do(Publish(count=int(START_RATE / 2), rate=START_RATE))
 
 
-# -- flow -----------------------------------------------------------------------------------------
+# -- throughput -----------------------------------------------------------------------------------
 
 
 Service = Literal["durable", "reliable", "best-effort"]
@@ -405,7 +409,7 @@ def _chunks(events: int, chunk: int) -> list[int]:
     return [chunk] * whole + [rest] * bool(rest)
 
 
-# -- outage ---------------------------------------------------------------------------------------
+# -- outages --------------------------------------------------------------------------------------
 
 
 _LOOK_S = 1.0
@@ -518,7 +522,7 @@ async def _gap(
     return silence
 
 
-# -- fetching -------------------------------------------------------------------------------------
+# -- fetches --------------------------------------------------------------------------------------
 
 
 _SYNC_EVERY = 1_000
@@ -601,7 +605,7 @@ def _network() -> NetworkFile:
     return loads("\n".join((*lines, *options)), Path("measured.toml"))
 
 
-# -- a log ---------------------------------------------------------------------------------------
+# -- a log ----------------------------------------------------------------------------------------
 
 
 class _Word:

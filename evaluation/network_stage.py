@@ -1,26 +1,42 @@
-"""What a player is told to do, and what it answers: one JSON document per line.
+"""A stage: a network of broker processes, and players in processes of their own.
 
-A player does one thing at a time, in the order in which it is told. Every task has one answer. This
-module keeps no state.
+    async with Stage(chain(2, "tree"), directory) as stage:
+        publisher = await stage.player("publisher", ORIGIN)
+        await publisher.do(Publish(count=1_000))
+        used = stage.cpu_s()
 
+Everything ends with the stage. State kept: the directory, which whoever made it removes.
+
+Networks
+--------
 The networks that are measured.
 
     chain(hops)     origin ── relay-1 ── … ── edge; a hop is a link between two brokers
     twins()         origin ── a site of two relays ── edge
 
-The publisher is at `ORIGIN`, subscribers are at `EDGE`. This module keeps no state.
+The publisher is at `ORIGIN`, subscribers are at `EDGE`.
 
+Tasks and answers
+-----------------
+What a player is told to do, and what it answers: one JSON document per line.
+
+A player does one thing at a time, in the order in which it is told. Every task has one answer.
+
+Processes
+---------
 What another process has used: CPU time and memory, as the operating system counts them.
 
 CPU time is that of all threads of a process, user and system together, in nanoseconds: the clock
 that POSIX gives every process. It does not advance while the process waits, so a busy machine costs
-cache misses and nothing else. This module keeps no state.
+cache misses and nothing else.
 
+The player
+----------
 A process that plays applications: it publishes, subscribes and takes the time.
 
     python -m evaluation.network_stage
 
-Tasks come as lines on stdin (`words`), answers go to stdout. Applications are clients of the
+Tasks come as lines on stdin, answers go to stdout. Applications are clients of the
 library and nothing else, as anybody would write them. Rules:
 
 1. Every event has the time at which it was published in an attribute, by the clock that all
@@ -29,15 +45,6 @@ library and nothing else, as anybody would write them. Rules:
 3. The process ends with its stdin.
 
 State kept: counts and times, worth nothing after it.
-
-A stage: a network of broker processes, and players in processes of their own.
-
-    async with Stage(chain(2, "tree"), directory) as stage:
-        publisher = await stage.player("publisher", ORIGIN)
-        await publisher.do(Publish(count=1_000))
-        used = stage.cpu_s()
-
-Everything ends with the stage. State kept: the directory, which whoever made it removes.
 """
 
 import asyncio
@@ -62,7 +69,7 @@ from anabranch.local.network import LocalNetwork
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.event import Value
 
-# -- words ----------------------------------------------------------------------------------------
+# -- tasks and answers ----------------------------------------------------------------------------
 
 
 Quality = Literal["durable", "reliable", "best-effort"]
@@ -206,7 +213,7 @@ def _network(relays: Mapping[str, tuple[str, ...]], routing: RoutingName) -> Net
     return loads("\n".join(lines), Path("measured.toml"))
 
 
-# -- processes ------------------------------------------------------------------------------------
+# -- what a process uses --------------------------------------------------------------------------
 
 
 _libc = ctypes.CDLL(None)
@@ -226,7 +233,7 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-# -- player ---------------------------------------------------------------------------------------
+# -- the player -----------------------------------------------------------------------------------
 
 
 #: Events that a subscription may hold: more than are ever under way.

@@ -1,4 +1,19 @@
-"""Conjunctions of intervals as columns of integers: how the synthetic workloads are drawn.
+"""Workloads by name: the same filters and events on every machine, for every size.
+
+Rules:
+
+1. Everything follows from the workload's name and the seed. Filters are drawn in chunks of fixed
+   size, each from a generator of its own, so filter 5 is the same whether two hundred thousand
+   or a million are asked for, and the first of them are a prefix of the second.
+2. A subscription's id is its filter's number. A window of numbers, `start` up to `stop`, stands
+   for "the first `start` have left and more have come", which is how updates are measured.
+3. Texts stream: one chunk is in memory at a time.
+4. Every workload can say by itself which filters of a window an event matches, without the
+   product's help. A benchmark compares, and fails if it disagrees.
+
+Columns
+-------
+Conjunctions of intervals as columns of integers: how the synthetic workloads are drawn.
 
 A workload of a million filters is drawn as a handful of arrays, a chunk at a time, and only
 becomes text when somebody asks for the text. Rules:
@@ -15,6 +30,8 @@ becomes text when somebody asks for the text. Rules:
 `matching_filters` answers from the columns alone. It shares no code with the product and is what
 a benchmark's results are held against.
 
+Equalities and intervals
+------------------------
 The workloads made of equalities and intervals: stock, mixed, ranges, nested, dnf, wide.
 
 Each function draws one chunk of filters as columns, or the rows of some events.
@@ -35,6 +52,8 @@ Each function draws one chunk of filters as columns, or the rows of some events.
   a uniform choice nine predicates of ten would miss for want of the attribute and hardly
   anything would ever match; so an event matches an eighth of the share it does in mixed.
 
+Text
+----
 The `text` workload: string attributes and every way of asking about them.
 
 Events look like the access log of a shop: eight string attributes, six of them compound.
@@ -56,19 +75,6 @@ drawn evenly. So an event matches about as large a share of the filters as in `m
 Words are pronounceable and come from a fixed seed, so they are the same for every workload seed.
 No value contains a wildcard of LIKE or a quote. `satisfies` is written with Python's own string
 methods and shares nothing with the product.
-
-Workloads by name: the same filters and events on every machine, for every size.
-
-Rules:
-
-1. Everything follows from the workload's name and the seed. Filters are drawn in chunks of fixed
-   size, each from a generator of its own, so filter 5 is the same whether two hundred thousand
-   or a million are asked for, and the first of them are a prefix of the second.
-2. A subscription's id is its filter's number. A window of numbers, `start` up to `stop`, stands
-   for "the first `start` have left and more have come", which is how updates are measured.
-3. Texts stream: one chunk is in memory at a time.
-4. Every workload can say by itself which filters of a window an event matches, without the
-   product's help. A benchmark compares, and fails if it disagrees.
 """
 
 import itertools
@@ -202,7 +208,7 @@ def _disjunction(conjunctions: Sequence[str]) -> str:
     return " OR ".join(f"({conjunction})" for conjunction in conjunctions)
 
 
-# -- intervals ------------------------------------------------------------------------------------
+# -- equalities and intervals ---------------------------------------------------------------------
 
 
 SYMBOLS = 2_000
@@ -387,7 +393,7 @@ def _popular_attributes(rng: np.random.Generator, rows: int, size: int) -> Integ
     return np.take_along_axis(first, order, axis=1)
 
 
-# -- phrases --------------------------------------------------------------------------------------
+# -- text -----------------------------------------------------------------------------------------
 
 
 ATTRIBUTES = ("path", "user", "title", "kind", "session", "host", "country", "level")

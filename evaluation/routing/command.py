@@ -7,7 +7,7 @@ scaled down; their expected shapes and its analytical model stand beside what wa
 
 The same command with the same options gives the same figures on every machine.
 
-With `--routing mesh` it is another evaluation, in `routing_mesh`.
+With `--routing mesh` it is another evaluation, in `mesh`.
 """
 
 from pathlib import Path

@@ -1,21 +1,27 @@
-"""Grids of what an event and a change cost with each routing: parts `matching` and `changes`.
-
-The result of `scripts/evaluate routing --routing mesh`, as a value and as grids of text.
-
-What `scripts/evaluate routing --routing mesh --write` makes: a section of the page, and more.
-
-The page is the one that `--routing tree` makes. Of it, only the section about meshes is replaced,
-or added at its end: the table of ours and the source's, the model, and the picture. All tables are
-on a page of their own, in the folder of pictures. What is between the two marks belongs to this
-module; `routing_page` keeps it when it writes the rest anew.
-
-`scripts/evaluate routing --routing mesh`: does choosing paths by load pay?
+"""`scripts/evaluate routing --routing mesh`: does choosing paths by load pay?
 
 The model of the printed algorithm, markets in simulated meshes of busy brokers, patterns with each
 of the three placements, and what it all costs a broker; beside the figures of the work that mesh
 routing comes from. Two parts hold all three routings against each other: `matching`, what an event
 costs a relay, and `changes`, what a changed subscription or advertisement costs a network, and the
 death of a broker. All but processor times and memory is the same on every machine.
+
+Report
+------
+The result of `scripts/evaluate routing --routing mesh`, as a value and as grids of text.
+
+Costs
+-----
+Grids of what an event and a change cost with each routing: parts `matching` and `changes`.
+
+The page
+--------
+What `scripts/evaluate routing --routing mesh --write` makes: a section of the page, and more.
+
+The page is the one that `--routing tree` makes. Of it, only the section about meshes is replaced,
+or added at its end: the table of ours and the source's, the model, and the picture. All tables are
+on a page of their own, in the folder of pictures. What is between the two marks belongs to this
+module; `routing_page` keeps it when it writes the rest anew.
 """
 
 import os
@@ -73,7 +79,7 @@ from evaluation.routing.tree import (
     table,
 )
 
-# -- routing mesh costs ---------------------------------------------------------------------------
+# -- costs ----------------------------------------------------------------------------------------
 
 
 def relay_grid(found: Sequence[Relayed]) -> Grid:
@@ -211,7 +217,7 @@ def dying_grid(runs: Sequence[Dying]) -> Grid:
     return Grid("When a broker dies", remark, ("", *ROUTINGS), rows)
 
 
-# -- routing mesh report --------------------------------------------------------------------------
+# -- report ---------------------------------------------------------------------------------------
 
 
 #: Part → title, and what it is.
@@ -427,7 +433,7 @@ def _overheads(overheads: Sequence[Overhead]) -> Grid:
     return Grid("Overhead", remark, heads, rows)
 
 
-# -- routing mesh page ----------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------
 
 
 _SECTION = """\
@@ -570,7 +576,7 @@ def _command(report: MeshReport) -> str:
     return shlex.join(words)
 
 
-# -- routing mesh ---------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 MeshPart = Literal[

@@ -18,6 +18,8 @@ changes. Rules:
 Counted in virtual time: figures are the same on every machine, but for memory, which depends on the
 version of Python.
 
+Deaths
+------
 A broker dies on the way of a stream: for how long nothing comes, and what finding a way costs.
 
 Ten brokers: a publisher's, a subscriber's, and four pairs in between, with all links between one
@@ -229,7 +231,7 @@ def _network(has_more: bool) -> Network:
     return Network(sites, [(site_of[one], site_of[other]) for one, other in _LINKS])
 
 
-# -- dying ----------------------------------------------------------------------------------------
+# -- deaths ---------------------------------------------------------------------------------------
 
 
 Death = Literal["ends", "falls silent"]

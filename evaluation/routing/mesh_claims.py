@@ -1,4 +1,14 @@
-"""What choosing paths by load costs a broker: processor time, and memory of its router.
+"""Claims: what the source found about choosing paths by load, beside what came out here.
+
+A claim is one line: a test, what it gave with fixed paths and with either cost of links, what the
+source reports, and whether the two are alike. Figures are medians over graphs, with the least and
+the greatest in brackets; differences are those of each graph with itself: below zero is better. A
+difference within two percent counts as none; nothing finer is meant, since networks, machines and
+programs are others.
+
+Overhead
+--------
+What choosing paths by load costs a broker: processor time, and memory of its router.
 
 The same market at degree 4 is played with each way to choose paths, one after the other in one
 process, several times; the least processor time counts. Fixed paths need no reports of loads, so
@@ -8,14 +18,6 @@ nothing else. Memory is the sizes of all objects that routers refer to, each cou
 Unlike all other figures of the evaluation, these depend on the machine.
 
 Prior art: the overhead of dynamic routing, spec PADRES section 5.
-
-Claims: what the source found about choosing paths by load, beside what came out here.
-
-A claim is one line: a test, what it gave with fixed paths and with either cost of links, what the
-source reports, and whether the two are alike. Figures are medians over graphs, with the least and
-the greatest in brackets; differences are those of each graph with itself: below zero is better. A
-difference within two percent counts as none; nothing finer is meant, since networks, machines and
-programs are others.
 """
 
 import gc

@@ -1,10 +1,4 @@
-"""The middle of some graphs, and how far they lie apart.
-
-A mean over graphs says what the worst of them says, if that one is overloaded. So figures are
-medians, with the least and the greatest beside them; differences are of each graph with itself, and
-then of all graphs the median.
-
-Scenes of a market in a mesh, and the delays in them: what choosing paths by load is good for.
+"""Scenes of a market in a mesh, and the delays in them: what choosing paths by load is good for.
 
 Each scene is one network, one crowd and one way to choose paths. The parts:
 
@@ -27,6 +21,16 @@ a case with less, and one that shows what too much does.
 
 Prior art: spec PADRES, section 5.
 
+Medians
+-------
+The middle of some graphs, and how far they lie apart.
+
+A mean over graphs says what the worst of them says, if that one is overloaded. So figures are
+medians, with the least and the greatest beside them; differences are of each graph with itself, and
+then of all graphs the median.
+
+Many at once
+------------
 The parts of the evaluation of mesh routing: which scenes each has, and how they are run.
 
 At scale 1 networks have thirty brokers, every case has three graphs, and runs are as long as they
@@ -55,7 +59,7 @@ from evaluation.routing.mesh_market import LOADS_EVERY_S, SLOW, Crowd, Market, S
 from evaluation.routing.mesh_placement import Placed, PlaceScene, run_scene
 from evaluation.routing.mesh_relays import Relayed, RelayJob, relay
 
-# -- middles --------------------------------------------------------------------------------------
+# -- medians --------------------------------------------------------------------------------------
 
 
 class Middle(msgspec.Struct, frozen=True):
@@ -289,7 +293,7 @@ def _by_hops(market: Market) -> dict[str, float]:
     return found
 
 
-# -- parts ----------------------------------------------------------------------------------------
+# -- many at once ---------------------------------------------------------------------------------
 
 
 DelayPart = Literal[

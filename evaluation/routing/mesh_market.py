@@ -1,4 +1,21 @@
-"""A world in which brokers are busy: machines that handle one thing at a time, and queues at them.
+"""A market in a mesh of busy brokers: quotes are published, subscribers want some of them.
+
+Publishers quote one symbol each and advertise it; with more publishers than symbols, several quote
+the same one, and their advertisements overlap. Every subscriber has a few subscriptions to a symbol
+from some price on; which symbol is Zipf-distributed, so everybody wants the first ones. Quotes come
+at random times, by Poisson, and with random prices.
+
+What is measured is *delay*: from the moment a publisher lets go of an event until
+
+- it *arrives*: the first copy is at the broker of a subscriber, as the source measures;
+- it is *notified*: the subscriber has it. Our subscribers get a stream in its order and without
+  gaps, so an event that has overtaken another one waits here.
+
+Prior art: the workload of spec PADRES, section 5. What it does not say is chosen here.
+
+Busy machines
+-------------
+A world in which brokers are busy: machines that handle one thing at a time, and queues at them.
 
 In the plain world a broker handles whatever comes in no time. Here brokers run on *machines*; what
 comes over links or from clients waits until its machine has handled what came before, and then
@@ -18,21 +35,6 @@ Time is virtual: a run gives the same figures on every machine; but for `cpu_s`,
 that brokers took for their steps, for whoever asks for it.
 
 Prior art: brokers with one input queue, spec PADRES section 1.
-
-A market in a mesh of busy brokers: quotes are published, subscribers want some of them.
-
-Publishers quote one symbol each and advertise it; with more publishers than symbols, several quote
-the same one, and their advertisements overlap. Every subscriber has a few subscriptions to a symbol
-from some price on; which symbol is Zipf-distributed, so everybody wants the first ones. Quotes come
-at random times, by Poisson, and with random prices.
-
-What is measured is *delay*: from the moment a publisher lets go of an event until
-
-- it *arrives*: the first copy is at the broker of a subscriber, as the source measures;
-- it is *notified*: the subscriber has it. Our subscribers get a stream in its order and without
-  gaps, so an event that has overtaken another one waits here.
-
-Prior art: the workload of spec PADRES, section 5. What it does not say is chosen here.
 """
 
 import time
@@ -61,7 +63,7 @@ from anabranch.sim.things import Connection, Weather, Wire
 from anabranch.sim.world import World
 from anabranch.wire.codec import decode_client, decode_link
 
-# -- busy -----------------------------------------------------------------------------------------
+# -- busy machines --------------------------------------------------------------------------------
 
 
 #: Links as in one room: 100 Mbit/s, and a tenth of a millisecond or two.

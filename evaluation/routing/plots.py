@@ -1,9 +1,15 @@
-"""The curves of `scripts/evaluate routing` as a picture, drawn by matplotlib.
+"""Pictures of `scripts/evaluate routing`, drawn by matplotlib; the only module that needs it.
+
+Tree
+----
+The curves of `scripts/evaluate routing` as a picture, drawn by matplotlib.
 
 Four panels: traffic into the edge over publishers, sufficiency work and vector bytes over edges
 with the model as lines through what was counted, and deliveries over time while relays crash and
 return. The picture is the same for the same figures: no dates, no random names inside.
 
+Mesh
+----
 The picture of `scripts/evaluate routing --routing mesh`, drawn by matplotlib.
 
 Four panels: delay by kind of graph, delay over rate, delay over time around a burst, and delay over
@@ -37,7 +43,7 @@ from evaluation.routing.tree_workloads import (
     TREE,
 )
 
-# -- routing plot ---------------------------------------------------------------------------------
+# -- tree -----------------------------------------------------------------------------------------
 
 
 _TREE_COLOURS = {
@@ -153,7 +159,7 @@ def _legend(axes: Axes) -> None:
         axes.legend(loc="best")
 
 
-# -- routing mesh plot ----------------------------------------------------------------------------
+# -- mesh -----------------------------------------------------------------------------------------
 
 
 _MESH_COLOURS = dict(zip(WAYS, ("#7f7f7f", "#1b6ca8", "#e08b2c"), strict=True))

@@ -3,6 +3,8 @@
 A grid is a title, a line about it, column heads and rows; the terminal and the page draw the same
 grids.
 
+The page
+--------
 The page that `scripts/evaluate routing --write` makes: tables, and a plot if it can be drawn.
 
 The plot stands in a folder beside the page, named like it, and is drawn by matplotlib, which only
@@ -27,7 +29,7 @@ from evaluation.routing.tree_workloads import (
     SelectivePoint,
 )
 
-# -- routing report -------------------------------------------------------------------------------
+# -- report ---------------------------------------------------------------------------------------
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,7 +252,7 @@ def _fits(fits: Sequence[Fit]) -> Grid:
     return Grid("Analytical model (§6.2)", remark, heads, rows)
 
 
-# -- routing page ---------------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------
 
 
 #: The section about meshes is between these; it belongs to `routing_mesh_page`.

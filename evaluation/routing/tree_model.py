@@ -16,6 +16,8 @@ way to an edge too.
 
 Prior art: Zhao 2006, §6.2.
 
+Shapes
+------
 Shapes: what the source found and the curves here ought to look like, and whether they do.
 
 A shape is one number made of the counts, most often what the last point of a curve is over the

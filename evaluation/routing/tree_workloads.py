@@ -1,8 +1,14 @@
-"""A stage for evaluations: a whole network of one kind, feeders that publish, readers that read.
+"""The four workloads of the evaluation of tree routing, in simulated networks.
+
+The stage
+---------
+A stage for evaluations: a whole network of one kind, feeders that publish, readers that read.
 
 Feeders publish at an even pace, what a given function says; readers have subscriptions in groups
 and count what comes. Both are real client sessions. Nothing fails here unless a scene says so.
 
+Selective load
+--------------
 Selective load: does traffic follow what is wanted, or what is published?
 
 Four origins and one edge; all five brokers are also the members of one middle site. The edge has
@@ -12,6 +18,8 @@ however many are published; with the fewest publishers, it wants them all.
 
 Prior art: Zhao 2006, §6.3.3.
 
+Growing
+-------
 Growing: what does one more edge cost the others, while interest changes all the time?
 
 One origin, one relay, and one to seven edges. Half of the events are of kind `steady`, half of kind
@@ -27,6 +35,8 @@ and they are counted apart.
 
 Prior art: Zhao 2006, §6.3.7.
 
+Crashing
+--------
 Crashing: a site of three brokers loses two of them, one after the other, and gets them back.
 
 Origins, one site of three relays, and two edges. Three groups of subscribers want half of all
@@ -41,6 +51,8 @@ the longest pause between two; per relay: the events it sent on.
 
 Prior art: Zhao 2006, §6.3.8.
 
+Nested interest
+---------------
 Nested interest: what covering saves, where subscriptions cover each other.
 
 The source's own workloads cannot show it: their subscriptions cover only what is equal. Here one

@@ -1,4 +1,14 @@
-"""Traces made up for trying audits out, with anomalies of which everyone is known.
+"""`scripts/evaluate spark-audit`: an audit of a made-up trace, of which every anomaly is known.
+
+The trace is written as Parquet files first, which is not timed. Timed, in wall time, is the audit
+with its report, as `anabranch pipeline audit` does it, in a session that runs already. What a first
+audit in a process pays for (Java that is not compiled yet, kernels that are loaded) is paid by an
+audit of a small trace before, and told apart. The findings must be exactly the anomalies that were
+put in; otherwise the exit code is 1.
+
+The trace
+---------
+Traces made up for trying audits out, with anomalies of which everyone is known.
 
     made = make_specimen(directory, rows=100_000, anomalies=40, seed=1)
 
@@ -12,14 +22,6 @@ with what is tried out. Rules:
 3. Some ticks have no event, as the marks of real streams.
 
 State: one stream at a time.
-
-`scripts/evaluate spark-audit`: an audit of a made-up trace, of which every anomaly is known.
-
-The trace is written as Parquet files first, which is not timed. Timed, in wall time, is the audit
-with its report, as `anabranch pipeline audit` does it, in a session that runs already. What a first
-audit in a process pays for (Java that is not compiled yet, kernels that are loaded) is paid by an
-audit of a small trace before, and told apart. The findings must be exactly the anomalies that were
-put in; otherwise the exit code is 1.
 """
 
 import os
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# -- specimen -------------------------------------------------------------------------------------
+# -- the trace ------------------------------------------------------------------------------------
 
 
 STREAMS = 8
@@ -337,7 +339,7 @@ class _Deliveries:
         )
 
 
-# -- spark audit ----------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 #: The size that the bar is for, and the bar.

@@ -1,9 +1,24 @@
-"""The result of `scripts/evaluate spark`, as a value and as tables, and the bars it has to meet.
+"""`scripts/evaluate spark`: how fast Spark reads a network, archives it, and answers it.
 
+A broker is a process of its own with a log on disk; Spark runs on this machine. Parts:
+
+    r   a log of a million events as a data frame: all columns, some, with a filter; and the same
+        three ways as Parquet
+    a   the same log into an archive, and the archive read as Parquet
+    d   a pattern detected in a history of as many events, as Parquet
+    l   from a broker through a streaming query and back into the broker, event by event
+
+Rates are wall time and suffer from whatever else the machine does. A run whose answers are wrong
+ends with exit code 1; a missed bar does not.
+
+Bars
+----
 Bars bind at the sizes they were stated for, and on two cores: `local[2]`. That of reading is about
 a read with a declared schema, which is how millions of events are read; with all columns, payload
 included, it is a goal.
 
+Reading
+-------
 How fast a stream becomes a data frame, and an archive, beside reading the same rows as Parquet.
 
     broker (a process) ── tasks of Spark on this machine
@@ -17,8 +32,8 @@ Rules:
    which Java and Python warm up, does not count.
 4. The Parquet that is compared was written by Spark from the same frame.
 
-This module keeps no state.
-
+Detection
+---------
 How fast a pattern is detected in a history on disk.
 
 The history is Parquet: a thousand symbols, ten thousand events a second, prices evenly spread. The
@@ -32,8 +47,8 @@ share of events some part wants, and that is what a backtest takes. Rules:
 4. Times are wall time of the quickest of several passes, planning included. One pass before, in
    which Java and Python warm up, does not count.
 
-This module keeps no state.
-
+Round trips
+-----------
 From a publisher over a broker, Spark and the same broker to a subscriber: how long that takes.
 
     publisher ── broker ── streaming query ── broker ── subscriber
@@ -47,22 +62,6 @@ for new ticks all the time (Spark's default trigger). Rules:
    one comes. Others come at a steady rate, several while a batch is made: they wait for the batch
    before theirs as well. The first ones, with which Java and Python warm up, do not count.
 3. Every question must be answered once, or the run fails.
-
-This module keeps no state.
-
-`scripts/evaluate spark`: how fast Spark reads a network, archives it, and answers it.
-
-A broker is a process of its own with a log on disk; Spark runs on this machine. Parts:
-
-    r   a log of a million events as a data frame: all columns, some, with a filter; and the same
-        three ways as Parquet
-    a   the same log into an archive, and the archive read as Parquet
-    d   a pattern detected in a history of as many events, as Parquet
-    l   from a broker through a streaming query and back into the broker, event by event
-
-Rules are in `spark_reading`, `spark_detect` and `spark_latency`. Rates are wall time and suffer
-from whatever else the machine does. A run whose answers are wrong ends with exit code 1; a bar that
-is missed is said and is no failure.
 """
 
 import asyncio
@@ -99,7 +98,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-# -- spark report ---------------------------------------------------------------------------------
+# -- report ---------------------------------------------------------------------------------------
 
 
 EVENTS = 1_000_000
@@ -284,7 +283,7 @@ def _round_trips_table(every: Sequence[RoundTripFigures]) -> Table:
     return table
 
 
-# -- spark reading --------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------
 
 
 #: One of a hundred symbols.
@@ -406,7 +405,7 @@ def _used(frame: "DataFrame") -> float:
     return time.perf_counter() - begin
 
 
-# -- spark detect ---------------------------------------------------------------------------------
+# -- detection ------------------------------------------------------------------------------------
 
 
 #: The share of events, in percent, that some part wants; half of it low, half high.
@@ -470,7 +469,7 @@ def _joined(frame: "DataFrame", low: float, high: float, window_ms: int) -> int:
     return one.join(other, "symbol").where(within).count()
 
 
-# -- spark latency --------------------------------------------------------------------------------
+# -- round trips ----------------------------------------------------------------------------------
 
 
 _WARM_UP = 20
@@ -580,7 +579,7 @@ def _figures(rate: float, times: list[float]) -> RoundTripFigures:
     )
 
 
-# -- spark ----------------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 PARTS = ("r", "a", "d", "l")

@@ -1,4 +1,23 @@
-"""What a sweep runs: grids of parameters, from options or from a TOML file.
+"""Many simulations at once: one for each task of Spark, one row for each in Parquet.
+
+    results = sweep(spark, read_grids(path), directory)
+    results.groupBy("routing").avg("traffic_bytes").show()
+
+Simulations know nothing of each other, so a sweep uses every core of a cluster. Rules:
+
+1. Each simulation is a file in the directory, named by its parameters, written beside its place and
+   moved there whole. So whatever ends a sweep, the next one goes on where it stopped: what is there
+   is not run again.
+2. A simulation that fails is a row with an `error`; `retry` runs those again.
+3. The directory must be the same for the driver and for all tasks: on a cluster, a shared one.
+4. Results belong to the version of the code that made them (column `version`). For another version
+   take another directory.
+
+State kept: the directory.
+
+Grids
+-----
+What a sweep runs: grids of parameters, from options or from a TOML file.
 
     [[grid]]
     routing = ["tree", "flood"]
@@ -20,31 +39,12 @@ said has its default. There are two families of workloads:
 
 A parameter that is unknown, or that its workload does not have, is an error that names it.
 
-This module keeps no state.
-
+One simulation
+--------------
 One simulation of a sweep: its parameters in, a row out, whatever happens.
 
 A simulation that cannot be run, or breaks, is a row with its parameters and what went wrong: the
 seed is worth more than the job. CPU time is that of the process while it ran.
-
-This module keeps no state.
-
-Many simulations at once: one for each task of Spark, one row for each in Parquet.
-
-    results = sweep(spark, read_grids(path), directory)
-    results.groupBy("routing").avg("traffic_bytes").show()
-
-Simulations know nothing of each other, so a sweep uses every core of a cluster. Rules:
-
-1. Each simulation is a file in the directory, named by its parameters, written beside its place and
-   moved there whole. So whatever ends a sweep, the next one goes on where it stopped: what is there
-   is not run again.
-2. A simulation that fails is a row with an `error`; `retry` runs those again.
-3. The directory must be the same for the driver and for all tasks: on a cluster, a shared one.
-4. Results belong to the version of the code that made them (column `version`). For another version
-   take another directory.
-
-State kept: the directory.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ from evaluation.routing.tree_workloads import (
     measure_selective,
 )
 
-# -- sweep grid -----------------------------------------------------------------------------------
+# -- grids ----------------------------------------------------------------------------------------
 
 
 Workload = Literal["swarm", "selective", "growing", "crashing", "nested"]
@@ -267,7 +267,7 @@ def evaluation_runs(
     ]
 
 
-# -- sweep run ------------------------------------------------------------------------------------
+# -- one simulation -------------------------------------------------------------------------------
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -1,13 +1,15 @@
-"""The results of a sweep as a page: what was run, what was found, what it cost.
-
-Of `swarm` simulations only; the workloads of the evaluation have a page of their own
-(`scripts/evaluate routing`).
-
-`scripts/evaluate sweep`: many simulations at once, one for each task of Spark.
+"""`scripts/evaluate sweep`: many simulations at once, one for each task of Spark.
 
 What to run comes from a TOML file of grids, or from options; what is in the output directory is not
 run again. The results are rows of Parquet; `--report` makes a page of them, and `--write` the page
 and plots of docs/EVALUATION.md, where its workloads were run.
+
+The page
+--------
+The results of a sweep as a page: what was run, what was found, what it cost.
+
+Of `swarm` simulations only; the workloads of the evaluation have a page of their own
+(`scripts/evaluate routing`).
 """
 
 from collections import Counter, defaultdict
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from evaluation.spark.sweep import Run
 
 
-# -- sweep page -----------------------------------------------------------------------------------
+# -- the page -------------------------------------------------------------------------------------
 
 
 Row = Mapping[str, object]
