@@ -1,14 +1,16 @@
 """`scripts/evaluate log` on a small scale: complete, and loud when something is wrong."""
 
+import io
 import sqlite3
 
 import msgspec
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from evaluation import log
 from evaluation.__main__ import app
-from evaluation.log import Group, Replay, _sqlite_pass
+from evaluation.log import Group, LogReport, Replay, _sqlite_pass, print_report
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +59,20 @@ def test_the_quickest_pass_counts() -> None:
     assert replay.better(0, 9) == Replay(store_per_s=9, sqlite_per_s=6)
     assert replay.better(1, 4) == replay
     assert Group(64, 128, 30.0, 20.0).ratio == 1.5
+
+
+@pytest.mark.parametrize(("passes", "text"), [(1, "best of 1 pass"), (2, "best of 2 passes")])
+def test_a_bench_of_one_pass_says_so(passes: int, text: str) -> None:
+    replay = Replay(store_per_s=1.0, sqlite_per_s=1.0)
+    report = LogReport(
+        record_bytes=100,
+        passes=passes,
+        sqlite="3",
+        system="here",
+        groups=[],
+        replay=replay,
+        bars=[],
+    )
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=120))
+    assert text in {line.strip().rpartition(", ")[2] for line in out.getvalue().splitlines()}
