@@ -7,9 +7,9 @@ only for as long as its budget lasts, since it keeps more. Rules:
 1. A query takes about as long as reading the clock does, so the p50 that counts is over groups of
    calls (the mean of each group). Spreads of single calls are less the cost of a reading.
 2. Additions are timed over the whole of the load, from the empty structure to the full one.
-3. Roots and answers are held against the columns the workload was drawn as: who has no coverer is
-   a root, who has one that is not its equal is none, and a removal names exactly the roots that
-   come and go. A difference ends the run with exit code 1.
+3. Roots and answers are compared with the columns the workload was drawn as: a conjunction without
+   a coverer is a root, one with a coverer that is not its equal is not, and a removal names exactly
+   the roots that come and go. A difference ends the run with exit code 1.
 
 Bars
 ----
@@ -132,7 +132,7 @@ class CoverOracle:
             if number in roots and covered:
                 raise WrongAnswerError(f"{what}: {number} is a root but {min(others)} covers it")
             if number not in roots and not others:
-                raise WrongAnswerError(f"{what}: {number} is no root but nothing covers it")
+                raise WrongAnswerError(f"{what}: {number} is not a root but nothing covers it")
 
     def check_coverers(self, what: str, number: int, found: Iterable[object]) -> None:
         """Raise unless all found cover the filter, and some are found if any does strictly."""
@@ -281,7 +281,7 @@ def cover(
     ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time covering: is it covered, adding, removing, and how far the bars are."""
+    """Measure covering: queries, additions and removals, and check the bars."""
     try:
         with steps_on_stderr() as steps:
             report = run(interval_workload(name, seed), subscriptions, dag_budget_s, steps)

@@ -4,8 +4,8 @@ The store is used through its own door, with its writer thread, its seals and it
 used as plainly as it can be, in this thread: one table of tick and record, WAL, synchronous=FULL,
 one transaction per group. Rules:
 
-1. *In flight* is how many records are handed over before anybody waits: so many are appended and
-   synced, and the next group follows when the word has come. The same groups go to both.
+1. *In flight* is the size of a group: its records are appended and synced, and the next group
+   follows when the sync is done. The same groups go to both.
 2. This is wall time, because a disk is measured. Passes of store and sqlite alternate, so that a
    disk that slows down does it to both, and the quickest pass of each counts.
 3. Replay is what a starting broker does: opening the store, verified, with all records in memory;
@@ -131,7 +131,7 @@ def log(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time the log: durable records per second, and replay, beside sqlite."""
+    """Compare the log with sqlite: durable records per second, and replay."""
     try:
         with steps_on_stderr() as steps:
             report = run(record_bytes, passes, directory, steps)

@@ -560,7 +560,7 @@ def match(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time matching: µs per event, updates, memory, start-up, and how far the bars are."""
+    """Measure matching: time per event, updates, memory, start-up, and check the bars."""
     try:
         with steps_on_stderr() as steps:
             chosen = workload(name, seed)

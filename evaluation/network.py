@@ -437,7 +437,7 @@ def chosen(text: str, among: tuple[Name, ...], option: str, kind: str) -> tuple[
     unknown = sorted(wanted - set(among))
     if unknown:
         raise typer.BadParameter(
-            f"there is no {kind} {unknown[0]!r}; choose from {', '.join(among)}", param_hint=option
+            f"unknown {kind} {unknown[0]!r}; choose from {', '.join(among)}", param_hint=option
         )
     return tuple(name for name in among if name in wanted)
 
@@ -450,7 +450,7 @@ def counts(text: str) -> tuple[int, ...]:
         found = ()
     if not found or min(found) < 1:
         raise typer.BadParameter(
-            f"{text!r} are no numbers; write them as 100,10000", param_hint="--subscriptions"
+            f"invalid numbers {text!r}; write them as 100,10000", param_hint="--subscriptions"
         )
     return found
 

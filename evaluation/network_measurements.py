@@ -239,7 +239,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     #: `one`: each event matches one subscription. `all`: it matches all of them.
     pattern: Pattern = "one"
     connections: int = 10
-    #: Events of a pass, published so many at a time.
+    #: Events of a pass, published this many at a time.
     events: int = 20_000
     chunk: int = 1_000
     passes: int = 3
@@ -526,7 +526,7 @@ async def _gap(
 
 
 _SYNC_EVERY = 1_000
-#: Filter → one of so many events matches; of the symbols there are a hundred.
+#: Filter → one of this many events matches; of the symbols there are a hundred.
 FILTERS = {"": 1, "price > 0": 1, "symbol = 'S7'": 100}
 _NETWORK = "measured"
 

@@ -5,7 +5,7 @@
         await publisher.do(Publish(count=1_000))
         used = stage.cpu_s()
 
-Everything ends with the stage. State kept: the directory, which whoever made it removes.
+Everything ends with the stage. State kept: the directory, which the caller removes.
 
 Networks
 --------
@@ -82,7 +82,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Join(Task, frozen=True, tag=True):
-    """Connect so many clients, whose names begin like this."""
+    """Connect this many clients, whose names begin like this."""
 
     addresses: tuple[str, ...]
     name: str
@@ -90,7 +90,7 @@ class Join(Task, frozen=True, tag=True):
 
 
 class Subscribe(Task, frozen=True, tag=True):
-    """Make so many subscriptions, spread over the clients, and read them from now on."""
+    """Make this many subscriptions, spread over the clients, and read them from now on."""
 
     count: int
     pattern: Pattern
@@ -113,7 +113,7 @@ class Publish(Task, frozen=True, tag=True):
 
 
 class Await(Task, frozen=True, tag=True):
-    """Wait until so many events have come, over all subscriptions, since the beginning."""
+    """Wait until all subscriptions together have received this many events."""
 
     events: int
     bound_s: float = 60.0
@@ -192,7 +192,7 @@ TWINS = ("relay-1", "relay-2")
 
 
 def chain(hops: int, routing: RoutingName) -> NetworkFile:
-    """A line of brokers, so many links long."""
+    """A chain of brokers with this many links."""
     relays = {f"site-{number}": (f"relay-{number}",) for number in range(1, hops)}
     return _network(relays, routing)
 
@@ -223,7 +223,7 @@ def cpu_s(pid: int) -> float:
     """CPU time of a process since it began."""
     clock = ctypes.c_int()
     if _libc.clock_getcpuclockid(pid, ctypes.byref(clock)) != 0:
-        raise LocalError(f"there is no process {pid} to measure; it has ended")
+        raise LocalError(f"process {pid} has ended and cannot be measured")
     return time.clock_gettime_ns(clock.value) / 1e9
 
 
@@ -540,7 +540,7 @@ class Stage:
         await self.network.__aexit__(kind, error, traceback)
 
     async def player(self, name: str, *edges: str, clients: int = 1) -> PlayerProcess:
-        """A new player, with so many clients at these edges."""
+        """A new player, with this many clients at these edges."""
         path = filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", "")))
         process = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -21,7 +21,7 @@ What `scripts/evaluate routing --routing mesh --write` makes: a section of the p
 The page is the one that `--routing tree` makes. Of it, only the section about meshes is replaced,
 or added at its end: the table of ours and the source's, the model, and the picture. All tables are
 on a page of their own, in the folder of pictures. What is between the two marks belongs to this
-module; `routing_page` keeps it when it writes the rest anew.
+module; `routing_page` keeps it when it rewrites the rest.
 """
 
 import os

@@ -321,7 +321,7 @@ def run_dying(routing: RoutingName, death: Death, seed: int) -> Dying:
 
 
 def _silence(world: World, name: str) -> None:
-    """Nothing that it sends or is sent arrives any more."""
+    """Drop everything that it sends and everything sent to it."""
     for ends, wire in world.wires.items():
         if name in ends:
             for direction in (0, 1):

@@ -65,7 +65,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_overhead(brokers: int, seconds: float, times: int, seed: int) -> list[Overhead]:
-    """All ways, so many times each."""
+    """All ways, this many times each."""
     found: dict[str, list[Overhead]] = {}
     for _ in range(times):
         for name, way, every_s in WAYS:
@@ -112,7 +112,7 @@ def deep_bytes(roots: Iterable[object]) -> int:
 
 FIXED, DYNAMIC, WAITING = "fixed", "dynamic", "dynamic, waiting"
 _NONE = 0.02
-#: Delays are as before when they are below so many times of what they were.
+#: Delays are as before when they are below this multiple of what they were.
 _RECOVERED = 1.5
 
 

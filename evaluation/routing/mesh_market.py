@@ -32,7 +32,7 @@ takes its *service time*. Rules:
    time that was meant for it.
 
 Time is virtual: a run gives the same figures on every machine; but for `cpu_s`, the processor time
-that brokers took for their steps, for whoever asks for it.
+that brokers took for their steps.
 
 Prior art: brokers with one input queue, spec PADRES section 1.
 """
@@ -420,7 +420,7 @@ class Market:
 
 
 def _spread(rng: Random, network: Network, count: int) -> list[str]:
-    """So many brokers, everyone once before anyone twice."""
+    """This many brokers; each occurs once before any occurs twice."""
     homes: list[str] = []
     while len(homes) < count:
         homes += rng.sample(network.edges, min(count - len(homes), len(network.edges)))

@@ -33,7 +33,7 @@ _DEGREES = (2, 4)
 _ADVERTISEMENTS = (2, 4)
 _SUBSCRIPTIONS = (2, 6)
 _CONTENTS = 8
-#: Copies of one event that are looked at; only those that go in circles make so many.
+#: Copies of one event that are looked at; only copies that go in circles reach this number.
 _LINKS_MAX = 1_000
 #: Where a way ends: at this broker; and where the event came from: its publisher.
 _HERE = -1
@@ -131,7 +131,7 @@ def printed(case: Case, copy: Copy) -> Iterable[tuple[int, Pair]]:
 
 
 def printed_trees_only(case: Case, copy: Copy) -> Iterable[tuple[int, Pair]]:
-    """Match once; then whoever is on the tree counts as matching."""
+    """Match once; then every broker on the tree counts as matching."""
     if copy.came_from == _PUBLISHER:
         yield from printed(case, copy)
         return
@@ -195,7 +195,7 @@ def _step(case: Case, choose: Choose, copy: Copy, notified: dict[int, int]) -> l
 
 
 def survey(cases: int, seed: int = 1) -> list[Tally]:
-    """Play so many cases with every way of routing."""
+    """Play this many cases with every way of routing."""
     drawn = [draw_case(Random(f"{seed} {number}")) for number in range(cases)]
     return [_tally(name, choose, drawn) for name, choose in ROUTINGS.items()]
 

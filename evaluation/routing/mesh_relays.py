@@ -108,7 +108,7 @@ class Groups:
         self, subscriptions: int, targets: Sequence[int] = TARGETS, kind: Kind = "symbol"
     ) -> None:
         self._kind = kind
-        #: Number of targets → symbols that so many edges want.
+        #: Number of targets → symbols that this many edges want.
         self.symbols: dict[int, list[int]] = {each: [] for each in targets}
         #: Edge → filters.
         self.wanted: dict[str, list[str]] = {}
@@ -136,7 +136,7 @@ class Groups:
             self.wanted.setdefault(edge, []).append(text)
 
     def events(self, targets: int) -> list[bytes]:
-        """Events that so many edges want."""
+        """Events that this many edges want."""
         symbols = self.symbols[targets]
         every = [symbols[number * 7 % len(symbols)] for number in range(_EVENTS)]
         bodies = []
@@ -213,7 +213,7 @@ class Row:
             self.settle()
 
     def publish(self, bodies: Sequence[bytes], together: int) -> list[bytes]:
-        """Events of the origin, so many at once; the frames that come to the relay."""
+        """Events of the origin, this many at once; the frames that come to the relay."""
         self.sent.clear()
         for first in range(0, len(bodies), together):
             data = []

@@ -381,7 +381,7 @@ class GrowingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def growing_network(edges: int) -> Network:
-    """An origin, a relay, and so many edges."""
+    """An origin, a relay, and this many edges."""
     names = _names(edges)
     sites = {_ORIGIN: (_ORIGIN,), "middle": (_RELAY,)} | {name: (name,) for name in names}
     return Network(sites, [(_ORIGIN, "middle"), *(("middle", name) for name in names)])
@@ -395,7 +395,7 @@ def measure_growing(  # noqa: PLR0917 - the size of a point
     events_per_change: float,
     seed: int = 1,
 ) -> GrowingPoint:
-    """One point: so many changes of every edge."""
+    """One point: this many changes of every edge."""
     rate = GROWING_RATE * scale
     stage = Stage(growing_network(edges), variant, seed)
     stage.feed(_ORIGIN, rate, _by_turns)

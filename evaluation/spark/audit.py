@@ -116,7 +116,7 @@ def make_specimen(
     subscriptions: int = SUBSCRIPTIONS,
 ) -> Specimen:
     """Write the tables; published events and deliveries are about `rows` rows together. There may
-    be fewer anomalies, if there is no room for them."""
+    be fewer anomalies if the trace is too small for them."""
     chance = np.random.default_rng(seed)
     wishes = [_wish(number, chance) for number in range(subscriptions)]
     per_stream = max(64, int(rows / (1 + subscriptions * _RATE) / streams))

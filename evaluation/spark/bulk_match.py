@@ -92,7 +92,7 @@ def spark_match(
     master: MasterOption = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time bulk matching on Spark: CPU per event, events per second and core, and the bars.
+    """Measure bulk matching on Spark: CPU per event, events per second and core; check the bars.
 
     scripts/evaluate spark-match --workload stock --events 10000000
     """
@@ -233,7 +233,7 @@ def _elapsed_s(work: Callable[[], object]) -> float:
 
 
 def event_tables(workload: IntervalWorkload, events: int) -> "Iterator[pa.Table]":
-    """So many events as columns, some hundred thousand at a time."""
+    """This many events as columns, a few hundred thousand at a time."""
     for number, first in enumerate(range(0, events, _FILE_EVENTS)):
         count = min(_FILE_EVENTS, events - first)
         seeds = [workload.seed, int.from_bytes(workload.name.encode()), _STREAM + number]

@@ -118,7 +118,7 @@ class SparkSize(msgspec.Struct, frozen=True, kw_only=True):
     events: int = EVENTS
     payload_bytes: int = 50
     passes: int = 4
-    #: Events that are answered: so many alone, as many at a steady rate, so many a second.
+    #: Events that are answered one by one, and again at a steady rate per second.
     round_trips: int = 100
     rate: float = 20.0
     #: How long the query rests before an event that comes alone, at least.
@@ -439,7 +439,7 @@ def _detected(frame: "DataFrame", size: SparkSize, share: int) -> DetectFigures:
     from anabranch.spark.detect import detect  # noqa: PLC0415 - needs Spark
 
     low, high = share / 2, 100 - share / 2
-    # So many high prices of a symbol come in a second.
+    # High prices of a symbol per second.
     rate = 1e6 / _STEP_US / _SYMBOLS * share / 200
     window_ms = round(1_000 / rate)
     pattern = (
@@ -629,7 +629,7 @@ def _chosen(only: str) -> tuple[str, ...]:
     unknown = sorted(wanted - set(PARTS))
     if unknown:
         raise typer.BadParameter(
-            f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}", param_hint="--only"
+            f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}", param_hint="--only"
         )
     return tuple(part for part in PARTS if part in wanted)
 

@@ -123,7 +123,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     routing: RoutingName = "tree"
     shape: str = "any"
-    #: At most so many; 0: as many as the seed draws.
+    #: At most this many; 0: as many as the seed draws.
     brokers: int = 0
     #: Made at the start; 0: as many as the seed draws.
     subscriptions: int = 0
@@ -157,7 +157,7 @@ def read_grids(path: Path) -> list[Run]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LocalError(f"{path} is no TOML: {error}") from error
+        raise LocalError(f"{path} is not TOML: {error}") from error
     grids = document.get("grid")
     if not isinstance(grids, list) or not grids or set(document) != {"grid"}:
         raise LocalError(f"{path} has to consist of tables [[grid]]")
@@ -190,7 +190,7 @@ def _run(given: Mapping[str, object]) -> Run:
     workload = str(given["workload"])
     parameters = {str(name): known for name, known in PARAMETERS.items()}
     if workload not in parameters:
-        raise LocalError(f"there is no workload {workload!r}; there is {', '.join(parameters)}")
+        raise LocalError(f"unknown workload {workload!r}; choose from {', '.join(parameters)}")
     known = ("workload", "seed", *parameters[workload])
     for name in given:
         if name not in known:
@@ -207,7 +207,7 @@ def _run(given: Mapping[str, object]) -> Run:
 
 def _check(run: Run) -> None:
     if run.shape not in SHAPES:
-        raise LocalError(f"there is no shape {run.shape!r}; there is {', '.join(SHAPES)}")
+        raise LocalError(f"unknown shape {run.shape!r}; choose from {', '.join(SHAPES)}")
     asked_mix(run.faults)
     for name in ("seed", "brokers", "subscriptions"):
         if getattr(run, name) < 0:
@@ -233,13 +233,13 @@ def _seeds(value: object) -> list[int]:
     if isinstance(value, str):
         first, dots, last = value.partition("..")
         if not first.isdecimal() or (dots and not last.isdecimal()):
-            raise LocalError(f"{value!r} are no seeds; write one, a list, or FIRST..LAST")
+            raise LocalError(f"invalid seeds {value!r}; write one, a list, or FIRST..LAST")
         found: list[object] = list(range(int(first), int(last or first) + 1))
     else:
         found = _listed(value)
     is_right = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in found)
     if not found or not is_right:
-        raise LocalError(f"{value!r} are no seeds; write one, a list, or FIRST..LAST")
+        raise LocalError(f"invalid seeds {value!r}; write one, a list, or FIRST..LAST")
     return [seed for seed in found if isinstance(seed, int)]
 
 

@@ -163,7 +163,7 @@ def _number(row: Row, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-# -- command ----------------------------------------------------------------------------------------
+# -- command --------------------------------------------------------------------------------------
 
 
 _SEEDS = "0..19"
@@ -201,8 +201,8 @@ def sweep(
     ] = None,
     routing: Annotated[list[str] | None, typer.Option(help="tree, flood; may be repeated.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="Shapes of networks.")] = None,
-    brokers: Annotated[list[int] | None, typer.Option(help="At most so many brokers.")] = None,
-    subscriptions: Annotated[list[int] | None, typer.Option(help="So many at the start.")] = None,
+    brokers: Annotated[list[int] | None, typer.Option(help="Maximum number of brokers.")] = None,
+    subscriptions: Annotated[list[int] | None, typer.Option(help="Number at the start.")] = None,
     faults: Annotated[list[str] | None, typer.Option(help="any, none, or kill=0.5,cut.")] = None,
     seeds: Annotated[str | None, typer.Option(help="FIRST..LAST; 0..19 if absent.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
@@ -216,7 +216,7 @@ def sweep(
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Run simulations over a grid of parameters, on every core there is.
+    """Run simulations over a grid of parameters on all cores.
 
     scripts/evaluate sweep results --routing tree --routing flood --seeds 0..99
 

@@ -41,4 +41,4 @@ def test_wrong_roots_end_the_run_with_one_line_and_exit_code_1(
     assert code == 1
     assert output == ""
     assert complaint.count("\n") == 1
-    assert "is no root but nothing covers it" in complaint
+    assert "is not a root but nothing covers it" in complaint

@@ -50,7 +50,7 @@ def test_a_missing_root_is_found_out() -> None:
     alone = next(
         number for number in range(COUNT) if oracle.coverers(oracle.box(number)) == {number}
     )
-    with pytest.raises(WrongAnswerError, match="is no root but"):
+    with pytest.raises(WrongAnswerError, match="is not a root but"):
         oracle.check_roots("roots", roots - {alone}, range(COUNT))
 
 

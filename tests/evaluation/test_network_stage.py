@@ -42,5 +42,5 @@ def test_cpu_time_is_that_of_the_process_asked_about() -> None:
 def test_a_process_that_has_ended_cannot_be_measured() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    with pytest.raises(LocalError, match="it has ended"):
+    with pytest.raises(LocalError, match="has ended and cannot be measured"):
         cpu_s(ended.pid)

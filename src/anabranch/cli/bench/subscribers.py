@@ -128,7 +128,7 @@ Answer = Started | Outcome | Failed
 
 
 def latency_of(nanoseconds: Sequence[int]) -> Latency:
-    """The distribution of these latencies; all 0 if there is none."""
+    """The distribution of these latencies; all 0 without any."""
     ordered = sorted(nanoseconds)
     if not ordered:
         return Latency(0.0, 0.0, 0.0)
