@@ -47,6 +47,7 @@ A simulation that cannot be run, or breaks, is a row with its parameters and wha
 seed is worth more than the job. CPU time is that of the process while it ran.
 """
 
+import atexit
 import hashlib
 import secrets
 import shutil
@@ -421,14 +422,16 @@ def sweep(
 
 
 def _ship(spark: SparkSession) -> None:
-    """Send this package to the workers of a cluster, which have only what is installed there."""
+    """Let the workers of a cluster import this package, which is not installed there. Each fetches
+    it with its first task, so the archive stays until this process ends."""
     if not is_remote() and (spark.sparkContext.master or "").startswith("local["):
         return
-    with tempfile.TemporaryDirectory(prefix="anabranch-evaluate-") as name:
-        package = Path(__file__).parents[1]
-        place = str(Path(name) / f"{package.name}-{secrets.token_hex(4)}")
-        archive = shutil.make_archive(place, "zip", package.parent, package.name)
-        spark.addArtifacts(archive, pyfile=True)
+    place = Path(tempfile.mkdtemp(prefix="anabranch-evaluate-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    package = Path(__file__).parents[1]
+    name = str(place / f"{package.name}-{secrets.token_hex(4)}")
+    archive = shutil.make_archive(name, "zip", package.parent, package.name)
+    spark.addArtifacts(archive, pyfile=True)
 
 
 def left(
