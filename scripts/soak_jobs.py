@@ -153,17 +153,17 @@ def _spark_jobs() -> Iterator[Job]:
     for name in "clusters", "archive_crashes", "detect":
         tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/spark/test_{name}.py")
         yield Job(f"spark/{name}", tests, 1, "tests", r"(\d+) passed")
-    audit = ("-m", "anabranch", "bench", "spark-audit", "--rows", "10000000", "--json")
+    audit = ("-m", "evaluation", "spark-audit", "--rows", "10000000", "--json")
     yield Job("spark/audit", audit, 1, "rows", r'"rows":(\d+)', measures=True)
     for workload, events in ("mixed", "1000000"), ("stock", "10000000"):
-        match = ("-m", "anabranch", "bench", "spark-match", "--workload", workload, "--json")
+        match = ("-m", "evaluation", "spark-match", "--workload", workload, "--json")
         size = ("--events", events, "--checked", "20000")
         name = f"spark/match-{workload}"
         yield Job(name, (*match, *size), 1, "events", r'"events":(\d+)', measures=True)
     for name in "conditions", "archive_tables":
         agreeing = _property_job(Path(f"tests/spark/test_{name}.py"))
         yield replace(agreeing, name=f"spark/{name}", chunks=10)
-    sweep = ("-m", "anabranch", "pipeline", "sweep", ".soak/sweep-{seed}", "--again", "--json")
+    sweep = ("-m", "evaluation", "sweep", ".soak/sweep-{seed}", "--again", "--json")
     grid = ("--routing", "tree", "--routing", "flood", "--seeds", "{seed}00..{seed}99")
     yield Job("spark/sweep", (*sweep, *grid), 10, "runs", r'"simulations":(\d+)', adds_up=True)
 
@@ -176,7 +176,7 @@ def _bench_jobs() -> Iterator[Job]:
         yield _bench_job("match", workload, 200_000)
     for workload in "ranges", "nested":
         yield _bench_job("cover", workload, 100_000)
-    spark = ("-m", "anabranch", "bench", "spark", "--master", "local[2]", "--json")
+    spark = ("-m", "evaluation", "spark", "--master", "local[2]", "--json")
     yield Job("bench/spark", spark, 1, "events", r'"events":\s*(\d+)', measures=True)
 
 
@@ -184,7 +184,7 @@ def _bench_job(command: str, workload: str, subscriptions: int) -> Job:
     options = ("--workload", workload, "--subscriptions", str(subscriptions), "--json")
     return Job(
         name=f"bench/{command}-{workload}-{subscriptions}",
-        arguments=("-m", "anabranch", "bench", command, *options),
+        arguments=("-m", "evaluation", command, *options),
         chunks=1,
         unit="subscriptions",
         counted=r'"subscriptions":\s*(\d+)',

@@ -18,8 +18,8 @@ from anabranch.sim.runner import Order, plan_of
 from anabranch.spark.audit import audit, findings
 from anabranch.spark.audit.inputs import audit_traces
 from anabranch.spark.audit.logged import Logs
-from anabranch.spark.audit.specimen import make_specimen
 from anabranch.spark.audit.telling import KINDS
+from evaluation.spark.audit import make_specimen
 from tests.spark.spoiling import LoggedRow, Place, checked, logged_rows, simulated, spoiled
 
 

@@ -6,20 +6,23 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from anabranch.cli.bench import spark_detect, spark_latency
-from anabranch.cli.bench.spark import PARTS, _chosen
-from anabranch.cli.bench.spark_latency import measure_round_trips
-from anabranch.cli.bench.spark_reading import FILTER, Reading
-from anabranch.cli.bench.spark_report import (
+from evaluation.measurement import WrongAnswerError
+from evaluation.spark import pipeline
+from evaluation.spark.pipeline import (
+    FILTER,
+    PARTS,
     ArchiveFigures,
     DetectFigures,
     ReadFigures,
+    Reading,
     RoundTripFigures,
     SparkReport,
     SparkSize,
+    _chosen,
+    measure_detection,
+    measure_round_trips,
     verdicts,
 )
-from anabranch.cli.bench.verify import WrongAnswerError
 from tests.spark_parts import network_of
 
 ONE = """
@@ -87,7 +90,7 @@ def test_parts_are_chosen_by_letter() -> None:
 def test_answers_that_are_wrong_or_missing_fail_the_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_latency, "_WARM_UP", 1)
+    monkeypatch.setattr(pipeline, "_WARM_UP", 1)
     with network_of(tmp_path, ONE) as network:
         with network.connect_blocking(name="feed") as client:
             client.publish_many(
@@ -107,10 +110,10 @@ def test_answers_that_are_wrong_or_missing_fail_the_run(
 def test_detection_is_held_against_a_join(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_detect, "SHARES", (50,))
-    monkeypatch.setattr(spark_detect, "_SYMBOLS", 10)
-    (found,) = spark_detect.measure_detection(spark, TINY, tmp_path / "right")
+    monkeypatch.setattr(pipeline, "SHARES", (50,))
+    monkeypatch.setattr(pipeline, "_SYMBOLS", 10)
+    (found,) = measure_detection(spark, TINY, tmp_path / "right")
     assert found.matches > 10
-    monkeypatch.setattr(spark_detect, "_joined", lambda *_: 1)
+    monkeypatch.setattr(pipeline, "_joined", lambda *_: 1)
     with pytest.raises(WrongAnswerError, match=r"matches of 1$"):
-        spark_detect.measure_detection(spark, TINY, tmp_path / "wrong")
+        measure_detection(spark, TINY, tmp_path / "wrong")

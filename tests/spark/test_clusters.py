@@ -195,3 +195,21 @@ def test_a_standalone_cluster_of_two_workers_reads_and_writes(
 def test_a_client_of_spark_connect_reads_and_writes(brokers: Brokers, tmp_path: Path) -> None:
     with connect_server(tmp_path) as place:
         assert copy_on(place, brokers, tmp_path) == EVERYTHING
+
+
+def test_a_sweep_sends_its_own_package_to_executors(tmp_path: Path) -> None:
+    # Only the driver can import it by itself.
+    begin = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from evaluation.__main__ import app"
+    words = ("sweep", str(tmp_path / "results"), "--shape", "pair", "--seeds", "0..1", "--json")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{begin}; app()", *words, "--master", "local-cluster[1,1,1024]"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5_000:]
+    told = msgspec.json.decode(done.stdout)
+    assert (told["simulations"], told["failed"]) == (2, 0)

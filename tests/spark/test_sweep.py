@@ -8,14 +8,20 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from anabranch.cli.main import app
-from anabranch.cli.pipeline.sweep import routing_report
 from anabranch.model.errors import LocalError
-from anabranch.sim.evaluation.stage import TREE
 from anabranch.sim.runner import Order, run_seed
-from anabranch.spark.sweep import results, sweep
-from anabranch.spark.sweep_grid import Run, combined, evaluation_runs, read_grids
-from anabranch.spark.sweep_run import simulate
+from evaluation.__main__ import app
+from evaluation.routing.tree_workloads import TREE
+from evaluation.spark.sweep import (
+    Run,
+    combined,
+    evaluation_runs,
+    read_grids,
+    results,
+    simulate,
+    sweep,
+)
+from evaluation.spark.sweep_command import routing_report
 
 GRID = """
 [[grid]]
@@ -53,13 +59,13 @@ def test_the_key_of_a_run_is_that_of_its_parameters_alone() -> None:
     [
         ({"routng": "tree"}, "did you mean routing"),
         ({"routing": "sideways"}, "'sideways'"),
-        ({"shape": "round"}, "no shape 'round'"),
+        ({"shape": "round"}, "unknown shape 'round'"),
         ({"faults": "rain"}, "'rain'"),
-        ({"seeds": "many"}, "no seeds"),
-        ({"seeds": "5..3"}, "no seeds"),
+        ({"seeds": "many"}, "invalid seeds"),
+        ({"seeds": "5..3"}, "invalid seeds"),
         ({"shape": []}, "shape is an empty list"),
         ({"brokers": -1}, "brokers is -1"),
-        ({"workload": "idle"}, "no workload 'idle'"),
+        ({"workload": "idle"}, "unknown workload 'idle'"),
         ({"workload": "nested", "shape": "star"}, "no parameter 'shape'"),
         ({"workload": "nested", "variant": "none"}, "no variant 'none'"),
         ({"workload": "nested", "scale": 7.0}, "the scale is 7.0"),
@@ -93,7 +99,7 @@ def test_more_subscriptions_bring_more_deliveries() -> None:
 
 def test_a_simulation_that_cannot_be_run_is_a_row_with_its_error() -> None:
     outcome = simulate(Run(workload="nested", variant="none"))
-    assert outcome.error.startswith("StopIteration in sweep_run.py")
+    assert outcome.error.startswith("StopIteration in sweep.py")
 
 
 def test_a_sweep_goes_on_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
@@ -133,13 +139,13 @@ def test_the_command_runs_reports_and_ends_well(spark: SparkSession, tmp_path: P
     words = ["--routing", "tree", "--shape", "pair", "--seeds", "0..1", "--json"]
     words += ["--master", "local[2]"]
     to = str(tmp_path / "results")
-    done = CliRunner().invoke(app, ["pipeline", "sweep", to, *words, "--report", str(report)])
+    done = CliRunner().invoke(app, ["sweep", to, *words, "--report", str(report)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["simulations"], told["fresh"], told["failed"]) == (2, 2, 0)
     assert told["deliveries"] > 0
     assert "no anomaly" in report.read_text()
-    done = CliRunner().invoke(app, ["pipeline", "sweep", to, "--seeds", "1", "--grid", "x.toml"])
+    done = CliRunner().invoke(app, ["sweep", to, "--seeds", "1", "--grid", "x.toml"])
     assert done.exit_code == 2
     assert "give --grid, or --evaluation, or parameters" in done.stderr
 

@@ -45,6 +45,9 @@ class UnexpectedError(Exception):
 class CommandGroup(TyperGroup):
     """A group of commands whose every failure is one line."""
 
+    #: What the line of a failure begins with.
+    program = PROGRAM
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -58,17 +61,17 @@ class CommandGroup(TyperGroup):
         try:
             code = super().main(
                 args,
-                prog_name=prog_name or PROGRAM,
+                prog_name=prog_name or self.program,
                 complete_var=complete_var,
                 standalone_mode=False,
                 windows_expand_args=windows_expand_args,
                 **extra,
             )
         except UnexpectedError as error:
-            _say(f"{error}; run again with --debug to see the traceback")
+            _say(self.program, f"{error}; run again with --debug to see the traceback")
             sys.exit(EXIT_UNEXPECTED)
         except (typer.TyperException, typer.Abort, AnabranchError, OSError) as error:
-            _say(explanation(error))
+            _say(self.program, explanation(error))
             sys.exit(EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -127,7 +130,7 @@ def _filter_explanation(error: FilterError) -> str:
     return f"{summary}; near: {excerpt}"
 
 
-def _say(text: str) -> None:
+def _say(program: str, text: str) -> None:
     # A group that has just shown its help raises an error that has nothing to add.
     if text:
-        typer.echo(f"{PROGRAM}: error: {' '.join(text.split())}", err=True)
+        typer.echo(f"{program}: error: {' '.join(text.split())}", err=True)

@@ -4,9 +4,12 @@ JSON is one document per line, with sorted keys where the order says nothing. Te
 own data is printed as it is, never read as markup.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 import typer
 from rich.console import Console
+from rich.table import Table
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -24,3 +27,12 @@ def counted(count: int, thing: str, things: str = "") -> str:
 def console() -> Console:
     """A console on the stdout of this moment, which draws tables and takes text literally."""
     return Console(markup=False, highlight=False, emoji=False)
+
+
+def figures_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Names on the left, figures on the right."""
+    table = Table("", "", title=title, title_justify="left", show_header=False)
+    table.columns[1].justify = "right"
+    for name, figure in rows:
+        table.add_row(name, figure)
+    return table

@@ -1,202 +1,156 @@
-"""`anabranch bench log`: how many records per second become durable, and come back, beside sqlite.
+"""`anabranch bench log`: how many records per second this disk makes durable.
 
-The store is used through its own door, with its writer thread, its seals and its index; sqlite is
-used as plainly as it can be, in this thread: one table of tick and record, WAL, synchronous=FULL,
-one transaction per group. Rules:
+The command writes to a log of its own, in groups: append a group, sync, wait, append the next. The
+size of the group is the number of records in flight. Then it opens the log again, as a starting
+broker does, and compares what comes back with what was written.
 
-1. *In flight* is how many records are handed over before anybody waits: so many are appended and
-   synced, and the next group follows when the word has come. The same groups go to both.
-2. This is wall time, because a disk is measured. Passes of store and sqlite alternate, so that a
-   disk that slows down does it to both, and the quickest pass of each counts.
-3. Replay is what a starting broker does: opening the store, verified, with all records in memory;
-   and with sqlite, reading all rows in order, unverified.
-4. Every pass begins in a new directory with some records that are not timed, more than sqlite's
-   write-ahead log holds: from then on sqlite writes over blocks it has, as it would for ever.
-5. What comes back is held against what went in.
+Times are wall time, because a disk is measured. The fastest of several passes counts.
 """
 
 import os
-import platform
 import shutil
-import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated
 
+import msgspec
 import typer
 
-from anabranch.cli.bench.bars import at_least
-from anabranch.cli.bench.log_report import Group, LogReport, Replay, print_report
-from anabranch.cli.bench.tables import Steps, steps_on_stderr
-from anabranch.cli.bench.verify import WrongAnswerError
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import console, counted, figures_table, print_json
+from anabranch.cli.progress import Steps, steps_on_stderr
 from anabranch.core.contract import LogRead
 from anabranch.store.store import Store
 
-#: Records in flight → groups of a pass. A pass is short, so that some find the machine quiet.
+#: Records in flight → groups of a pass.
 GROUPS = {1: 100, 64: 100, 1_024: 30}
-#: Records that are written before the time begins to count.
-WARM_RECORDS = 30_000
-RATIO_MIN = {64: 1.2, 1_024: 1.2}
+_NAME = "bench"
+
+
+class GroupRate(msgspec.Struct, frozen=True):
+    """Durable records per second with a number of records in flight."""
+
+    in_flight: int
+    records_per_s: float
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured."""
+
+    record_bytes: int
+    passes: int
+    groups: list[GroupRate]
+    #: Records per second while a log is opened, verified and read.
+    recovered_per_s: float
 
 
 def log(
     *,
-    record_bytes: Annotated[int, typer.Option(min=16, help="Bytes of a record.")] = 200,
-    passes: Annotated[int, typer.Option(min=1, help="Passes of each, in turn.")] = 15,
+    record_bytes: Annotated[int, typer.Option(min=16, help="Bytes per record.")] = 200,
+    passes: Annotated[int, typer.Option(min=1, help="Passes; the fastest counts.")] = 5,
     directory: Annotated[
-        Path | None, typer.Option(help="Measure the disk that this directory is on.")
+        Path | None, typer.Option(help="A directory on the disk to measure.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time the log: durable records per second, and replay, beside sqlite."""
-    try:
-        with steps_on_stderr() as steps:
-            report = run(record_bytes, passes, directory, steps)
-    except WrongAnswerError as error:
-        typer.echo(f"anabranch: error: {error}", err=True)
-        raise typer.Exit(1) from None
+    """Measure the log on this machine's disk.
+
+    anabranch bench log --directory /var/lib/anabranch
+    """
+    with steps_on_stderr() as steps:
+        report = measure(record_bytes, passes, directory, steps)
     if as_json:
         print_json(report)
-    else:
-        print_report(report, console())
-
-
-def run(record_bytes: int, passes: int, directory: Path | None, steps: Steps) -> LogReport:
-    """The whole benchmark."""
-    record = os.urandom(record_bytes)
-    groups = []
-    replay = Replay(store_per_s=0, sqlite_per_s=0)
-    with tempfile.TemporaryDirectory(prefix="anabranch-bench-", dir=directory) as name:
-        for in_flight, count in GROUPS.items():
-            steps.begin(f"{in_flight:,} in flight", passes)
-            best = [0.0, 0.0]
-            for _ in range(passes):
-                for place, measure in enumerate((_store_pass, _sqlite_pass)):
-                    written, read = measure(Path(name) / "pass", record, in_flight, count)
-                    best[place] = max(best[place], written)
-                    replay = replay.better(place, read)
-                steps.advance()
-            groups.append(Group(in_flight, in_flight * count, *best))
-    verdicts = [
-        at_least(f"times sqlite, {group.in_flight:,} in flight", group.ratio, bar)
-        for group in groups
-        if (bar := RATIO_MIN.get(group.in_flight)) is not None
+        return
+    title = f"records of {record_bytes} bytes, best of {counted(passes, 'pass', 'passes')}"
+    rows = [
+        (f"durable, {group.in_flight:,} in flight", f"{group.records_per_s:,.0f} per second")
+        for group in report.groups
     ]
+    rows.append(("recovered at start", f"{report.recovered_per_s:,.0f} per second"))
+    console().print(figures_table(title, rows))
+
+
+def measure(record_bytes: int, passes: int, directory: Path | None, steps: Steps) -> LogReport:
+    """Write and recover logs with every group size."""
+    record = os.urandom(record_bytes)
+    rates, recovered_per_s = [], 0.0
+    with tempfile.TemporaryDirectory(prefix="anabranch-bench-", dir=directory) as name:
+        for in_flight, groups in GROUPS.items():
+            best = 0.0
+            for _ in steps.follow(f"{in_flight:,} in flight", range(passes), passes):
+                written, recovered = _one_pass(Path(name) / "log", record, in_flight, groups)
+                best = max(best, written)
+                recovered_per_s = max(recovered_per_s, recovered)
+            rates.append(GroupRate(in_flight, best))
     return LogReport(
-        record_bytes=record_bytes,
-        passes=passes,
-        sqlite=sqlite3.sqlite_version,
-        system=platform.release(),
-        groups=groups,
-        replay=replay,
-        bars=verdicts,
+        record_bytes=record_bytes, passes=passes, groups=rates, recovered_per_s=recovered_per_s
     )
 
 
-class _Word:
-    """A listener that lets one thread wait for a word."""
+def _one_pass(path: Path, record: bytes, in_flight: int, groups: int) -> tuple[float, float]:
+    """Records per second, written and recovered."""
+    synced = _Synced()
+    store = _open(path, synced)
+    # Not timed: the first sync creates the files.
+    _write(store, synced, record, 0, in_flight)
+    begin = time.perf_counter()
+    for group in range(1, groups + 1):
+        _write(store, synced, record, group * in_flight, in_flight)
+    written_s = time.perf_counter() - begin
+    store.close()
+    begin = time.perf_counter()
+    store = _open(path, synced)
+    recovered_s = time.perf_counter() - begin
+    found = tuple(store.recovered.records)
+    store.close()
+    shutil.rmtree(path)
+    total = (groups + 1) * in_flight
+    if found != (record,) * total:
+        typer.echo(
+            f"anabranch: error: the log returned {len(found):,} records that are not the"
+            f" {total:,} that were written",
+            err=True,
+        )
+        raise typer.Exit(1)
+    return groups * in_flight / written_s, total / recovered_s
+
+
+def _open(path: Path, listener: "_Synced") -> Store:
+    return Store.open(
+        path, network=_NAME, broker=_NAME, listener=listener, time_of=lambda _record: 0
+    )
+
+
+def _write(store: Store, synced: "_Synced", record: bytes, before: int, count: int) -> None:
+    for tick in range(before + 1, before + count + 1):
+        store.append(tick, record)
+    store.sync(before + count)
+    synced.wait()
+
+
+class _Synced:
+    """A listener of the store that lets this thread wait for the next sync."""
 
     def __init__(self) -> None:
-        self._said: SimpleQueue[None] = SimpleQueue()
-        self._error: Exception | None = None
+        self._outcomes: SimpleQueue[Exception | None] = SimpleQueue()
 
     def wait(self) -> None:
-        """Until the next word."""
-        self._said.get()
-        if self._error is not None:
-            raise self._error
+        error = self._outcomes.get()
+        if error is not None:
+            raise error
 
-    def synced(self, number: int) -> None:  # noqa: ARG002 - there is only one at a time
-        """Everything is on disk."""
-        self._said.put(None)
+    def synced(self, number: int) -> None:  # noqa: ARG002 - one sync at a time
+        """The records are on disk."""
+        self._outcomes.put(None)
 
     def log_read(self, read: LogRead) -> None:
-        """Nobody asks."""
+        """Never called: nothing is read."""
 
     def log_full(self, full: bool) -> None:
-        """A full disk is waited for."""
+        """The store waits for space."""
 
     def failed(self, error: Exception) -> None:
-        """The disk is broken."""
-        self._error = error
-        self._said.put(None)
-
-
-def _opened(path: Path, word: _Word) -> Store:
-    return Store.open(
-        path, network="bench", broker="bench", listener=word, time_of=lambda _record: 0
-    )
-
-
-def _store_pass(path: Path, record: bytes, in_flight: int, count: int) -> tuple[float, float]:
-    """Records per second, written and replayed."""
-    word = _Word()
-    store = _opened(path, word)
-    tick = 0
-
-    def write(in_flight: int, count: int) -> None:
-        nonlocal tick
-        for _ in range(count):
-            for _ in range(in_flight):
-                tick += 1
-                store.append(tick, record)
-            store.sync(tick)
-            word.wait()
-
-    write(WARM_RECORDS, 1)
-    written = _rate(in_flight * count, lambda: write(in_flight, count))
-    store.close()
-    found: list[Store] = []
-    read = _rate(tick, lambda: found.append(_opened(path, word)))
-    records = tuple(found[0].recovered.records)
-    found[0].close()
-    shutil.rmtree(path)
-    _check("the store", records, record, tick)
-    return written, read
-
-
-def _sqlite_pass(path: Path, record: bytes, in_flight: int, count: int) -> tuple[float, float]:
-    """The same with sqlite."""
-    path.mkdir()
-    connection = sqlite3.connect(path / "log.sqlite", isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("CREATE TABLE log (tick INTEGER PRIMARY KEY, record BLOB NOT NULL)")
-    tick = 0
-
-    def write(in_flight: int, count: int) -> None:
-        nonlocal tick
-        for _ in range(count):
-            connection.execute("BEGIN")
-            connection.executemany(
-                "INSERT INTO log VALUES (?, ?)",
-                [(tick + place, record) for place in range(1, in_flight + 1)],
-            )
-            connection.execute("COMMIT")
-            tick += in_flight
-
-    write(WARM_RECORDS, 1)
-    connection.execute("PRAGMA wal_checkpoint(RESTART)")
-    written = _rate(in_flight * count, lambda: write(in_flight, count))
-    rows: list[tuple[bytes]] = []
-    query = "SELECT record FROM log ORDER BY tick"
-    read = _rate(tick, lambda: rows.extend(connection.execute(query)))
-    connection.close()
-    shutil.rmtree(path)
-    _check("sqlite", tuple(row[0] for row in rows), record, tick)
-    return written, read
-
-
-def _rate(count: int, work: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - begin)
-
-
-def _check(who: str, found: tuple[bytes, ...], record: bytes, count: int) -> None:
-    if found != (record,) * count:
-        raise WrongAnswerError(f"{who} gave {len(found)} records back, {count} were written")
+        """The disk failed."""
+        self._outcomes.put(error)

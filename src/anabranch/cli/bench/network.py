@@ -1,228 +1,471 @@
-"""`anabranch bench network`: what a network of real processes does on this machine.
+"""`anabranch bench network`: throughput and latency of a network.
 
-Brokers, publishers and subscribers are processes of their own on loopback, with real disks. Parts:
+    anabranch bench network --network network.toml --publishers 4 --subscribers 8 --seconds 10
 
-    a   chains of 1, 4 and 7 hops: delivery latency, and how soon subscriptions start
-    b   origin ── relay ── edge with up to 200,000 subscriptions: events per second, CPU per event
-    c   fan-out to 100 subscribers: deliveries per second, CPU per delivery
-    d   relays killed and paused while events pass: time without a delivery; an idle broker
-    e   one broker's log read in bulk by one process: events per second, CPU per event
+Publishers and subscribers are ordinary clients of the brokers that a network file names. Without a
+file the command starts three brokers in a row on this machine, and measures those. Publishers run
+in this process and subscribers in another (`subscribers`), so up to two cores are busy with clients
+in addition to the brokers.
 
-`tree`, `flood` and `mesh` routing are measured in the same run, one after the other, on the same
-networks; publishers advertise nothing. Rules:
+Rules
 
-1. Whatever can be CPU time is CPU time, the least of several passes. Latencies and rates are wall
-   time and suffer from whatever else the machine does; of several passes the quickest counts.
-2. Every event must arrive exactly as often as it should; a load under which that fails, or for
-   which subscriptions do not start in time, is listed as unmeasured and misses its bars.
-3. The fewest and the most subscriptions are measured in turns, pass by pass, on two networks that
-   are up together: the machine may be half as fast some minutes later.
-4. Bars bind for `tree`, and only at the sizes they were stated for.
+1. Throughput counts confirmed events from the first publish to the last confirmation, and
+   deliveries from the first publish to the last delivery.
+2. Latency is from the call of `publish` to the confirmation, and to the delivery. Without `--rate`
+   publishers keep their window of unconfirmed events full, so latency includes the time an event
+   waits there; measure latency with a rate that the network sustains.
+3. Every expected delivery must arrive, except with `--quality best-effort`; otherwise the exit code
+   is 1.
+4. Events are published as `NAME-publisher-1` and so on, with names that stay the same from run to
+   run, because brokers remember every publisher. Persistent events stay in the brokers' logs as any
+   others do. Subscriptions are ended before the command exits.
 """
 
 import asyncio
 import os
-import platform
+import secrets
+import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from types import TracebackType
+from typing import Annotated, Literal, Self, TypeVar
 
 import msgspec
 import typer
 
-from anabranch.cli.bench.network_bars import verdicts
-from anabranch.cli.bench.network_report import NetworkReport, NetworkSize, print_report
-from anabranch.cli.bench.tables import Steps, steps_on_stderr
-from anabranch.cli.output import console, print_json
-from anabranch.core.broker import RoutingName
-from anabranch.local.measuring.fetching import FetchFigures, FetchSize, measure_fetches
-from anabranch.local.measuring.flow import Flow, Load, Unmeasured, measure_flows
-from anabranch.local.measuring.latency import ChainLatency, LatencySize, measure_chain
-from anabranch.local.measuring.outage import Outage, OutageSize, measure_outage
+from anabranch.cli import reaching
+from anabranch.cli.bench import subscribers as far
+from anabranch.cli.bench.subscribers import Latency, Quality, Target
+from anabranch.cli.errors import CommandError
+from anabranch.cli.output import console, figures_table, print_json
+from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.client.client import Client
+from anabranch.client.publish import Promise
+from anabranch.config.network_file import loads
+from anabranch.local.network import LocalNetwork
 from anabranch.matching.warm import warm
-from anabranch.store.bulk.warm import warm as warm_bulk
 
-PARTS = ("a", "b", "c", "d", "e")
-ROUTINGS: tuple[RoutingName, ...] = ("tree", "flood", "mesh")
-#: For a look at whether everything works; too little to judge by.
-QUICK = NetworkSize(
-    latency=LatencySize(hops=(1, 4), rates=(200.0,), seconds=0.5, passes=1, starts=3),
-    subscriptions=(100, 1_000),
-    fan_out=20,
-    events=1_000,
-    passes=1,
-    outage=OutageSize(kills=1, around=1.5),
-    fetch=FetchSize(events=20_000, passes=1),
-)
+#: Events of each publisher that are not measured.
+WARM_EVENTS = 100
+#: How long a missing delivery is waited for after the last one.
+IDLE_S = 10.0
+#: How long publishers wait without a confirmation.
+STALL_S = 30.0
+_SECONDS = 5.0
+#: Events published in one turn of the event loop, and the pause between turns of a limited rate.
+_BURST = 64
+_PACE_S = 0.001
+_LOOK_S = 0.1
+_EXIT_WITHIN_S = 30.0
+#: A process that uses more of a core than this may be what limits the throughput.
+_BUSY_SHARE = 0.9
+_CHAIN = """
+[network]
+name = "bench"
+[tree]
+first = ["middle"]
+middle = ["last"]
+"""
 
-Result = TypeVar("Result")
-Name = TypeVar("Name", bound=str)
+AnAnswer = TypeVar("AnAnswer", far.Started, far.Outcome)
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What is published and subscribed."""
+
+    publishers: int = 1
+    subscribers: int = 1
+    #: In all, or None to publish for `seconds`.
+    events: int | None = None
+    seconds: float = _SECONDS
+    #: Events per second of all publishers together; 0 for as many as possible.
+    rate: float = 0.0
+    payload_bytes: int = 128
+    #: The share of events that each subscription matches.
+    selectivity: float = 1.0
+    quality: Quality = "durable"
+    persistence: Literal["persistent", "transient"] = "persistent"
+
+
+class NetworkReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured."""
+
+    network: str
+    publisher_brokers: tuple[str, ...]
+    subscriber_brokers: tuple[str, ...]
+    load: Load
+    events: int
+    events_per_s: float
+    payload_mb_per_s: float
+    expected_deliveries: int
+    deliveries: int
+    deliveries_per_s: float
+    confirmation: Latency
+    delivery: Latency
+    #: Share of one core that the process of the publishers and that of the subscribers used.
+    publisher_cpu_share: float
+    subscriber_cpu_share: float
 
 
 def network(
     *,
-    only: Annotated[
-        str, typer.Option(help="Parts to measure, separated by commas, such as a,d.")
-    ] = ",".join(PARTS),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small sizes, to see that it works.")
+    file: Annotated[
+        Path | None,
+        typer.Option("--network", "-n", help="Network file of running brokers; else start three."),
+    ] = None,
+    publishers: Annotated[int, typer.Option(min=1, help="Number of publishers.")] = 1,
+    subscribers: Annotated[int, typer.Option(min=1, help="Number of subscribers.")] = 1,
+    events: Annotated[
+        int | None, typer.Option(min=1, help="Number of events, instead of --seconds.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help=f"Seconds to publish; {_SECONDS:g} if absent.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Events per second of all publishers; 0: unlimited.")
+    ] = 0.0,
+    size: Annotated[int, typer.Option(min=0, help="Payload bytes per event.")] = 128,
+    selectivity: Annotated[
+        float, typer.Option(min=0.001, max=1.0, help="Share of events each subscriber receives.")
+    ] = 1.0,
+    quality: Annotated[Quality, typer.Option(help="Quality of the subscriptions.")] = "durable",
+    transient: Annotated[
+        bool, typer.Option("--transient", help="Publish events that are not kept in the log.")
     ] = False,
-    routing: Annotated[
-        str, typer.Option(help="Ways to route, separated by commas, such as tree,mesh.")
-    ] = ",".join(ROUTINGS),
-    subscriptions: Annotated[
-        str, typer.Option(help="Other numbers of subscriptions for part b, such as 100,10000.")
-    ] = "",
+    name: Annotated[
+        str, typer.Option(help="Prefix of client names; two runs at a time need two.")
+    ] = "bench",
+    ca: reaching.CaOption = None,
+    plaintext: reaching.PlaintextOption = False,
+    within: reaching.WithinOption = 10.0,
     directory: Annotated[
-        Path | None, typer.Option(help="Keep the brokers' state on the disk of this directory.")
+        Path | None, typer.Option(help="Without --network: a directory on the disk to use.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure a network of broker processes: latency, rates, CPU per event, outages, reading."""
-    parts = chosen(only, PARTS, "--only", "part")
-    routings = chosen(routing, ROUTINGS, "--routing", "routing")
-    size = QUICK if quick else NetworkSize()
-    if subscriptions:
-        size = msgspec.structs.replace(size, subscriptions=counts(subscriptions))
+    """Measure throughput and latency of a running network, or of three brokers on this machine.
+
+    anabranch bench network --network network.toml --publishers 4 --subscribers 8
+
+    anabranch bench network --network network.toml --rate 1000 --selectivity 0.01 --seconds 30
+
+    Events of a run reach every subscription whose filter they match; they have the attributes
+    bench, slot and sent."""
+    if events is not None and seconds is not None:
+        raise CommandError("give --events or --seconds, not both")
+    if file is not None and directory is not None:
+        raise CommandError("--directory is for brokers that this command starts; drop --network")
+    load = Load(
+        publishers=publishers,
+        subscribers=subscribers,
+        events=events,
+        seconds=seconds or _SECONDS,
+        rate=rate,
+        payload_bytes=size,
+        selectivity=selectivity,
+        quality=quality,
+        persistence="transient" if transient else "persistent",
+    )
+    way = reaching.Way(file=file, ca=ca, plaintext=plaintext, within_s=within)
     with steps_on_stderr() as steps:
-        report = run(parts, size, directory, steps, routings)
+        report = asyncio.run(_measured(load, way, name, directory, steps))
     if as_json:
         print_json(report)
     else:
-        print_report(report, console())
+        _print(report)
+    if quality != "best-effort":
+        _check_complete(report)
 
 
-def chosen(text: str, among: tuple[Name, ...], option: str, kind: str) -> tuple[Name, ...]:
-    """Those of some names that were asked for, in the order of all."""
-    wanted = {name.strip() for name in text.split(",")}
-    unknown = sorted(wanted - set(among))
-    if unknown:
-        raise typer.BadParameter(
-            f"there is no {kind} {unknown[0]!r}; choose from {', '.join(among)}", param_hint=option
+def _check_complete(report: NetworkReport) -> None:
+    missing = report.expected_deliveries - report.deliveries
+    if missing:
+        typer.echo(
+            f"anabranch: error: {missing:,} of {report.expected_deliveries:,} deliveries did not"
+            f" arrive; nothing came for {IDLE_S:g} s",
+            err=True,
         )
-    return tuple(name for name in among if name in wanted)
+        raise typer.Exit(1)
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """Numbers of subscriptions."""
-    try:
-        found = tuple(int(each) for each in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise typer.BadParameter(
-            f"{text!r} are no numbers; write them as 100,10000", param_hint="--subscriptions"
-        )
-    return found
-
-
-def together(loads: list[Load]) -> list[list[Load]]:
-    """Loads in groups that are measured together: of each kind the one with the fewest and the one
-    with the most subscriptions, since bars compare these; every other one by itself."""
-    kinds: dict[tuple[str, str], list[Load]] = {}
-    for load in loads:
-        kinds.setdefault((load.routing, load.service), []).append(load)
-    groups: list[list[Load]] = []
-    for every in kinds.values():
-        ordered = sorted(every, key=lambda load: load.subscriptions)
-        groups += [[load] for load in ordered[1:-1]]
-        groups.append([*ordered[:1], *ordered[1:][-1:]])
-    return groups
-
-
-def run(
-    parts: tuple[str, ...],
-    size: NetworkSize,
-    directory: Path | None,
-    steps: Steps,
-    routings: tuple[RoutingName, ...] = ROUTINGS,
+async def _measured(
+    load: Load, way: reaching.Way, name: str, directory: Path | None, steps: Steps
 ) -> NetworkReport:
-    """The parts that were asked for, with each way to route."""
-    # Brokers would compile the same kernels, all at once, while they are being measured.
+    if way.file is not None:
+        return await measure(load, way, name, steps)
+    async with _chain(directory, steps) as path:
+        return await measure(load, msgspec.structs.replace(way, file=path), name, steps)
+
+
+@asynccontextmanager
+async def _chain(directory: Path | None, steps: Steps) -> AsyncIterator[Path]:
+    """Three brokers in a row, while the block runs; their network file."""
+    steps.begin("compile")
+    # Brokers would compile the same kernels, all at once, while they are measured.
     warm()
-    warm_bulk()
-    measured = _Measuring(size, directory, steps, routings)
-    chains = measured.chains() if "a" in parts else []
-    flows = measured.flows() if "b" in parts else []
-    fan_outs = measured.fan_outs() if "c" in parts else []
-    outages = measured.outages() if "d" in parts else []
-    fetches = measured.fetches() if "e" in parts else None
+    steps.begin("start brokers")
+    with tempfile.TemporaryDirectory(prefix="anabranch-bench-", dir=directory) as state:
+        async with LocalNetwork(loads(_CHAIN, Path("bench.toml")), Path(state)) as running:
+            yield running.path
+
+
+async def measure(load: Load, way: reaching.Way, name: str, steps: Steps) -> NetworkReport:
+    """Connect, publish, and wait for all deliveries."""
+    place = way.place()
+    target = Target(
+        addresses=tuple(place.addresses),
+        file=str(way.file),
+        ca="" if way.ca is None else str(way.ca),
+        plaintext=way.plaintext,
+        within_s=way.within_s,
+    )
+    run = secrets.token_hex(4)
+    async with AsyncExitStack() as stack:
+        steps.begin("connect", load.publishers + load.subscribers)
+        publishers = []
+        for number in range(load.publishers):
+            client = await target.connect(f"{name}-publisher-{number + 1}", number)
+            await stack.enter_async_context(client)
+            publishers.append(Publisher(client, number, load, run))
+            steps.advance()
+        origins = tuple(sorted({each.client.broker for each in publishers}))
+        subscribers = await stack.enter_async_context(SubscriberProcess())
+        start = far.Start(
+            target=target,
+            name=name,
+            run=run,
+            subscribers=load.subscribers,
+            quality=load.quality,
+            selectivity=load.selectivity,
+            origins=origins,
+        )
+        brokers = (await subscribers.ask(start, far.Started)).brokers
+        steps.begin("warm up")
+        await _while_confirmed(publishers, asyncio.gather(*(each.warm_up() for each in publishers)))
+        begin_ns, cpu_s = time.monotonic_ns(), time.process_time()
+        await _published(publishers, load, steps)
+        confirmed_s = (max(each.last_ns for each in publishers) - begin_ns) / 1e9
+        cpu_s = time.process_time() - cpu_s
+        steps.begin("wait for deliveries")
+        slots = [sum(counts) for counts in zip(*(each.slots for each in publishers), strict=True)]
+        outcome = await subscribers.ask(far.Finish(slots, IDLE_S), far.Outcome)
+        delivered_s = max((outcome.last_ns - begin_ns) / 1e9, confirmed_s)
+    events = sum(slots)
     return NetworkReport(
-        cores=os.cpu_count() or 1,
-        system=platform.release(),
-        python=platform.python_version(),
-        size=size,
-        chains=chains,
-        flows=flows,
-        fan_outs=fan_outs,
-        outages=outages,
-        fetches=fetches,
-        unmeasured=measured.unmeasured,
-        bars=verdicts(chains, flows, outages, measured.unmeasured, fetches),
+        network=place.network,
+        publisher_brokers=origins,
+        subscriber_brokers=brokers,
+        load=load,
+        events=events,
+        events_per_s=events / confirmed_s,
+        payload_mb_per_s=events * load.payload_bytes / confirmed_s / 1e6,
+        expected_deliveries=outcome.expected,
+        deliveries=outcome.delivered,
+        deliveries_per_s=outcome.delivered / delivered_s,
+        confirmation=far.latency_of([each for one in publishers for each in one.latencies_ns]),
+        delivery=outcome.latency,
+        publisher_cpu_share=cpu_s / confirmed_s,
+        subscriber_cpu_share=outcome.cpu_s / delivered_s,
     )
 
 
-class _Measuring:
-    """One run, part by part."""
+# -- publishing -----------------------------------------------------------------------------------
 
-    def __init__(
+
+class Publisher:
+    """One publisher: its client, and what it has published."""
+
+    def __init__(self, client: Client, number: int, load: Load, run: str) -> None:
+        self.client = client
+        self._number = number
+        self._load = load
+        self._run = run
+        self._payload = os.urandom(load.payload_bytes)
+        #: Slot → events published with it.
+        self.slots = [0] * far.SLOTS
+        self.sent = 0
+        self.latencies_ns = array("q")
+        #: When the last event was confirmed.
+        self.last_ns = time.monotonic_ns()
+        self._failure: BaseException | None = None
+
+    async def warm_up(self) -> None:
+        """Publish events that are not measured."""
+        for number in range(WARM_EVENTS):
+            await self._publish(number % far.SLOTS, 0)
+        await self._settle()
+
+    async def publish(self) -> None:
+        """Publish this publisher's share of the load; returns when it is confirmed."""
+        rate, begin = self._load.rate / self._load.publishers, time.perf_counter()
+        while left := self._left(time.perf_counter() - begin):
+            due = int((time.perf_counter() - begin) * rate) + 1 - self.sent if rate else _BURST
+            for _ in range(min(due, left, _BURST)):
+                # Neighbours are far apart, and every slot comes equally often.
+                slot = (self.sent * 7_919 + self._number * 131) % far.SLOTS
+                self.slots[slot] += 1
+                self.sent += 1
+                await self._publish(slot, time.monotonic_ns())
+            self._check()
+            await asyncio.sleep(_PACE_S if rate else 0)
+        await self._settle()
+
+    def _left(self, elapsed_s: float) -> int:
+        """Events that are still to be published; by time, as many as fit into one turn."""
+        load = self._load
+        if load.events is None:
+            return _BURST if elapsed_s < load.seconds else 0
+        # The first publishers take what does not divide evenly.
+        share, rest = divmod(load.events, load.publishers)
+        return share + (self._number < rest) - self.sent
+
+    async def _publish(self, slot: int, sent_ns: int) -> None:
+        promise = await self.client.publish_soon(
+            {"bench": self._run, "slot": slot, "sent": sent_ns},
+            payload=self._payload,
+            persistence=self._load.persistence,
+        )
+        promise.add_done_callback(partial(self._confirmed, sent_ns))
+
+    def _confirmed(self, sent_ns: int, promise: Promise) -> None:
+        if promise.cancelled():
+            return
+        if (error := promise.exception()) is not None:
+            self._failure = self._failure or error
+            return
+        self.last_ns = time.monotonic_ns()
+        if sent_ns:
+            self.latencies_ns.append(self.last_ns - sent_ns)
+
+    async def _settle(self) -> None:
+        await self.client.flush()
+        # The callbacks of the last confirmations run in this turn.
+        await asyncio.sleep(0)
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+async def _published(publishers: list[Publisher], load: Load, steps: Steps) -> None:
+    """Let all publishers publish, and show their progress."""
+    work = asyncio.gather(*(each.publish() for each in publishers))
+    total = load.events if load.events is not None else round(load.seconds / _LOOK_S)
+    steps.begin("publish", total)
+    shown = 0
+
+    def show() -> None:
+        nonlocal shown
+        done = sum(each.sent for each in publishers) if load.events is not None else shown + 1
+        steps.advance(done - shown)
+        shown = done
+
+    await _while_confirmed(publishers, work, show)
+
+
+async def _while_confirmed(
+    publishers: list[Publisher],
+    work: "asyncio.Future[list[None]]",
+    show: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait for some work of publishers; fail if no event is confirmed for `STALL_S`."""
+    begin_ns = time.monotonic_ns()
+    while not work.done():
+        await asyncio.wait((work,), timeout=_LOOK_S)
+        show()
+        last_ns = max(begin_ns, *(each.last_ns for each in publishers))
+        if time.monotonic_ns() - last_ns > STALL_S * 1e9 and not work.done():
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            refusals = [each.client.refusal for each in publishers if each.client.refusal]
+            why = refusals[0] if refusals else "no broker answers"
+            raise CommandError(f"no event was confirmed for {STALL_S:g} s: {why}")
+    await work
+
+
+# -- subscribing ----------------------------------------------------------------------------------
+
+
+class SubscriberProcess:
+    """The process of the subscribers, seen from the command. It has ended when the block ends."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            f"from {far.__name__} import main; main()",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        return self
+
+    async def __aexit__(
         self,
-        size: NetworkSize,
-        directory: Path | None,
-        steps: Steps,
-        routings: tuple[RoutingName, ...],
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self._size = size
-        self._routings = routings
-        self._directory = directory
-        self._steps = steps
-        self.unmeasured: list[Unmeasured] = []
+        assert self._process is not None
+        assert self._process.stdin is not None
+        # It ends the subscriptions when its stdin ends.
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _EXIT_WITHIN_S)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
 
-    def chains(self) -> list[ChainLatency]:
-        """Part a."""
-        size = self._size.latency
-        jobs = [(hops, routing) for hops in size.hops for routing in self._routings]
-        self._steps.begin("a: latency", len(jobs))
-        return [self._staged(partial(measure_chain, *job, size)) for job in jobs]
+    async def ask(self, question: far.Question, kind: type[AnAnswer]) -> AnAnswer:
+        """Send a question and return its answer."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(question) + b"\n")
+        line = await self._process.stdout.readline()
+        if not line:
+            raise CommandError("the process of the subscribers has ended; its message is above")
+        answer: far.Answer = msgspec.json.decode(line, type=far.Answer)
+        if isinstance(answer, kind):
+            return answer
+        reason = answer.reason if isinstance(answer, far.Failed) else f"unexpected {answer}"
+        raise CommandError(f"subscribers: {reason}")
 
-    def flows(self) -> list[Flow]:
-        """Part b."""
-        loads = self._size.loads(self._routings)
-        flows = self._flows("b: throughput", together(loads))
-        return sorted(flows, key=lambda flow: loads.index(flow.load))
 
-    def fan_outs(self) -> list[Flow]:
-        """Part c."""
-        loads = self._size.fan_out_loads(self._routings)
-        return self._flows("c: fan-out", [[load] for load in loads])
+# -- the report -----------------------------------------------------------------------------------
 
-    def _flows(self, name: str, groups: list[list[Load]]) -> list[Flow]:
-        self._steps.begin(name, len(groups))
-        flows = []
-        for loads in groups:
-            for outcome in self._staged(partial(measure_flows, loads)):
-                if isinstance(outcome, Flow):
-                    flows.append(outcome)
-                else:
-                    self.unmeasured.append(outcome)
-        return flows
 
-    def outages(self) -> list[Outage]:
-        """Part d."""
-        size = self._size.outage
-        self._steps.begin("d: outages", len(self._routings))
-        return [self._staged(partial(measure_outage, routing, size)) for routing in self._routings]
+def _print(report: NetworkReport) -> None:
+    load = report.load
+    title = (
+        f"network {report.network}: publishers at {', '.join(report.publisher_brokers)},"
+        f" subscribers at {', '.join(report.subscriber_brokers)}"
+    )
+    rows = [
+        ("publishers, subscribers", f"{load.publishers:,}, {load.subscribers:,}"),
+        ("events confirmed", f"{report.events:,}"),
+        ("  per second", f"{report.events_per_s:,.0f}, {report.payload_mb_per_s:,.2f} MB payload"),
+        ("  latency p50, p99, max", _milliseconds(report.confirmation)),
+        ("deliveries", f"{report.deliveries:,} of {report.expected_deliveries:,}"),
+        ("  per second", f"{report.deliveries_per_s:,.0f}"),
+        ("  latency p50, p99, max", _milliseconds(report.delivery)),
+    ]
+    console().print(figures_table(title, rows))
+    shares = {"publishers": report.publisher_cpu_share, "subscribers": report.subscriber_cpu_share}
+    for who, share in shares.items():
+        if share > _BUSY_SHARE:
+            console().print(
+                f"The process of the {who} used {share:.0%} of a core: the network may do more."
+            )
 
-    def fetches(self) -> FetchFigures:
-        """Part e."""
-        self._steps.begin("e: fetches", 1)
-        return self._staged(partial(measure_fetches, self._size.fetch))
 
-    def _staged(self, measure: Callable[[Path], Coroutine[None, None, Result]]) -> Result:
-        """Measure something in a directory of its own."""
-        with tempfile.TemporaryDirectory(prefix="anabranch-bench-", dir=self._directory) as name:
-            result = asyncio.run(measure(Path(name)))
-        self._steps.advance()
-        return result
+def _milliseconds(latency: Latency) -> str:
+    return f"{latency.p50_ms:,.1f}, {latency.p99_ms:,.1f}, {latency.max_ms:,.1f} ms"

@@ -13,7 +13,6 @@ from anabranch.cli.pipeline.history import history
 from anabranch.cli.pipeline.interleave import interleave
 from anabranch.cli.pipeline.match import match
 from anabranch.cli.pipeline.stats import stats
-from anabranch.cli.pipeline.sweep import sweep
 
 app = typer.Typer(
     name="pipeline",
@@ -27,4 +26,3 @@ app.command("history")(history)
 app.command("interleave")(interleave)
 app.command("match")(match)
 app.command("stats")(stats)
-app.command("sweep")(sweep)

@@ -24,12 +24,12 @@ import typer
 from typer.core import TyperGroup
 
 from anabranch.cli import reaching
-from anabranch.cli.bench.tables import Steps, steps_on_stderr
 from anabranch.cli.errors import CommandError
 from anabranch.cli.looking_back import options_of
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.pipeline.events import told_plainly
 from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
+from anabranch.cli.progress import Steps, steps_on_stderr
 
 if TYPE_CHECKING:
     from anabranch.spark.archive.compacting import Compacted
