@@ -65,7 +65,7 @@ from anabranch.model.event import EventId
 SLICE_BYTES_MAX = 1_048_576
 AGAIN_S = 0.1
 #: Requests that may wait for one batch.
-WAITING_MAX = 256
+COMMITS_WAITING_MAX = 256
 #: Batches under way; every sync looks at all of them.
 UNDER_WAY_MAX = 1_024
 
@@ -221,7 +221,7 @@ class Batches:
             return f"{text} {frame.batch}", OTHER_BATCH
         if work.is_lost:
             return f"{_lost(sink)}; go on with another sink", UNKNOWN_TOKEN
-        if len(work.waiting) >= WAITING_MAX:
+        if len(work.waiting) >= COMMITS_WAITING_MAX:
             return f"{len(work.waiting)} requests wait for batch {row.batch} already", BUSY
         asks += self.drop(frame.tokens)
         work.waiting.append(Waiter(session, frame.request, was_known=True))

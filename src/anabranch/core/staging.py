@@ -12,7 +12,7 @@ tokens, and they become a batch of a sink (`batches`). Rules:
 4. A token of a batch takes no further chunks.
 5. What is not taken for lack of room has the code `busy`, and may be sent again; a token that is
    more than all that may be staged has not, since it would be in vain. What waits for the disk is
-   bounded too: answers by `WAITING_MAX`, bytes by `unsynced_bytes_max`, so that neither a slow disk
+   bounded too: answers by `STAGES_WAITING_MAX`, bytes by `unsynced_bytes_max`, so that neither a slow disk
    nor others' confirmations suffer from a flood of chunks. A chunk that lacks those before it has
    the code `unknown-token`: if they are still to come, it may follow them; if they were here, they
    were dropped, and it is in vain.
@@ -48,7 +48,7 @@ from anabranch.model.names import check_name, check_optional_name
 
 _REASON_CHARACTERS_MAX = 1_000
 #: Answers that wait for the disk.
-WAITING_MAX = 4_096
+STAGES_WAITING_MAX = 4_096
 
 ForStaging = Stage | Commit | Discard
 
@@ -113,7 +113,7 @@ class Staging:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
             return f"what is staged as {name!r} was committed; choose another token", ""
-        if self._waiting >= WAITING_MAX:
+        if self._waiting >= STAGES_WAITING_MAX:
             return f"{self._waiting} chunks wait for the disk; stage again later", BUSY
         token = self._tokens.find(name)
         expected = 0 if token is None else len(token.chunks)

@@ -275,7 +275,7 @@ def test_a_sink_or_query_that_is_no_name_is_refused(names: tuple[str, str]) -> N
 def test_requests_that_wait_for_a_batch_are_bounded() -> None:
     stager = Stager(SLICES)
     stager.staged("t", 1)
-    for _ in range(batches.WAITING_MAX):
+    for _ in range(batches.COMMITS_WAITING_MAX):
         stager.commit(0, "t")
     assert stager.refusal(stager.commit(0, "t")).code == BUSY
     stager.sync_all()

@@ -153,7 +153,7 @@ def test_a_token_that_is_more_than_may_be_staged_is_refused_for_good() -> None:
 def test_answers_that_wait_for_a_slow_disk_are_bounded() -> None:
     stager = Stager()
     stager.staged("t", 1)
-    requests = [stager.stage("t", 1) for _ in range(staging.WAITING_MAX)]
+    requests = [stager.stage("t", 1) for _ in range(staging.STAGES_WAITING_MAX)]
     refused = stager.stage("t", 1)
     assert stager.refusal(refused).code == BUSY
     stager.sync_all()

@@ -38,7 +38,7 @@ class Told(NamedTuple):
     silent: tuple[str, ...] = ()
 
 
-Then = Callable[[float, Told], None]
+Continue = Callable[[float, Told], None]
 
 
 class _Search:
@@ -56,7 +56,7 @@ class _Search:
     )
 
     def __init__(
-        self, session: int, pattern: str, is_claim: bool, until: float, then: Then
+        self, session: int, pattern: str, is_claim: bool, until: float, then: Continue
     ) -> None:
         self.session = session
         self.pattern = pattern
@@ -82,7 +82,7 @@ class Finding:
         return [each.session for each in self._searches.values()]
 
     def find(
-        self, now: float, session: int, pattern_id: str, *, is_claim: bool, then: Then
+        self, now: float, session: int, pattern_id: str, *, is_claim: bool, then: Continue
     ) -> None:
         """Ask for a pattern; `then` is told. With `is_claim` it is made if nobody has it."""
         search = _Search(session, pattern_id, is_claim, now + FIND_WITHIN_S, then)

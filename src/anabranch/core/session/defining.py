@@ -20,7 +20,7 @@ from anabranch.model.client_frames import Define, Defined, Drop, Dropped, Keep, 
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.pattern.match import Placement
 
-FIRST = 1 << 50
+PATTERN_REQUEST_FIRST = 1 << 50
 
 
 class Defining:
@@ -28,7 +28,7 @@ class Defining:
 
     def __init__(self) -> None:
         self._is_connected = False
-        self._request = FIRST - 1
+        self._request = PATTERN_REQUEST_FIRST - 1
         self._open: dict[int, Define | Drop] = {}
 
     def define(
@@ -70,7 +70,7 @@ class Defining:
 
     def is_own(self, request: int) -> bool:
         """Whether this number is that of a request about patterns."""
-        return request >= FIRST
+        return request >= PATTERN_REQUEST_FIRST
 
     @property
     def is_idle(self) -> bool:

@@ -3,7 +3,7 @@
 Nothing here outlives a connection: a log does not change, so whoever gets no answer asks again.
 Rules:
 
-1. Numbers of questions begin at `FIRST`, above all that the other parts of a session use, so a
+1. Numbers of questions begin at `FETCH_REQUEST_FIRST`, above all that the other parts of a session use, so a
    refusal says by its number what is refused.
 2. Each question is answered once, with what was asked for; anything else breaks the protocol.
 3. What was asked on a connection that is gone will not be answered.
@@ -15,14 +15,14 @@ from anabranch.core.session.effects import SendFrame, SessionEffects, TellAnswer
 from anabranch.model.client_frames import Describe, Described, Fetch, Fetched, Refused
 from anabranch.model.errors import RemoteError
 
-FIRST = 1 << 40
+FETCH_REQUEST_FIRST = 1 << 40
 
 
 class Fetching:
     """The questions of one session. See the rules at the top of this module."""
 
     def __init__(self) -> None:
-        self._request = FIRST - 1
+        self._request = FETCH_REQUEST_FIRST - 1
         self._open: dict[int, Describe | Fetch] = {}
 
     def describe(self) -> tuple[int, SessionEffects]:
@@ -42,7 +42,7 @@ class Fetching:
 
     def is_own(self, request: int) -> bool:
         """Whether this number is that of a question about the log."""
-        return request >= FIRST
+        return request >= FETCH_REQUEST_FIRST
 
     def answered(self, answer: Described | Fetched | Refused) -> SessionEffects:
         """The broker answers."""

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.session.defining import FIRST
+from anabranch.core.session.defining import PATTERN_REQUEST_FIRST
 from anabranch.core.session.effects import SendFrame, TellDefined
 from anabranch.model.client_frames import BUSY, UNKNOWN, Define
 from anabranch.model.errors import LocalError
@@ -238,9 +238,9 @@ def test_clocks_minutes_apart_move_matches_and_lose_none() -> None:
 def test_a_definition_that_contradicts_itself_is_refused_and_nothing_is_stored(text: str) -> None:
     stage = Stage()
     user = stage.user("u", "e1")
-    frame = Define(FIRST, "rise", text, is_new=True, must_exist=True)
-    user.session.defining._open[FIRST] = frame
-    user.session.defining._request = FIRST
+    frame = Define(PATTERN_REQUEST_FIRST, "rise", text, is_new=True, must_exist=True)
+    user.session.defining._open[PATTERN_REQUEST_FIRST] = frame
+    user.session.defining._request = PATTERN_REQUEST_FIRST
     user.perform([SendFrame(frame)])
     stage.run(1.0)
     ((_, reason),) = answers(user)

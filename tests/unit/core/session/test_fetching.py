@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.core.session.effects import SendFrame, TellAnswer, TellRefused
-from anabranch.core.session.fetching import FIRST
+from anabranch.core.session.fetching import FETCH_REQUEST_FIRST
 from anabranch.core.session.session import Session
 from anabranch.model.client_frames import (
     NOT_KEPT,
@@ -15,7 +15,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import RemoteError
 
-DESCRIBED = Described(FIRST, "shop", "a", 1, 9, 5, 6, {"a": ""})
+DESCRIBED = Described(FETCH_REQUEST_FIRST, "shop", "a", 1, 9, 5, 6, {"a": ""})
 
 
 def connected() -> Session:
@@ -26,10 +26,10 @@ def connected() -> Session:
 
 def test_questions_are_asked_and_their_answers_told() -> None:
     session = connected()
-    assert session.describe() == (FIRST, [SendFrame(Describe(FIRST))])
-    question = Fetch(FIRST + 1, 3, 7, "n > 1", 99)
-    assert session.fetch(3, 7, "n > 1", 99) == (FIRST + 1, [SendFrame(question)])
-    answer = Fetched(FIRST + 1, 3, 5, 1, b"row")
+    assert session.describe() == (FETCH_REQUEST_FIRST, [SendFrame(Describe(FETCH_REQUEST_FIRST))])
+    question = Fetch(FETCH_REQUEST_FIRST + 1, 3, 7, "n > 1", 99)
+    assert session.fetch(3, 7, "n > 1", 99) == (FETCH_REQUEST_FIRST + 1, [SendFrame(question)])
+    answer = Fetched(FETCH_REQUEST_FIRST + 1, 3, 5, 1, b"row")
     assert session.frame(0.0, answer) == [TellAnswer(answer)]
     assert session.frame(0.0, DESCRIBED) == [TellAnswer(DESCRIBED)]
 
@@ -46,11 +46,11 @@ def test_a_refusal_goes_to_whom_it_concerns() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Fetched(FIRST, 4, 5, 0, b""),
-        Fetched(FIRST, 3, 8, 0, b""),
-        Fetched(FIRST + 1, 3, 5, 0, b""),
+        Fetched(FETCH_REQUEST_FIRST, 4, 5, 0, b""),
+        Fetched(FETCH_REQUEST_FIRST, 3, 8, 0, b""),
+        Fetched(FETCH_REQUEST_FIRST + 1, 3, 5, 0, b""),
         DESCRIBED,
-        Refused(FIRST + 7, "no"),
+        Refused(FETCH_REQUEST_FIRST + 7, "no"),
     ],
     ids=["another tick", "too far", "never asked", "a description", "a refusal of nothing"],
 )
