@@ -8,8 +8,8 @@ from typing import Literal, TypeVar
 
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
-from anabranch.core.ledger import first_needed
 from anabranch.core.options import Options
+from anabranch.core.origin.ledger import first_needed
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,

@@ -8,10 +8,10 @@ syncs by itself.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from anabranch.core.asks import Ask, CarryTo, ChangeInterest, SyncPlease
 from anabranch.core.contract import CutClient, Note, Put, Recovered, SendClient
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
+from anabranch.core.part_requests import Ask, CarryTo, ChangeInterest, SyncPlease
 from anabranch.core.routing.contract import Arrival, Spent
 from anabranch.model.client_frames import (
     Ack,

@@ -9,12 +9,12 @@ import random
 from collections.abc import Iterable, Sequence
 
 from anabranch.core import contract as say
-from anabranch.core.asks import Ask, CarryTo, ChangeOffers, Marked, SyncPlease
 from anabranch.core.contract import Recovered
-from anabranch.core.ledger import first_needed
 from anabranch.core.options import Options
-from anabranch.core.origin import ForOrigin, Origin
-from anabranch.core.records import BlankRecord, EventRecord, MarkRecord, decode_record
+from anabranch.core.origin.ledger import first_needed
+from anabranch.core.origin.log_tail import BlankRecord, EventRecord, MarkRecord, decode_record
+from anabranch.core.origin.origin import ForOrigin, Origin
+from anabranch.core.part_requests import Ask, CarryTo, ChangeOffers, Marked, SyncPlease
 from anabranch.core.routing.contract import Emission, Spent
 from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event, encode_event

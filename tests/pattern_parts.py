@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.check.patterns import reference_matches
 from anabranch.core.patterns.detector import Detector, Findings, Overflow
-from anabranch.core.patterns.packing import packed, restored
+from anabranch.core.patterns.detector_state import packed, restored
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.event import INT_MAX, Value
 from anabranch.model.filter import Filter

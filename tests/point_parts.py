@@ -8,8 +8,8 @@ from anabranch.check.detections import Detection, LoggedEvent, check_detection
 from anabranch.core import contract as say
 from anabranch.core.broker import BrokerConfig, RoutingName
 from anabranch.core.options import Options
-from anabranch.core.points.points import JoinPoints
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
+from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.session.effects import DeliverToApplication
 from anabranch.core.session.session import Session
 from anabranch.model.encoding import decode_envelope

@@ -7,8 +7,7 @@ version is `life.counter`; 0 is the version of an edge nobody has heard of.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from anabranch.core.routing.clock import Clock
-from anabranch.core.routing.conjuncts import Conjunct, unpack
+from anabranch.core.routing.interest_clock import Clock, Conjunct, unpack
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.matching.dag import DagNode

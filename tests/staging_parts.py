@@ -2,8 +2,8 @@
 
 from typing import TypeVar
 
-from anabranch.core.asks import Ask
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
+from anabranch.core.part_requests import Ask
 from anabranch.model.client_frames import AnyClientFrame, Commit, Committed, Discard, Refused, Stage
 from anabranch.model.encoding import decode_event, encode_draft
 from anabranch.model.event import Control, Event

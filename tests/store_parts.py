@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anabranch.core.contract import LogRead
-from anabranch.core.ledger import first_needed
+from anabranch.core.origin.ledger import first_needed
 from anabranch.store.files import DiskFile, OpenFile
 from anabranch.store.log import LogOptions
 from anabranch.store.store import NeededFrom, Store, StoreOptions, WriterOptions

@@ -36,7 +36,6 @@ import msgspec
 from anabranch.core.broker import ROUTERS, RoutingName
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
-from anabranch.core.routing.conjuncts import conjuncts_of
 from anabranch.core.routing.contract import (
     Emission,
     Outcome,
@@ -44,8 +43,9 @@ from anabranch.core.routing.contract import (
     VectorAdvance,
     interest_at_once,
 )
-from anabranch.core.routing.mesh.surroundings import Surroundings
-from anabranch.core.routing.mesh.wishes import Wishes
+from anabranch.core.routing.interest_clock import conjuncts_of
+from anabranch.core.routing.mesh.origin_interest import Wishes
+from anabranch.core.routing.mesh.shared import Surroundings
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter

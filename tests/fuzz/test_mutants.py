@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import Phase, settings
 
-from anabranch.core.points.beginning import Beginning
+from anabranch.core.patterns.join_points.definitions import Beginning
 from anabranch.sim.mutants.catalog import planted
 from tests.fuzz import core_world
 from tests.fuzz.run import CORE, fuzz_core

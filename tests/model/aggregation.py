@@ -24,7 +24,7 @@ Prior art: Zhao 2006, §3.4.1.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.model.normal import conjunction as relations
+from anabranch.model.normal import conjunction
 from anabranch.model.normal.conjunction import Conjunction
 from tests.model.conditions import Condition, Only, Some, Subscription
 
@@ -36,7 +36,7 @@ def covers(ours: Conjunction, other: Conjunction) -> bool:
     pair = ours, other
     known = _covering.get(pair)
     if known is None:
-        _covering[pair] = known = relations.covers(ours, other)
+        _covering[pair] = known = conjunction.covers(ours, other)
     return known
 
 

@@ -26,7 +26,7 @@ import msgspec
 
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker
-from anabranch.core.records import AnyRecord, EventRecord, decode_record
+from anabranch.core.origin.log_tail import AnyRecord, EventRecord, decode_record
 from anabranch.model.client_frames import (
     AnyClientFrame,
     Commit,

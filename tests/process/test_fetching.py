@@ -11,7 +11,7 @@ from anabranch.client.client import Client, connect
 from anabranch.client.errors import TicksNotKeptError
 from anabranch.client.stream_reader import Fetcher
 from anabranch.client.subscription import Subscription
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.local.network import LocalNetwork
 from anabranch.model.client_frames import Fetched
 from anabranch.model.encoding import decode_event, encode_event, rows_in

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from anabranch.check.patterns import reference_matches
 from anabranch.core.patterns.detector import Detector
-from anabranch.core.patterns.packing import packed, restored
+from anabranch.core.patterns.detector_state import packed, restored
+from anabranch.core.patterns.plan import Allowance
 from anabranch.core.patterns.scheme import Scheme
-from anabranch.core.patterns.tries import Allowance
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import INT_MAX
 from anabranch.model.limits import Limits

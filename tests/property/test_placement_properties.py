@@ -6,9 +6,20 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.core.placement.cost import LINK_S, Load, Traffic, cost_of, waiting
-from anabranch.core.placement.deciding import RESTLESS_MAX, better_place, rest_s, worth_asking
-from anabranch.core.routing.mesh.chart import Chart
+from anabranch.core.patterns.join_points.placement import (
+    RESTLESS_MAX,
+    better_place,
+    rest_s,
+    worth_asking,
+)
+from anabranch.core.patterns.join_points.placement_cost import (
+    LINK_S,
+    Load,
+    Traffic,
+    cost_of,
+    waiting,
+)
+from anabranch.core.routing.mesh.shared import Chart
 from anabranch.sim.meshes import draw_mesh
 
 ROUNDS_MAX = 12

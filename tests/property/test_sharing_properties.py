@@ -5,9 +5,8 @@ from hypothesis import event as note
 from hypothesis import strategies as st
 
 from anabranch.core.patterns.detector import Detector
-from anabranch.core.patterns.joins import KeyValue, key_of
-from anabranch.core.patterns.scheme import Scheme
-from anabranch.core.patterns.sharing import shared_key
+from anabranch.core.patterns.plan import KeyValue, key_of
+from anabranch.core.patterns.scheme import Scheme, shared_key
 from anabranch.model.event import INT_MAX
 from anabranch.model.pattern.match import Identity, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern

@@ -21,9 +21,9 @@ from anabranch.cli.log_lines import RecordLines
 from anabranch.cli.moments import moment_ns
 from anabranch.cli.output import console, counted, print_json
 from anabranch.cli.progress import steps_on_stderr
-from anabranch.core.renewal import LOST_TICKS_MAX, SPARE_TICKS, Renewal
+from anabranch.core.origin.renewal import LOST_TICKS_MAX, SPARE_TICKS, Renewal
 from anabranch.model.filter import Filter
-from anabranch.store import log_view as view
+from anabranch.store import log_view
 from anabranch.store.log import Piece, record_time_ns, records_after, tick_at_time
 from anabranch.store.log_repair import HeldForRenewal, Repair, RepairPlan, Verified
 from anabranch.store.log_repair import verify as verify_log
@@ -46,7 +46,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document per
 @app.command("ls")
 def list_segments(directory: Directory, *, as_json: Json = False) -> None:
     """List the segments of a log: ticks, times, sizes."""
-    place = view.locate(directory)
+    place = log_view.locate(directory)
     with steps_on_stderr() as steps:
         steps.begin("reading", _size(place))
         segments, damage = _readable(place, steps.advance)
@@ -93,7 +93,7 @@ def cat(
         raise CommandError("give --from or --since, one of the two")
     lines = RecordLines(None if where is None else Filter.parse(where), everything, as_json)
     since_ns = None if since is None else moment_ns(since, datetime.now(UTC))
-    place = view.locate(directory)
+    place = log_view.locate(directory)
     segments, damage = _readable(place)
     for tick, record in _records([piece for _, piece in segments], start, since_ns):
         if end is not None and tick > end:
@@ -108,7 +108,7 @@ def cat(
 @app.command()
 def verify(directory: Directory, *, as_json: Json = False) -> None:
     """Check every record of a log, and its indexes; exit code 1 if it is corrupt."""
-    place = view.locate(directory)
+    place = log_view.locate(directory)
     try:
         with steps_on_stderr() as steps:
             steps.begin("verifying", _size(place))
@@ -131,7 +131,7 @@ def aside(directory: Directory, *, as_json: Json = False) -> None:
 
     With --json a document has the bytes too, in base64.
     """
-    found = view.read_aside(view.locate(directory))
+    found = log_view.read_aside(log_view.locate(directory))
     for row in found:
         if as_json:
             print_json(structs.asdict(row))
@@ -158,7 +158,7 @@ def repair(
     work = Repair(path)
     try:
         with steps_on_stderr() as steps:
-            steps.begin("reading", _size(view.locate(work.directory)))
+            steps.begin("reading", _size(log_view.locate(work.directory)))
             plan = work.plan(steps.advance)
         if plan is None:
             typer.echo(f"nothing to repair: the log in {work.directory} is not corrupt")
@@ -234,18 +234,18 @@ def renew(
 # -- reading ------------------------------------------------------------------------------------
 
 
-def _size(place: view.LogPlace) -> int:
+def _size(place: log_view.LogPlace) -> int:
     """Bytes of all segments; about, if the broker runs."""
     return sum(path.stat().st_size for path in place.directory.glob("*.segment")) or 1
 
 
 def _readable(
-    place: view.LogPlace, progress: Callable[[int], None] = lambda _bytes: None
-) -> tuple[list[tuple[view.SegmentView, Piece]], CorruptError | None]:
+    place: log_view.LogPlace, progress: Callable[[int], None] = lambda _bytes: None
+) -> tuple[list[tuple[log_view.SegmentView, Piece]], CorruptError | None]:
     """The segments up to the first damage, with what is good of the damaged one; the damage."""
-    found: list[tuple[view.SegmentView, Piece]] = []
+    found: list[tuple[log_view.SegmentView, Piece]] = []
     try:
-        for each in view.segments(place, record_time_ns, progress):
+        for each in log_view.segments(place, record_time_ns, progress):
             found.append(each)  # noqa: PERF402 - what came before the damage has to stay
     except CorruptError as error:
         return found, error
@@ -268,7 +268,7 @@ def _records(
 # -- what is printed ----------------------------------------------------------------------------
 
 
-def _segments_table(place: view.LogPlace, found: list[view.SegmentView]) -> Table:
+def _segments_table(place: log_view.LogPlace, found: list[log_view.SegmentView]) -> Table:
     title = str(place.directory)
     if place.state_directory is not None:
         title = f"broker {place.broker} of network {place.network}: {place.directory}"

@@ -9,8 +9,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from anabranch.core.records import AnyRecord, BlankRecord, EventRecord, decode_record
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import (
+    STORED_LIMITS,
+    AnyRecord,
+    BlankRecord,
+    EventRecord,
+    decode_record,
+)
 from anabranch.model.encoding import decode_event
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter

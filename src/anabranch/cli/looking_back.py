@@ -25,7 +25,7 @@ from anabranch.cli.event_lines import Printer
 from anabranch.cli.reaching import Way
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.spark.options import Options, read_options
 

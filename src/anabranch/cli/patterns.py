@@ -18,7 +18,7 @@ from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.client.options import DEFAULT_OPTIONS
-from anabranch.core.points.report import PointReport
+from anabranch.core.patterns.join_points.join_points import PointReport
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
 

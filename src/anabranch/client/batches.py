@@ -42,7 +42,7 @@ from anabranch.core.session.effects import (
     TellOfBatch,
     TellStagingRefused,
 )
-from anabranch.core.session.staging import Staging
+from anabranch.core.session.publish import Staging
 from anabranch.model.client_frames import BUSY
 from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, Event, Value

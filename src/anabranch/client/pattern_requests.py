@@ -26,8 +26,8 @@ from anabranch.client.errors import (
 )
 from anabranch.client.options import PATTERN_LASTS, ClientOptions
 from anabranch.client.subscriptions import Later
-from anabranch.core.session.defining import Defining
 from anabranch.core.session.effects import SessionEffects, TellDefined
+from anabranch.core.session.queries import Defining
 from anabranch.model.client_frames import DEPARTING, UNKNOWN
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.pattern.match import Placement

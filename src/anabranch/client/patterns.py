@@ -44,9 +44,8 @@ from anabranch.client.options import ClientOptions
 from anabranch.client.pattern_requests import Definitions, Keeping, Kept
 from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
 from anabranch.client.subscriptions import Subscriptions
+from anabranch.core.patterns.join_points.records import check_pattern_id, wanted_filter
 from anabranch.core.patterns.scheme import Scheme
-from anabranch.core.points.names import check_pattern_id
-from anabranch.core.points.wanting import wanted_filter
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.encoding import decode_event

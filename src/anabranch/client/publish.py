@@ -46,8 +46,8 @@ from anabranch.client.errors import (
 )
 from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
-from anabranch.core.session.advertising import EVERYTHING
 from anabranch.core.session.effects import Confirm, TellPublishRefused
+from anabranch.core.session.publish import EVERYTHING
 from anabranch.matching.any_of import AnyOf
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING
 from anabranch.model.errors import EventError, LocalError

@@ -48,7 +48,7 @@ from anabranch.core.session.effects import (
     TellStart,
     TellWithheld,
 )
-from anabranch.core.session.subscribing import LOST
+from anabranch.core.session.subscribe import LOST
 from anabranch.model.client_frames import UNKNOWN, AnyClientFrame, Deliver, StartsAt, Subscribed
 from anabranch.model.client_frames import Withheld as WithheldFrame
 from anabranch.model.encoding import decode_event

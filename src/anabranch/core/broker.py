@@ -34,8 +34,18 @@ import msgspec
 from msgspec.structs import replace
 
 from anabranch.core import contract as say
-from anabranch.core import departing, rollback
-from anabranch.core.asks import (
+from anabranch.core import departure
+from anabranch.core.catalog_recovery import Kept, decoded, number_in, set_aside
+from anabranch.core.client_services import Home, Who
+from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
+from anabranch.core.departure import TABLE
+from anabranch.core.edge.edge import Edge
+from anabranch.core.links import Links
+from anabranch.core.options import Options
+from anabranch.core.origin import rollback
+from anabranch.core.origin.origin import Origin
+from anabranch.core.origin.rollback import Inquiry, Witness
+from anabranch.core.part_requests import (
     Ask,
     CarryTo,
     ChangeInterest,
@@ -44,17 +54,7 @@ from anabranch.core.asks import (
     PointAsk,
     SyncPlease,
 )
-from anabranch.core.catalog_recovery import Kept, decoded, number_in, set_aside
-from anabranch.core.contract import Effect, Effects, Recovered, Stimulus
-from anabranch.core.departing import TABLE
-from anabranch.core.earliest import earliest
-from anabranch.core.edge.edge import Edge
-from anabranch.core.home import Home, Who
-from anabranch.core.links import Links
-from anabranch.core.options import Options
-from anabranch.core.origin import Origin
-from anabranch.core.points.points import JoinPoints
-from anabranch.core.rollback import Inquiry, Witness
+from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.routing.contract import (
     Arrival,
     Delivery,
@@ -136,7 +136,7 @@ class Broker:
         scout = None if mesh is None else mesh.scout
         self._home = Home(*parts, self._do, self.life, scout) if self.is_edge else None
         newest = 0 if self._home is None else self._home.origin.newest
-        self._departed = departing.stored_departure(recovered, config.revision, newest)
+        self._departed = departure.stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours that came before the life was on disk.
         self._hellos: dict[str, Hello] = {}
         #: Streams whose contradictions were noted.
@@ -267,7 +267,7 @@ class Broker:
             self._do(None, self._repairs)
             self._repairs = []
             if self._departed is not None and self.departure is None:
-                self._do(None, [departing.void()])
+                self._do(None, [departure.void()])
             self._do(None, [say.Put(TABLE, _LIFE_KEY, b"%d" % self.life), SyncPlease(_LIFE)])
         elif isinstance(stimulus, say.Depart):
             self._depart(now)
@@ -377,7 +377,7 @@ class Broker:
     # -- leaving the network --------------------------------------------------------------------
 
     @property
-    def departure(self) -> departing.Departure | None:
+    def departure(self) -> departure.Departure | None:
         """Whether it departs."""
         found = self._departed
         is_meant = found is not None and found.revision >= self.config.revision and self.is_edge
@@ -402,7 +402,7 @@ class Broker:
         home = self._home
         if home is None or not self.is_ready or self.departure is not None:
             return
-        self._departed = departing.Departure(self.config.revision, home.origin.newest)
+        self._departed = departure.Departure(self.config.revision, home.origin.newest)
         self._do(None, [self._departed.put(), SyncPlease(_DEPARTURE)])
         home.depart(now)
 
@@ -494,7 +494,7 @@ def _stored_life(recovered: Recovered) -> int:
     """The life before this one, as far as it can be read; and no key that nobody knows."""
 
     def read(key: str, value: bytes) -> int:
-        if key == departing.KEY:
+        if key == departure.KEY:
             return 0
         if key != _LIFE_KEY:
             raise ValueError(f"the table {TABLE!r} has no such key")
@@ -502,7 +502,7 @@ def _stored_life(recovered: Recovered) -> int:
 
     good, bad = decoded(recovered, TABLE, read)
     for each in bad:
-        if each.key != departing.KEY:
+        if each.key != departure.KEY:
             set_aside(recovered, each)
     return good.get(_LIFE_KEY, 0)
 

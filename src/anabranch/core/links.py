@@ -20,7 +20,7 @@ State: per neighbour what is below; volatile, all of it safe to lose.
 
 from anabranch.core.contract import CutLink, Effects, Send
 from anabranch.core.options import Options
-from anabranch.core.rollback import Heard
+from anabranch.core.origin.rollback import Heard
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.instants import utc_text

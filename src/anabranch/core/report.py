@@ -14,10 +14,10 @@ import msgspec
 from anabranch.core.broker import Broker
 from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Stream, Subscription
-from anabranch.core.points.report import PatternsReport, patterns_report
+from anabranch.core.origin.batches import Sink
+from anabranch.core.patterns.join_points.join_points import PatternsReport, patterns_report
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.core.sinks import Sink
 
 #: Subscriptions that are looked at to find those that are farthest behind,
 LOOKED_AT_MAX = 10_000

@@ -4,7 +4,7 @@
 
 Steps, each of which waits until it is done:
 
-1. Edges that are not in the new network depart (`core.departing`) until they are drained: their
+1. Edges that are not in the new network depart (`core.departure`) until they are drained: their
    clients have gone elsewhere, and everybody has all of their events.
 2. The file in the directory becomes the new one.
 3. New brokers start; all others are told to read the file again, and take the new network each by a

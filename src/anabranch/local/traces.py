@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from anabranch.check import history as saw
-from anabranch.core.records import BlankRecord, EventRecord, decode_record
+from anabranch.core.origin.log_tail import BlankRecord, EventRecord, decode_record
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError
 

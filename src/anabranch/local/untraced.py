@@ -20,8 +20,7 @@ from pathlib import Path
 
 from anabranch.check import history as saw
 from anabranch.client.tracing import is_optional, written
-from anabranch.core.records import EventRecord, decode_record
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import STORED_LIMITS, EventRecord, decode_record
 from anabranch.local.logs import state_directories
 from anabranch.model.encoding import decode_event
 from anabranch.model.event import Event

@@ -304,7 +304,7 @@ class Node:
         await asyncio.shield(self._ended)
 
     def depart(self) -> None:
-        """Begin to leave the network (`core.departing`)."""
+        """Begin to leave the network (`core.departure`)."""
         self.log.info("departing: clients go elsewhere, and the log is released")
         self._driver.handle(say.Depart())
 

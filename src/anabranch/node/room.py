@@ -1,9 +1,9 @@
 """Room on the disk for what is staged.
 
-Staged events go into the catalog (`core.tokens`), and the store cannot refuse what it was handed:
-what does not fit waits, and everything that was handed over after it, until there is room. The log
-keeps a reserve for that; a catalog that grows by gigabytes has none. So a chunk is taken only while
-the disk has room for all that may be on its way there, and then some. Rules:
+Staged events go into the catalog (`core.origin.staged_events`), and the store cannot refuse what it
+was handed: what does not fit waits, and everything that was handed over after it, until there is
+room. The log keeps a reserve for that; a catalog that grows by gigabytes has none. So a chunk is
+taken only while the disk has room for all that may be on its way there, and then some. Rules:
 
 1. There is room as long as twice of what may wait for the disk is left: sqlite writes everything to
    its journal first. Below that chunks are refused as `busy`; events are published and batches are
@@ -11,8 +11,7 @@ the disk has room for all that may be on its way there, and then some. Rules:
    does not shrink, counts as left: so staging goes on when something was committed or discarded.
 2. The disk is looked at every `_LOOK_S` at most, and only when somebody stages.
 
-State: the last look; safe to lose.
-"""
+State: the last look; safe to lose."""
 
 import os
 from collections.abc import Callable

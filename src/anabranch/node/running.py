@@ -6,7 +6,7 @@
    as kill −9 would, and loses nothing that was confirmed either.
 2. SIGHUP makes it read its network file again and take a newer one (`changing`). If it cannot begin
    with that, because a port is taken say, it goes on with the one it had. SIGUSR1 makes it
-   depart (`core.departing`): an edge does so before the others get a network without it.
+   depart (`core.departure`): an edge does so before the others get a network without it.
 3. uvloop runs the loop if it is installed.
 4. The process may open as many files as its hard limit allows; where that is less than
    `connections_max` needs, connections are limited to what there is.

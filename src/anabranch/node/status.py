@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.core.broker import Broker
-from anabranch.core.points.report import PatternsReport
+from anabranch.core.patterns.join_points.join_points import PatternsReport
 from anabranch.core.report import (
     CursorReport,
     DepartureReport,

@@ -14,8 +14,8 @@ from anabranch.check import history as told
 from anabranch.check.checker import Anomaly
 from anabranch.check.detections import Detection, LoggedEvent, check_detection, is_report
 from anabranch.core import contract as say
-from anabranch.core.points.names import name_of
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
+from anabranch.core.patterns.join_points.records import name_of
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
 from anabranch.model.encoding import decode_envelope

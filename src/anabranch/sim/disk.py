@@ -8,11 +8,10 @@ puts, independently. After a sync comes a seal, as the log format demands.
 import copy
 from random import Random
 
-from anabranch.core import renewal
 from anabranch.core.contract import Recovered
-from anabranch.core.ledger import first_needed
-from anabranch.core.records import decode_record
-from anabranch.core.tail import LOST, Quiet, entry_of
+from anabranch.core.origin import renewal
+from anabranch.core.origin.ledger import first_needed
+from anabranch.core.origin.log_tail import LOST, Quiet, decode_record, entry_of
 from anabranch.store.segment import HEADER_BYTES, encode_entry, encode_seal, scan, segment_header
 
 _SEGMENT_RECORDS = 64

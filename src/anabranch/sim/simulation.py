@@ -17,15 +17,15 @@ import msgspec
 from anabranch.check import history as told
 from anabranch.check.checker import Anomaly, check
 from anabranch.core.broker import BrokerConfig, RouterMaker
-from anabranch.core.ledger import Beginning
-from anabranch.core.points.names import RESERVED
-from anabranch.core.records import (
+from anabranch.core.origin.ledger import Beginning
+from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     BlankRecord,
     EventRecord,
     MarkRecord,
     decode_record,
 )
+from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
 from anabranch.sim.applications import Application, Publisher

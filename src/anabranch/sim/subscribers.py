@@ -18,7 +18,7 @@ from anabranch.core.session.effects import (
     TellWithheld,
 )
 from anabranch.core.session.session import Session
-from anabranch.core.session.subscribing import LOST
+from anabranch.core.session.subscribe import LOST
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.frame_parts import Datum

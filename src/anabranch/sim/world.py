@@ -19,8 +19,8 @@ from random import Random
 
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
-from anabranch.core.ledger import KEY, TABLE
 from anabranch.core.links import SILENT
+from anabranch.core.origin.ledger import KEY, TABLE
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.frames import Hello, LinkFrame
 from anabranch.sim.digest import Digest

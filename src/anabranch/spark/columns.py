@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event

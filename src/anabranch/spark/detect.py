@@ -13,7 +13,7 @@ whatever could not be done. Rules:
    pattern's lateness is late: a row says so. The others give the matches of batch. Where more end
    with one event than `matches_max`, and earlier events come in a later batch, some that batch
    leaves out may have been found before.
-4. Where all parts share a key (`core.patterns.sharing`) events are divided into `buckets` by it.
+4. Where all parts share a key (`core.patterns.scheme`) events are divided into `buckets` by it.
    Otherwise one task has all that some part wants.
 5. An event without a time, or one beyond what 64 bits of nanoseconds can say, is told as `no-time`.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Attributes, Value

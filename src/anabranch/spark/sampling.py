@@ -18,7 +18,7 @@ from typing import Final
 from anabranch.client.stream_reader import Fetcher
 from anabranch.config.errors import ConfigError
 from anabranch.config.statistics_file import load_statistics
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.event import Value
 from anabranch.spark.options import OptionError, Options

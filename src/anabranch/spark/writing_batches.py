@@ -1,7 +1,8 @@
 """Which batch of which sink a write is, and what to tell people when a broker refuses it.
 
 A sink is a name under which one query writes numbered batches into one stream; its broker remembers
-the newest of them, for ever, so a batch that is committed again is known (`core.batches`). Rules:
+the newest of them, for ever, so a batch that is committed again is known (`core.origin.batches`).
+Rules:
 
 1. A streaming query writes into the sink `sinkId`. Its batches have Spark's numbers, and the query
    has the id that Spark keeps in its checkpoint: the same after every restart, another one for
@@ -14,8 +15,7 @@ the newest of them, for ever, so a batch that is committed again is known (`core
    a sink has events, and of one that is known but has no ticks it is certain that it is older. Its
    rows are not what was written then, perhaps, so that is an error and not passed over.
 
-This module keeps no state.
-"""
+This module keeps no state."""
 
 from typing import Final
 

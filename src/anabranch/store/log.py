@@ -29,7 +29,7 @@ from zlib import crc32
 
 import msgspec
 
-from anabranch.core.records import decode_record
+from anabranch.core.origin.log_tail import decode_record
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import LogFacts
 from anabranch.store.files import (

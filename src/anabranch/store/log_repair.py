@@ -24,9 +24,9 @@ from zlib import crc32
 
 import msgspec
 
-from anabranch.core import ledger, renewal, rollback
-from anabranch.core.records import LOST_PUBLISHER, BlankRecord, encode_record
-from anabranch.core.renewal import SPARE_TICKS, Renewal
+from anabranch.core.origin import ledger, renewal, rollback
+from anabranch.core.origin.log_tail import LOST_PUBLISHER, BlankRecord, encode_record
+from anabranch.core.origin.renewal import SPARE_TICKS, Renewal
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
 from anabranch.store.catalog import Catalog, LogFacts, PutRow
@@ -368,7 +368,7 @@ def check_renewed(catalog: Catalog, directory: Path) -> None:
 
 
 class HeldForRenewal:
-    """Renewing a log that is an old copy, on disk (`core.renewal` says what it becomes). Rules:
+    """Renew a log that is an old copy, on disk. `core.origin.renewal` defines the result. Rules:
 
     1. Nobody uses the directory meanwhile: its lock is held. The log must not be corrupt.
     2. Where ticks are disputed, the segments from there on are written again; the old ones stay

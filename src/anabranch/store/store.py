@@ -30,7 +30,7 @@ from typing import Protocol, overload
 import msgspec
 
 from anabranch.core.contract import LogRead, Read, Recovered
-from anabranch.core.ledger import first_needed
+from anabranch.core.origin.ledger import first_needed
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.store.catalog import Catalog, CatalogFullError, LogFacts, PutRow
 from anabranch.store.files import CATALOG, LOG, DiskFile, OpenFile, StateDirectory

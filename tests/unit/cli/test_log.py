@@ -12,7 +12,7 @@ from anabranch.cli import log
 from anabranch.cli.errors import CommandGroup
 from anabranch.core.catalog_recovery import TABLE as SET_ASIDE
 from anabranch.core.catalog_recovery import AsideRow
-from anabranch.core.records import (
+from anabranch.core.origin.log_tail import (
     BlankRecord,
     EventRecord,
     MarkRecord,

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from anabranch.cli import top
 from anabranch.cli.fitting import show
 from anabranch.cli.status_view import CURSORS_MAX, Asked, picture
-from anabranch.core.points.report import PatternsReport
+from anabranch.core.patterns.join_points.join_points import PatternsReport
 from anabranch.core.report import (
     BatchReport,
     CursorReport,
@@ -17,7 +17,7 @@ from anabranch.core.report import (
     StagingReport,
     StreamReport,
 )
-from anabranch.core.routing.mesh import counters as mesh_counters
+from anabranch.core.routing.mesh import shared
 from anabranch.node.metrics import Counters
 from anabranch.node.status import LinkStatus, Status, counted
 
@@ -209,7 +209,7 @@ def meshed(name: str, **more: Any) -> Status:
         "origins": 6,
         "costs": {"b": 1.0, "c": 2.345, "d": 123_456.0},
     }
-    counted_here = {**mesh_counters.Counters().as_dict(), **more.pop("counters", {})}
+    counted_here = {**shared.Counters().as_dict(), **more.pop("counters", {})}
     return status(
         name,
         routing="mesh",

@@ -21,7 +21,7 @@ from anabranch import (
     NotAdvertisedError,
     connect,
 )
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.model.client_frames import Commit, Discard, Stage
 from anabranch.model.encoding import decode_event
 from anabranch.model.event import EventId

@@ -4,7 +4,7 @@ import asyncio
 
 from anabranch import ClientOptions, connect
 from anabranch.core import contract as say
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.model.encoding import decode_event
 from tests.client_parts import Host, network, numbers, run, until
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from anabranch import Client, ClientOptions, PatternRefusedError, PatternUnknownError, connect
-from anabranch.core.points.waiting import WAITING_OF_SESSION_MAX
+from anabranch.core.patterns.join_points.registry import WAITING_OF_SESSION_MAX
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, DEPARTING, Define, Keep
 from tests.client_parts import Host, frames_of, network, run, until

@@ -8,7 +8,7 @@ from anabranch import ClientOptions, connect
 from anabranch.check import history as saw
 from anabranch.check.checker import check
 from anabranch.client.tracing import Trace
-from anabranch.core.records import EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.local.traces import read_trace
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event, EventId

@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.core import contract as say
 from anabranch.core.edge.delivery import Delivery
-from anabranch.core.edge.subscribing import NUMBER_LEAP_MAX
+from anabranch.core.edge.subscribe import NUMBER_LEAP_MAX
 from anabranch.core.edge.subscriptions import Stream
 from anabranch.model.client_frames import (
     Ack,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
-from anabranch.core.sinks import stored_sinks
+from anabranch.core.origin.batches import stored_sinks
 from anabranch.model.client_frames import Committed
 from anabranch.model.frames import Done
 from anabranch.sim.mutants.catalog import planted

@@ -2,11 +2,10 @@
 
 import pytest
 
-from anabranch.core.asks import CarryTo
 from anabranch.core.contract import Recovered
-from anabranch.core.edge.asking import Requests
 from anabranch.core.edge.cursors import recovered_run
-from anabranch.core.edge.subscriptions import Subscription
+from anabranch.core.edge.subscriptions import Requests, Subscription
+from anabranch.core.part_requests import CarryTo
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Find
 from tests.edge_parts import Rig

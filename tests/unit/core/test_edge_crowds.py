@@ -3,8 +3,8 @@
 from random import Random
 
 from anabranch.core.edge.delivery import PROGRESS_CROWD, PROGRESS_TICKS_EACH
+from anabranch.core.edge.reorder_buffer import Line
 from anabranch.core.edge.subscriptions import Place, Stream, Subscription
-from anabranch.core.line import Line
 from anabranch.model.client_frames import Quality
 from anabranch.model.filter import Filter
 from anabranch.model.version import NOTHING, Version

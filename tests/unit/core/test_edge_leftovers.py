@@ -3,8 +3,8 @@ dear."""
 
 import pytest
 
-from anabranch.core.edge import behind, reading
-from anabranch.core.line import Run
+from anabranch.core.edge import catch_up, delivery
+from anabranch.core.edge.reorder_buffer import Run
 from anabranch.model.client_frames import Refused
 from anabranch.model.encoding import Envelope
 from anabranch.model.filter import Filter
@@ -47,13 +47,13 @@ def test_slow_durable_subscribers_cost_an_event_nothing_but_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[int] = []
-    looked_for = reading.is_match
+    looked_for = delivery.is_match
 
     def counting(run: Run, envelope: Envelope, filter: Filter) -> bool:
         looks.append(run.first)
         return looked_for(run, envelope, filter)
 
-    monkeypatch.setattr(behind, "is_match", counting)
+    monkeypatch.setattr(catch_up, "is_match", counting)
     rig = Rig()
     session = rig.connect()
     for place in range(20):

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from anabranch.core.edge.moves import KEPT_MIN, MOVES
+from anabranch.core.edge.cursors import KEPT_MIN, MOVES
 from anabranch.model.client_frames import Ack, Subscribed
 from anabranch.model.frames import Held, Hold
 from tests.edge_parts import Rig

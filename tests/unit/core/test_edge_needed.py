@@ -2,9 +2,8 @@
 
 import random
 
-from anabranch.core.edge.needed import Needed
-from anabranch.core.edge.subscriptions import Place, Stream, Subscription
-from anabranch.core.line import Line
+from anabranch.core.edge.reorder_buffer import Line
+from anabranch.core.edge.subscriptions import Needed, Place, Stream, Subscription
 from anabranch.model.filter import Filter
 
 ALL = Filter.parse("price > 0")

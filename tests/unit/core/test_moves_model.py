@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from anabranch.core.contract import Put, Recovered
-from anabranch.core.edge import moves
-from anabranch.core.edge.cursors import CURSORS, SUBSCRIPTIONS, Cursors
-from anabranch.core.edge.moves import KEPT_MIN, MOVES
+from anabranch.core.edge import cursors
+from anabranch.core.edge.cursors import CURSORS, KEPT_MIN, MOVES, SUBSCRIPTIONS, Cursors
 from anabranch.core.edge.state import CursorsStored, State
 from anabranch.core.edge.subscriptions import Place, Subscription
 from anabranch.core.options import Options
@@ -207,7 +206,7 @@ def test_cursors_stand_where_the_model_stood_wherever_a_crash_cuts(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Few rows are kept, so that many go.
-    monkeypatch.setattr(moves, "KEPT_MIN", 1)
+    monkeypatch.setattr(cursors, "KEPT_MIN", 1)
     draw = Random(seed)
     names = NAMES[: draw.choice((1, 3, len(NAMES)))]
     catalog: Catalog = {}

@@ -1,6 +1,6 @@
 """A broker starts in another network than the one its disk remembers."""
 
-from anabranch.core.origin import Origin
+from anabranch.core.origin.origin import Origin
 from anabranch.model.client_frames import StartsAt, Subscribed
 from anabranch.model.frames import Done, Hold
 from anabranch.model.network import Network, tree_of_brokers

@@ -3,9 +3,9 @@
 import pytest
 
 from anabranch.core.contract import Recovered
-from anabranch.core.ledger import first_needed
 from anabranch.core.options import Options
-from anabranch.core.origin import Origin
+from anabranch.core.origin.ledger import first_needed
+from anabranch.core.origin.origin import Origin
 from anabranch.model.errors import LocalError
 from anabranch.model.frames import Answer, Done, Nack, Replay
 from anabranch.model.limits import Limits

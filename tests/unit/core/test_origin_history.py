@@ -3,8 +3,7 @@
 import pytest
 
 from anabranch.core.options import Options
-from anabranch.core.replaying import EXAMINED_MAX, FILTERS_MAX
-from anabranch.core.resending import ANSWERS_MAX
+from anabranch.core.origin.replay import ANSWERS_MAX, EXAMINED_MAX, FILTERS_MAX
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Control
 from anabranch.model.frame_parts import Hole

@@ -3,9 +3,9 @@
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.asks import ChangeOffers, SyncPlease
 from anabranch.core.options import Options
-from anabranch.core.records import BlankRecord, decode_record
+from anabranch.core.origin.log_tail import BlankRecord, decode_record
+from anabranch.core.part_requests import ChangeOffers, SyncPlease
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import INT_MAX, Control
 from anabranch.model.frames import Done

@@ -3,9 +3,9 @@
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.asks import CarryTo, SyncPlease
 from anabranch.core.options import Options
-from anabranch.core.origin import HOLDS_MAX
+from anabranch.core.origin.origin import HOLDS_MAX
+from anabranch.core.part_requests import CarryTo, SyncPlease
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Hole
 from anabranch.model.frames import Done, Held, Hold, Nack, NotKept

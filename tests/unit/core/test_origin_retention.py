@@ -5,8 +5,8 @@ import random
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.chapters import Chapters
 from anabranch.core.options import Options
+from anabranch.core.origin.retention import Chapters
 from anabranch.model.client_frames import PublishRefused
 from anabranch.model.errors import LocalError
 from anabranch.model.frame_parts import Hole

@@ -3,14 +3,13 @@
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core import marks as marks_module
-from anabranch.core.asks import Marked
 from anabranch.core.contract import Recovered
-from anabranch.core.marks import Marks
 from anabranch.core.options import Options
-from anabranch.core.origin import Origin
+from anabranch.core.origin import log_tail
+from anabranch.core.origin.log_tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX, Marks
+from anabranch.core.origin.origin import Origin
+from anabranch.core.part_requests import Marked
 from anabranch.core.routing.contract import Emission
-from anabranch.core.tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX
 from anabranch.model.errors import LocalError
 from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
@@ -222,7 +221,7 @@ def test_spans_follow_the_marks() -> None:
 
 
 def test_ticks_of_a_dropped_mark_carry_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks_module, "MARKS_MAX", 3)
+    monkeypatch.setattr(log_tail, "MARKS_MAX", 3)
     marks = Marks(0, {})
     for tick in (2, 4, 6):
         marks.add(tick, {"b": version(tick)})

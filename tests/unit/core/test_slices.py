@@ -239,7 +239,7 @@ def test_replays_that_are_asked_for_at_once_are_answered_in_several_calls(
         rig.say(2, frame)
     rig.finish()
     assert len(rig.told(2, Deliver)) == 40
-    monkeypatch.setattr("anabranch.core.replaying.decode_event", counted)
+    monkeypatch.setattr("anabranch.core.origin.replay.decode_event", counted)
     rig.say(2, Ack({"B1": {f"s{number}": 1 for number in range(1, 41)}}))
     most = examined
     while rig.broker.is_working or examined < 40 * 90:

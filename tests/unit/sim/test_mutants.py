@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.edge.ownership import Ownership
+from anabranch.core.edge.unsubscribe import Ownership
 from anabranch.sim import runner
 from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.mutants.mutant import Edit, Mutant, MutantError, applied

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from anabranch.core.records import BlankRecord, EventRecord, encode_record
+from anabranch.core.origin.log_tail import BlankRecord, EventRecord, encode_record
 from anabranch.matching.kernels.machine import get
 from anabranch.matching.sieve import Sieve
 from anabranch.model.event import EventId

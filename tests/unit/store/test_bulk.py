@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from anabranch.core.records import EventRecord, encode_record
+from anabranch.core.origin.log_tail import EventRecord, encode_record
 from anabranch.matching.engine import numba_is_here
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import FilterError, LocalError

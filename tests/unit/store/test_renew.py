@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anabranch.core import ledger, publishers, rollback
 from anabranch.core.contract import Recovered
-from anabranch.core.records import (
+from anabranch.core.origin import ledger, publishers, rollback
+from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     AnyRecord,
     EventRecord,
@@ -16,8 +16,8 @@ from anabranch.core.records import (
     decode_record,
     encode_record,
 )
-from anabranch.core.renewal import LOST_TICKS_MAX
-from anabranch.core.rollback import Verdict
+from anabranch.core.origin.renewal import LOST_TICKS_MAX
+from anabranch.core.origin.rollback import Verdict
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId

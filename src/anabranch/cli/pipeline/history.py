@@ -37,7 +37,7 @@ from anabranch.cli.pipeline.running import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.filter import Filter
 

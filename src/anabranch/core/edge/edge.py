@@ -28,18 +28,12 @@ State: durable subscriptions and cursors are in the catalog, everything else is 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import chain
 
-from anabranch.core import departing
-from anabranch.core.asks import Ask
+from anabranch.core import departure
 from anabranch.core.contract import Recovered
-from anabranch.core.edge.attaching import Attaching
-from anabranch.core.edge.behind import Behind
-from anabranch.core.edge.connecting import Connecting
+from anabranch.core.edge.catch_up import Behind, Holding
 from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import Delivery, Wanted
-from anabranch.core.edge.holding import Holding
-from anabranch.core.edge.leaving import Leaving
-from anabranch.core.edge.ownership import Ownership
-from anabranch.core.edge.standing import Standing
+from anabranch.core.edge.reorder_buffer import Run, runs_of
 from anabranch.core.edge.state import (
     AttachStored,
     CursorsStored,
@@ -50,10 +44,11 @@ from anabranch.core.edge.state import (
     Stored,
     YieldStored,
 )
-from anabranch.core.edge.subscribing import Subscribing
+from anabranch.core.edge.subscribe import Attaching, Standing, Subscribing
 from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Subscription
-from anabranch.core.line import Run, runs_of
+from anabranch.core.edge.unsubscribe import Connecting, Leaving, Ownership
 from anabranch.core.options import Options
+from anabranch.core.part_requests import Ask
 from anabranch.core.routing.contract import Arrival, Spent
 from anabranch.model.client_frames import (
     Ack,
@@ -148,7 +143,7 @@ class Edge:
         self._state.begin()
         self._is_departing = True
         for session in [each for each in self._state.sessions.values() if each.number >= 0]:
-            self._connecting.cut(now, session, departing.REASON)
+            self._connecting.cut(now, session, departure.REASON)
         return self._state.result()
 
     def kept(self) -> list[str]:
@@ -278,7 +273,7 @@ class Edge:
         elif isinstance(frame, Ack):
             self._ack(now, known, frame)
         elif isinstance(frame, Subscribe) and self._is_departing and session >= 0:
-            self._connecting.cut(now, known, departing.REASON)
+            self._connecting.cut(now, known, departure.REASON)
         elif isinstance(frame, Subscribe):
             self._subscribing.subscribe(now, known, frame)
         elif isinstance(frame, Unsubscribe):

@@ -14,12 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from anabranch.core.asks import Ask, CarryTo, ChangeInterest, SyncPlease
 from anabranch.core.contract import Note, Put, SendClient
-from anabranch.core.edge.asking import About, Requests
-from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Subscription
-from anabranch.core.line import Line
+from anabranch.core.edge.reorder_buffer import Line
+from anabranch.core.edge.subscriptions import (
+    About,
+    Attach,
+    Place,
+    Requests,
+    Session,
+    Stream,
+    Subscription,
+)
 from anabranch.core.options import Options
+from anabranch.core.part_requests import Ask, CarryTo, ChangeInterest, SyncPlease
 from anabranch.matching.index import MatchIndex
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Matches
 from anabranch.model.event import Value

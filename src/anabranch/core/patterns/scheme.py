@@ -13,19 +13,192 @@ changes, but for what it works out when it is first asked for (`plan_from`, `out
 4. Plans are kept, but for no more than `_STEPS_MAX` steps; beyond that all are begun anew.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
-from anabranch.core.patterns.alternatives import alternatives_of
-from anabranch.core.patterns.joins import JoinTerms, join_attributes
-from anabranch.core.patterns.layouts import Layout, layout_of, needs_of
-from anabranch.core.patterns.outlook import Outlook
-from anabranch.core.patterns.steps import Plan, Step
+from anabranch.core.patterns.event_store import Bound, Entry, Shelf, Shelves
+from anabranch.core.patterns.plan import (
+    LOOK_UP_TRIES,
+    JoinTerms,
+    Layout,
+    Links,
+    Plan,
+    Step,
+    Tries,
+    alternatives_of,
+    join_attributes,
+    layout_of,
+    needs_of,
+)
 from anabranch.model.filter import Filter
 from anabranch.model.language.evaluate import Condition, compile_condition
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.tree import absent_names, check_pattern
+
+#: Joins that are looked up for one demand, at most: any of them will do, and demands are many.
+_LINKS_MAX: Final = 8
+
+
+class Demand(NamedTuple):
+    """What must be there of one part."""
+
+    part: int
+    #: Attribute, and the attribute of the event that has the same key; some of them.
+    links: tuple[tuple[int, int], ...]
+    #: How many in all, and how many of them before and behind the event.
+    total: int
+    before: int
+    behind: int
+    #: How far away they may be.
+    window_ns: int
+
+
+class Outlook:
+    """Whether any match is possible with an event in a certain slot, before the search.
+
+    Combinations are many, and most searches that find nothing could have known it: no event of one
+    part is there, or none behind those of another. So two questions are asked first. Rules:
+
+    1. *Demands*, one for each part: of the entries with the event's keys, within the window around
+       it, there are as many as the part has slots; as many before the event as must be before it,
+       as many behind. This is one look-up, however many slots the part has.
+    2. *Spans*, one for each slot: the last entry it can have is before the last one of what follows
+       it, and the first is behind the first one of what precedes it. A slot that has none ends the
+       search; the others are searched between their two ends only.
+    3. What is asked for is necessary: every match answers to it. It may not be enough, since keys
+       that other slots will have, windows inside, and events that would serve twice are not asked
+       about.
+
+    State: nothing but what follows from the layout.
+    """
+
+    __slots__ = ("_anchor", "_is_last", "_layout", "_weight", "demands")
+
+    def __init__(self, layout: Layout, anchor: int, *, is_last: bool) -> None:
+        """`is_last`: the event ends the match, so all others are before it."""
+        self._layout = layout
+        self._anchor = anchor
+        self._is_last = is_last
+        self._weight = 2 * layout.size + (sum(map(len, layout.following)) >> 3)
+        self.demands = tuple(self._demands())
+
+    def _demands(self) -> list[Demand]:
+        layout, anchor = self._layout, self._anchor
+        earlier, later = layout.alternative.earlier[anchor], layout.alternative.later[anchor]
+        keys = layout.keys[layout.alternative.parts[anchor]]
+        found = []
+        for part, of_part in layout.part_bits.items():
+            bits = of_part & ~(1 << anchor)
+            if not bits:
+                continue
+            terms = layout.terms[bits.bit_length() - 1]
+            shared = ((own, keys[number]) for number, own in terms if number in keys)
+            links = tuple(islice(shared, _LINKS_MAX))
+            total = bits.bit_count()
+            found.append(
+                Demand(
+                    part,
+                    links,
+                    total,
+                    total if self._is_last else (bits & earlier).bit_count(),
+                    0 if self._is_last else (bits & later).bit_count(),
+                    max(length for some, length in layout.scales[anchor] if some & bits),
+                )
+            )
+        return found
+
+    def shelves_for(self, entry: Entry, shelves: Shelves, tries: Tries) -> dict[int, Shelf] | None:
+        """Part → where its entries stand; None if a demand is not met."""
+        found = {}
+        for demand in self.demands:
+            tries.spend(LOOK_UP_TRIES)
+            shelf = _shelf(demand, entry, shelves)
+            if not _is_met(demand, entry, shelf):
+                return None
+            found[demand.part] = shelf
+        return found
+
+    def latest(self, entry: Entry, shelves: dict[int, Shelf], tries: Tries) -> list[Entry] | None:
+        """Slot → the last entry it can have; None if one has none."""
+        tries.spend(self._weight)
+        layout, anchor = self._layout, self._anchor
+        parts, earlier = layout.alternative.parts, layout.alternative.earlier
+        found = [entry] * layout.size
+        for slot in range(layout.size - 1, -1, -1):
+            if slot == anchor:
+                continue
+            window_ns = self._window_ns(slot)
+            high: Bound = entry if self._is_last else (entry[0] + window_ns + 1,)
+            for other in layout.following[slot]:
+                high = min(high, found[other])
+            shelf = shelves[parts[slot]]
+            place = bisect_left(shelf.items, high, shelf.dead) - 1
+            if place < shelf.dead:
+                return None
+            last = shelf.items[place]
+            if last[0] < entry[0] - window_ns or (earlier[slot] >> anchor & 1 and last < entry):
+                return None
+            found[slot] = last
+        return found
+
+    def earliest(self, entry: Entry, shelves: dict[int, Shelf], tries: Tries) -> list[Entry] | None:
+        """Slot → the first entry it can have; None if one has none."""
+        tries.spend(self._weight)
+        layout, anchor = self._layout, self._anchor
+        parts, later = layout.alternative.parts, layout.alternative.later
+        found = [entry] * layout.size
+        for slot in range(layout.size):
+            if slot == anchor:
+                continue
+            window_ns = self._window_ns(slot)
+            low: Bound = (entry[0] - window_ns,)
+            for other in layout.previous[slot]:
+                low = max(low, found[other])
+            shelf = shelves[parts[slot]]
+            place = bisect_right(shelf.items, low, shelf.dead)
+            if place == len(shelf.items):
+                return None
+            first = shelf.items[place]
+            is_before = self._is_last or later[slot] >> anchor & 1
+            if first[0] > entry[0] + window_ns or (is_before and first >= entry):
+                return None
+            found[slot] = first
+        return found
+
+    def _window_ns(self, slot: int) -> int:
+        """The window around a slot and the event."""
+        for bits, length in self._layout.scales[self._anchor]:
+            if bits >> slot & 1:
+                return length
+        raise AssertionError("the window of the whole is around all slots")
+
+
+def _shelf(demand: Demand, entry: Entry, shelves: Shelves) -> Shelf:
+    """The shortest of the shelves that have all that can be meant."""
+    if not demand.links:
+        return shelves.whole(demand.part)
+    keys = entry[3]
+    return min(
+        (shelves.keyed(demand.part, own, keys[other]) for own, other in demand.links), key=len
+    )
+
+
+def _is_met(demand: Demand, entry: Entry, shelf: Shelf) -> bool:
+    items, dead = shelf.items, shelf.dead
+    if len(items) - dead < demand.total or (demand.behind and items[-1] < entry):
+        return False
+    low = bisect_left(items, (entry[0] - demand.window_ns,), dead)
+    place = bisect_left(items, entry, low)
+    if place - low < demand.before:
+        return False
+    if place - low >= demand.total and not demand.behind:
+        return True
+    high = bisect_left(items, (entry[0] + demand.window_ns + 1,), place)
+    return high - place >= demand.behind and high - low >= demand.total
+
 
 #: Steps that are kept, of all plans; some hundred bytes each.
 _STEPS_MAX: Final = 20_000
@@ -133,3 +306,88 @@ def _conditions(pattern: Pattern) -> tuple[tuple[Condition, int], ...]:
     for number, part in enumerate(pattern.parts):
         bits[part.filter] = bits.get(part.filter, 0) | 1 << number
     return tuple((compile_condition(wanted.expression), parts) for wanted, parts in bits.items())
+
+
+# Whether all events of a match, and what could prevent it, have one key in common; and which.
+#
+#
+# Where they do, a history can be divided by that key, and each share searched by a detector of its
+# own: Spark has one for each bucket of keys. Rules:
+#
+# 1. An event is a candidate for a part in the share of its own key for that part, and in no other.
+#    So one that could stand for two parts with different attributes goes to two shares, in each for
+#    the parts that have its key there; whoever divides sees to that.
+# 2. All slots of an alternative are tied together by one class of joins, and the attribute of a
+#    part belongs to that class. A slot that is alone needs no tie.
+# 3. A witness of an absence is joined with an attribute of that class. If a slot is alone, with
+#    whichever attribute of it; so an event without a key counts, too: it has no witness.
+# 4. FIRST and LAST choose among all matches that end with one event, and ALL keeps the first of
+#    them. All parts that a match can end with have the same attribute, so these are in one share.
+#
+# What is given is the same for the same pattern. Nothing is kept here.
+
+
+#: The numbers of the attributes that could be the key of each part.
+_Choices = tuple[frozenset[int], ...]
+#: Ways to choose that are looked at, at most; real patterns have one or two.
+_CHOICES_MAX: Final = 64
+
+
+def shared_key(scheme: Scheme) -> tuple[str, ...] | None:
+    """The attribute of each part; None if there is no key that all share."""
+    everything = frozenset(range(len(scheme.attributes)))
+    found: list[_Choices] = [(everything,) * len(scheme.names)] if everything else []
+    for layout in scheme.layouts:
+        offers = list(_offers(layout, everything, len(scheme.names)))
+        met = (_meet(before, offer) for before in found for offer in offers)
+        found = list(dict.fromkeys(each for each in met if all(each)))[:_CHOICES_MAX]
+    chosen = next(filter(None, (_chosen(scheme, each) for each in found)), None)
+    return None if chosen is None else tuple(scheme.attributes[number] for number in chosen)
+
+
+def _meet(one: _Choices, other: _Choices) -> _Choices:
+    return tuple(mine & theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def _offers(layout: Layout, everything: frozenset[int], part_count: int) -> Iterator[_Choices]:
+    """What the parts of an alternative may have as their key: a way for each class of joins."""
+    for tied in _ties(layout, everything):
+        choices = [everything] * part_count
+        for slot, part in enumerate(layout.alternative.parts):
+            choices[part] &= tied[slot]
+        for absence, links in (*layout.inner, *layout.final):
+            choices[absence.part] &= _of_witness(links, tied)
+        yield tuple(choices)
+
+
+def _ties(layout: Layout, everything: frozenset[int]) -> Iterator[list[frozenset[int]]]:
+    """Slot → attributes that are equal in all of them."""
+    if len(layout.terms) == 1:
+        if not layout.inner and not layout.final:
+            yield [everything]
+        for attribute in everything if layout.final else ():
+            yield [frozenset((attribute,))]
+        return
+    for number in range(len(layout.class_bits)):
+        yield [
+            frozenset(attribute for of_class, attribute in terms if of_class == number)
+            for terms in layout.terms
+        ]
+
+
+def _of_witness(links: Links, tied: list[frozenset[int]]) -> frozenset[int]:
+    return frozenset(
+        attribute for attribute, slots, other in links.outer if other in tied[slots[0]]
+    )
+
+
+def _chosen(scheme: Scheme, choices: _Choices) -> tuple[int, ...] | None:
+    """One attribute for each part: the same for all if that can be."""
+    common = frozenset.intersection(*choices)
+    if common:
+        return (min(common),) * len(choices)
+    last = {part for part in range(len(choices)) if scheme.end_bits >> part & 1}
+    of_last = frozenset.intersection(*(choices[part] for part in last))
+    if not of_last:
+        return None
+    return tuple(min(of_last if part in last else each) for part, each in enumerate(choices))

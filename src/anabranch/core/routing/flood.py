@@ -20,8 +20,7 @@ from anabranch.core.routing.contract import (
     VersionsAre,
     knowledge_of,
 )
-from anabranch.core.routing.overlay import Overlay
-from anabranch.core.routing.validity import check_knowledge
+from anabranch.core.routing.overlay import Overlay, check_knowledge
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AnyCarried, Carry, Knowledge, LinkFrame

@@ -27,9 +27,7 @@ protocol raises `RemoteError`; whoever drives the session then closes the connec
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anabranch.core.earliest import earliest
-from anabranch.core.session.advertising import Advertising
-from anabranch.core.session.defining import Defining
+from anabranch.core.contract import earliest
 from anabranch.core.session.effects import (
     SendFrame,
     SessionEffects,
@@ -38,10 +36,9 @@ from anabranch.core.session.effects import (
     StartKind,
     TellCut,
 )
-from anabranch.core.session.fetching import Fetching
-from anabranch.core.session.publishing import Publishing
-from anabranch.core.session.staging import Staging
-from anabranch.core.session.subscribing import Subscribing
+from anabranch.core.session.publish import Advertising, Publishing, Staging
+from anabranch.core.session.queries import Defining, Fetching
+from anabranch.core.session.subscribe import Subscribing
 from anabranch.model.client_frames import (
     Alive,
     AnyClientFrame,

@@ -3,18 +3,18 @@
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
 _DELIVERY = "anabranch.core.edge.delivery:Delivery"
-_BEHIND = "anabranch.core.edge.behind:Behind"
+_BEHIND = "anabranch.core.edge.catch_up:Behind"
 _CURSORS = "anabranch.core.edge.cursors:Cursors"
 _EDGE = "anabranch.core.edge.edge:Edge"
-_LEAVING = "anabranch.core.edge.leaving:Leaving"
-_OWNERSHIP = "anabranch.core.edge.ownership:Ownership"
-_ATTACHING = "anabranch.core.edge.attaching:Attaching"
+_LEAVING = "anabranch.core.edge.unsubscribe:Leaving"
+_OWNERSHIP = "anabranch.core.edge.unsubscribe:Ownership"
+_ATTACHING = "anabranch.core.edge.subscribe:Attaching"
 
 MUTANTS: dict[str, Mutant] = {
     "edge-no-dedup": Mutant(
         "ticks that come again are taken again",
         Edit(
-            "anabranch.core.line:Line.take",
+            "anabranch.core.edge.reorder_buffer:Line.take",
             "if run.last <= self.position:",
             "if run.last <= self.position:\n"
             "    if run.datum is not None:\n"

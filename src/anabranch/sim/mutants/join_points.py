@@ -2,8 +2,8 @@
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
-_POINT = "anabranch.core.points.point:JoinPoint"
-_DECIDING = "anabranch.core.placement.deciding"
+_POINT = "anabranch.core.patterns.join_points.join_point:JoinPoint"
+_DECIDING = "anabranch.core.patterns.join_points.placement"
 
 MUTANTS: dict[str, Mutant] = {
     "reports-again": Mutant(
@@ -36,7 +36,7 @@ MUTANTS: dict[str, Mutant] = {
     "watermark-greatest": Mutant(
         "a join point goes by the stream that is farthest",
         Edit(
-            "anabranch.core.points.timing:Timing._advance",
+            "anabranch.core.patterns.join_points.detection:Timing._advance",
             "watermark_ns = self._room.watermark_ns(times)",
             "watermark_ns = self._room.watermark_ns(times)\n"
             "if INT_MIN not in times.values():\n"
@@ -49,7 +49,7 @@ MUTANTS: dict[str, Mutant] = {
     "takes-fleeting": Mutant(
         "a join point counts events that nobody has to keep",
         Edit(
-            "anabranch.core.points.watch:Watch.take",
+            "anabranch.core.patterns.join_points.detection:Watch.take",
             "if is_old or not envelope.control.is_kept:",
             "if is_old:",
         ),
@@ -60,7 +60,7 @@ MUTANTS: dict[str, Mutant] = {
     "bound-grows": Mutant(
         "a join point that starts again lets one match more end with an event",
         Edit(
-            "anabranch.core.points.state:PointState._scheme",
+            "anabranch.core.patterns.join_points.registry:PointState._scheme",
             "if scheme is None or scheme.pattern != pattern:",
             "matches_max = self.limits.pattern_matches_max + record.incarnation\n"
             "grown = replace(self.limits, pattern_matches_max=matches_max)\n"
@@ -85,12 +85,16 @@ MUTANTS: dict[str, Mutant] = {
         "a pattern moves whether another place is better or not",
         Edit(f"{_DECIDING}:rest_s", " * 2.0 ** min(restless, RESTLESS_MAX)", ""),
         Edit(f"{_DECIDING}:better_place", 'best if is_better else ""', "best"),
-        found_by="tests/unit/core/points/test_placing.py",
+        found_by="tests/unit/core/patterns/join_points/test_placement.py",
     ),
     # Shows only if an answer is lost, and the next move comes before it was said again.
     "gives-unsettled": Mutant(
         "a join point is given on before its giver has forgotten it",
-        Edit("anabranch.core.points.moving:Moving.may_give", " and not point.record.came_from", ""),
-        found_by="tests/unit/core/points/test_placing.py",
+        Edit(
+            "anabranch.core.patterns.join_points.moves:Moving.may_give",
+            " and not point.record.came_from",
+            "",
+        ),
+        found_by="tests/unit/core/patterns/join_points/test_placement.py",
     ),
 }

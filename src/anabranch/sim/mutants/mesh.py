@@ -2,10 +2,10 @@
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
-_COPYING = "anabranch.core.routing.mesh.copying:Copying"
-_WISHES = "anabranch.core.routing.mesh.wishes:Wishes"
+_COPYING = "anabranch.core.routing.mesh.copies:Copying"
+_WISHES = "anabranch.core.routing.mesh.origin_interest:Wishes"
 _TREES = "anabranch.core.routing.mesh.trees:Trees"
-_BINDINGS = "anabranch.core.routing.mesh.binding:Bindings"
+_BINDINGS = "anabranch.core.routing.mesh.bindings:Bindings"
 _EVERY_HOP = "for hop, targets in by_hop.items():"
 
 #: As printed, a copy has no targets: it is for all edges that are known on its tree.
@@ -28,7 +28,7 @@ MUTANTS: dict[str, Mutant] = {
         "copies are for all of a tree, by the cheapest link, as printed",
         _ADDS_TARGETS,
         Edit(
-            "anabranch.core.routing.mesh.choosing:Choosing.choose",
+            "anabranch.core.routing.mesh.copies:Choosing.choose",
             "hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)",
             "ways = [\n"
             "    (self._loads.cost(way), far, way)\n"

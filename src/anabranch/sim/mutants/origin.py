@@ -2,12 +2,12 @@
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
-_INTAKE = "anabranch.core.intake:Intake"
-_ORIGIN = "anabranch.core.origin:Origin"
-_LEDGER = "anabranch.core.ledger:Ledger"
+_INTAKE = "anabranch.core.origin.publish_intake:Intake"
+_ORIGIN = "anabranch.core.origin.origin:Origin"
+_LEDGER = "anabranch.core.origin.ledger:Ledger"
 _BROKER = "anabranch.core.broker:Broker"
-_BATCHES = "anabranch.core.batches:Batches"
-_INQUIRY = "anabranch.core.rollback:Inquiry"
+_BATCHES = "anabranch.core.origin.batches:Batches"
+_INQUIRY = "anabranch.core.origin.rollback:Inquiry"
 
 MUTANTS: dict[str, Mutant] = {
     "ack-before-sync": Mutant(

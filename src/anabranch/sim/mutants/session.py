@@ -8,7 +8,7 @@ MUTANTS: dict[str, Mutant] = {
     "client-no-dedup": Mutant(
         "a client takes what it has had",
         Edit(
-            "anabranch.core.session.subscription:Subscription.deliver",
+            "anabranch.core.session.subscribe:Subscription.deliver",
             "known = reach.received",
             "known = 0",
         ),
@@ -18,7 +18,7 @@ MUTANTS: dict[str, Mutant] = {
     "publisher-moves-unconfirmed": Mutant(
         "a publisher moves with open events, and publishes them there under other ids",
         Edit(
-            "anabranch.core.session.publishing:Publishing.may_move",
+            "anabranch.core.session.publish:Publishing.may_move",
             "return not self._waiting",
             "return True",
         ),

@@ -1,8 +1,8 @@
 """Detection while events come: a streaming query with the state of one detector for each bucket.
 
 Rows go to their buckets in pieces, as Arrow, and findings leave them so; the detector of a bucket
-is a few bytes more in the state store (`core.patterns.packing`), and not one row for each key. The
-watermark is Spark's. Rules:
+is a few bytes more in the state store (`core.patterns.detector_state`), and not one row for each
+key. The watermark is Spark's. Rules:
 
 1. Events carry no time that Spark could drop them by. Each task adds a row that has none but the
    greatest time it has seen, a *clock* (see `routing`), and the watermark follows these. So what is
@@ -15,8 +15,7 @@ watermark is Spark's. Rules:
    are in the checkpoint. Whoever writes findings exactly once has every match exactly once.
 5. A checkpoint belongs to one pattern and one number of buckets; others are refused.
 
-State: of each bucket its detector, in the checkpoint of the query.
-"""
+State: of each bucket its detector, in the checkpoint of the query."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -30,7 +29,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from anabranch.core.patterns.detector import Detector
-from anabranch.core.patterns.packing import packed, restored
+from anabranch.core.patterns.detector_state import packed, restored
 from anabranch.core.patterns.scheme import Scheme
 from anabranch.model.errors import LocalError
 from anabranch.spark.detecting.findings import Sheet, from_dictionaries

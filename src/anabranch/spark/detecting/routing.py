@@ -12,7 +12,7 @@ Rules:
 
 1. Filters become conditions on columns (`conditions`), so Spark evaluates them, and in batch passes
    over parts of files that cannot match. Python sees only what some part wants.
-2. A bucket is chosen by the key that all parts share (`core.patterns.sharing`), by the value: an
+2. A bucket is chosen by the key that all parts share (`core.patterns.scheme`), by the value: an
    integer and a float that are equal go together. Without such a key there is one bucket.
 3. A bucket knows an event once, with all parts whose key is there, and with no other.
 4. A row in which `presence` is null is no event: it says how far its stream has come.
@@ -31,8 +31,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from anabranch.core.patterns.scheme import Scheme
-from anabranch.core.patterns.sharing import shared_key
+from anabranch.core.patterns.scheme import Scheme, shared_key
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.pattern import Pattern

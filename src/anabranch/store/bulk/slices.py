@@ -10,7 +10,7 @@ give the same: `compiled` with kernels, and `plain` where there is no numba. Rul
    Python as may be (`effort`), so that a filter that wants nothing does not keep a thread for ever.
    It always gets further by one tick.
 3. An event that is expired, or addressed to other clients only, is not wanted; nor is one whose
-   filter it does not match. Transient events and marks are none (`core.edge.reading`).
+   filter it does not match. Transient events and marks are none (`core.edge.delivery`).
 4. `NotKeptError` if the log does not have the first tick any more. Other ends of what was deleted
    meanwhile just end the slice.
 5. What cannot be read is corrupt, and a record or event that this version does not understand is an
@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anabranch.core.records import EventRecord, decode_record
-from anabranch.core.tail import STORED_LIMITS
+from anabranch.core.origin.log_tail import STORED_LIMITS, EventRecord, decode_record
 from anabranch.matching.engine import numba_is_here
 from anabranch.model.encoding import Envelope, decode_envelope, encode_row
 from anabranch.model.errors import LocalError, RemoteError

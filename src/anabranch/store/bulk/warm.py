@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from anabranch.core.records import EventRecord, encode_record
+from anabranch.core.origin.log_tail import EventRecord, encode_record
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.model.limits import DEFAULT_LIMITS

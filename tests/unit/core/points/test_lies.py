@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core import contract as say
-from anabranch.core.points.record import COUNT_MAX
+from anabranch.core.patterns.join_points.records import COUNT_MAX
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
 from anabranch.model.event import INT_MAX

@@ -1,6 +1,6 @@
 """How an edge's own element grows along a stream."""
 
-from anabranch.core.routing.steps import STEPS_MAX, Steps
+from anabranch.core.routing.interest_clock import STEPS_MAX, Steps
 from anabranch.model.version import NOTHING, Version
 
 ONE, TWO = Version(1, 1), Version(1, 2)

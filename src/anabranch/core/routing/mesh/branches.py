@@ -27,7 +27,7 @@ Prior art: the PRT with its (TID, last hop) pairs, spec PADRES section 2.
 
 from collections.abc import Mapping
 
-from anabranch.core.routing.mesh.surroundings import Surroundings
+from anabranch.core.routing.mesh.shared import Surroundings
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.mesh_frames import Branches, TreeId
 

@@ -27,10 +27,8 @@ advertisement, binding = subscription with its set of TIDs.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from anabranch.core.contract import BrokerLoad, Note, Send
-from anabranch.core.earliest import earliest
+from anabranch.core.contract import BrokerLoad, Note, Send, earliest
 from anabranch.core.options import Options
-from anabranch.core.routing.clock import Clock
 from anabranch.core.routing.contract import (
     Delivery,
     Emission,
@@ -38,19 +36,16 @@ from anabranch.core.routing.contract import (
     VectorAdvance,
     VersionsAre,
 )
+from anabranch.core.routing.interest_clock import Clock
 from anabranch.core.routing.mesh.advertisements import Advertisements
-from anabranch.core.routing.mesh.binding import Bindings
+from anabranch.core.routing.mesh.bindings import Bindings, meant_for, spread
 from anabranch.core.routing.mesh.branches import BranchTable
-from anabranch.core.routing.mesh.bundling import meant_for, spread
-from anabranch.core.routing.mesh.copying import Copying
-from anabranch.core.routing.mesh.counters import Counters
-from anabranch.core.routing.mesh.loads import Loads
-from anabranch.core.routing.mesh.neighbours import Neighbours
-from anabranch.core.routing.mesh.scouting import Scouting
-from anabranch.core.routing.mesh.surroundings import Surroundings
+from anabranch.core.routing.mesh.copies import Copying
+from anabranch.core.routing.mesh.link_costs import Loads, Neighbours
+from anabranch.core.routing.mesh.origin_interest import Wishes, WishView
+from anabranch.core.routing.mesh.placement_facts import Scouting
+from anabranch.core.routing.mesh.shared import Counters, Surroundings, check_bind, check_copies
 from anabranch.core.routing.mesh.trees import Trees
-from anabranch.core.routing.mesh.validity import check_bind, check_copies
-from anabranch.core.routing.mesh.wishes import Wishes, WishView
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AnyCarried, Carry, Known, LinkFrame

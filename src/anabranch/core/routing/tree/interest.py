@@ -30,8 +30,8 @@ Prior art: Zhao 2006, §3.4.1 (roots, minimisation), §4.1.2 and §4.1.6 (DAG wi
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from anabranch.core.routing.conjuncts import Conjunct, dag_work
 from anabranch.core.routing.contract import Spent, finished
+from anabranch.core.routing.interest_clock import Conjunct, dag_work
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope

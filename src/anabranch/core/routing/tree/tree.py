@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
-from anabranch.core.routing.clock import Clock
 from anabranch.core.routing.contract import (
     Arrival,
     Emission,
@@ -33,15 +32,11 @@ from anabranch.core.routing.contract import (
     VersionsAre,
     knowledge_of,
 )
-from anabranch.core.routing.overlay import Overlay
-from anabranch.core.routing.steps import Steps
-from anabranch.core.routing.tree.coarsen import Merging
-from anabranch.core.routing.tree.counters import Counters
-from anabranch.core.routing.tree.presence import Presence
-from anabranch.core.routing.tree.repair import Repetition
-from anabranch.core.routing.tree.surroundings import Surroundings
-from anabranch.core.routing.tree.topology import Topology
-from anabranch.core.routing.validity import check_knowledge, check_tick, check_upstream
+from anabranch.core.routing.interest_clock import Clock, Steps
+from anabranch.core.routing.overlay import Overlay, check_knowledge, check_tick, check_upstream
+from anabranch.core.routing.tree.coarsening import Merging
+from anabranch.core.routing.tree.presence import Presence, Repetition
+from anabranch.core.routing.tree.shared import Counters, Surroundings, Topology
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (

@@ -4,7 +4,7 @@ Events are in the log as they were published (`model.encoding`), and were checke
 are only stepped over. Rules:
 
 1. No byte outside of a record is read, whatever it says.
-2. An event that is expired or for other clients is left out (`core.edge.reading`); hops are none,
+2. An event that is expired or for other clients is left out (`core.edge.delivery`); hops are none,
    since the log is this broker's own. Transient events and marks have no event in the log.
 3. What is not in the usual form is *unusual*: Python, which knows all forms, has to judge.
 

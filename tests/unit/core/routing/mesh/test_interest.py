@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core.contract import Note, Send
-from anabranch.core.routing.conjuncts import conjuncts_of
-from anabranch.core.routing.mesh.binding import Bindings
+from anabranch.core.routing.interest_clock import conjuncts_of
+from anabranch.core.routing.mesh.bindings import Bindings
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits

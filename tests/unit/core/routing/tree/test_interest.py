@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from anabranch.core.routing.conjuncts import Conjunct, conjuncts_of, pack, unpack
+from anabranch.core.routing.interest_clock import Conjunct, conjuncts_of, pack, unpack
 from anabranch.core.routing.tree.interest import Interest, RootChange
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter

@@ -1,0 +1,395 @@
+"""The tail: the recent end of the log, in memory.
+
+What edges ask for is mostly recent, so the newest ticks are kept as they are sent. Ticks below are
+in the log only. Rules:
+
+1. Ticks run without a gap from `first` to `last`; `oldest` ≤ `first` is where the log begins, and
+   `synced` ≤ `last` how much of it is on disk. What is not synced is always here.
+2. What leaves the origin is never beyond `synced`.
+3. A tick without an event is *quiet*: silence, if it is a mark; withheld, if its event was
+   transient and is gone, or if it is lost. The body of a transient event is nowhere but here, for
+   as long as it fits.
+4. Times never decrease with the tick.
+
+State: found again in the log, but for the bodies of transient events, which are safe to lose.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from anabranch.core.routing.contract import Emission
+from anabranch.model.errors import LocalError
+from anabranch.model.event import EventId
+from anabranch.model.frame_parts import Datum, Hole, Nanoseconds
+from anabranch.model.limits import Limits
+from anabranch.model.version import Vector, Version
+
+MARKS_MAX = 1_024
+
+MarkVector = Mapping[str, Version]
+
+
+class Marks:
+    """Marks: which versions of interest the ticks of a stream carry.
+
+    A mark is a tick without an event. It holds a vector: for each edge, the version of its interest
+    that the network knew when the mark was made. Every tick carries the vector of the newest mark
+    at or before it, the mark itself included; before the first mark the vector is empty. In
+    Gryphon's terms the vector is V^m, and the tick of the mark is its digest: unique, ordered, and
+    on disk before anybody hears of it. Rules:
+
+    1. Vectors never decrease with the tick.
+    2. The newest mark at or before what is forgotten is kept: the first ticks of the log carry it.
+    3. At most `MARKS_MAX` are kept. Beyond that the oldest ticks share one: a tick whose mark is
+       dropped carries the mark before it. A lower vector promises less and is never wrong; whoever
+       needs more of so old a tick asks for it by its own filter.
+
+    State: found again in the records of the log; the mark at its beginning in the catalog.
+
+    Prior art: Zhao 2006, §4.1.3 (V^m), §4.4 (digests).
+    """
+
+    __slots__ = ("_ticks", "_vectors")
+
+    def __init__(self, mark: int, vector: MarkVector) -> None:
+        #: Ascending, never empty.
+        self._ticks = [mark]
+        self._vectors = {mark: vector}
+
+    @property
+    def newest(self) -> int:
+        """The newest mark, synced or not."""
+        return self._ticks[-1]
+
+    def vector(self, mark: int) -> MarkVector:
+        """The vector of a mark that is kept."""
+        return self._vectors[mark]
+
+    def __iter__(self) -> Iterator[tuple[int, MarkVector]]:
+        return ((tick, self._vectors[tick]) for tick in self._ticks)
+
+    def add(self, mark: int, vector: MarkVector) -> None:
+        """A new mark, later than all others."""
+        assert mark > self._ticks[-1], (mark, self._ticks[-1])
+        self._ticks.append(mark)
+        self._vectors[mark] = vector
+        if len(self._ticks) > MARKS_MAX:
+            del self._vectors[self._ticks.pop(1)]
+
+    def at(self, tick: int) -> int:
+        """The mark that this tick carries; for a forgotten tick, the oldest mark there is."""
+        return self._ticks[max(bisect_right(self._ticks, tick) - 1, 0)]
+
+    def forget(self, tick: int) -> None:
+        """No tick up to this one will be asked for any more."""
+        gone = max(bisect_right(self._ticks, tick) - 1, 0)
+        for mark in self._ticks[:gone]:
+            del self._vectors[mark]
+        del self._ticks[:gone]
+
+    def spans(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """These ticks, by the mark they carry: (mark, first, last), ascending."""
+        found = []
+        place = bisect_right(self._ticks, first)
+        mark = self._ticks[max(place - 1, 0)]
+        for following in self._ticks[place : bisect_right(self._ticks, last)]:
+            if first < following:
+                found.append((mark, first, following - 1))
+            mark = first = following
+        if first <= last:
+            found.append((mark, first, last))
+        return found
+
+
+# Records: what stands in the log of a broker, one for each tick of its stream.
+#
+#
+# A record is a MessagePack array: tag, time, content. Rules:
+#
+# 1. Every record has the origin's clock of when it was made, so "from time t on" finds its tick.
+# 2. A record does not hold its own tick: the log knows the place of each, and says so where it
+#    frames and checks them (`store`).
+# 3. Bytes that come out of a log have passed its checksums. If they cannot be read nevertheless, a
+#    newer or a broken program wrote them; that is an error of this side, and tells what was wrong.
+#
+# This module keeps no state.
+
+
+#: Who is named as the publisher of events that the log has lost: they were in ticks that a repair
+#: gave up, or that a renewal left out.
+LOST_PUBLISHER = "anabranch-log-repair"
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One tick in the log."""
+
+    #: The origin's clock when the tick was made.
+    time_ns: Nanoseconds
+
+
+class EventRecord(Record, frozen=True, tag=1):
+    """A tick with an event."""
+
+    #: The encoded event.
+    body: bytes
+
+
+class BlankRecord(Record, frozen=True, tag=2):
+    """A tick whose event was transient: its body was in memory only, and not for long."""
+
+    id: EventId
+
+
+class MarkRecord(Record, frozen=True, tag=3):
+    """A tick without an event: the versions of interest that later ticks carry."""
+
+    vector: Vector
+
+
+AnyRecord = EventRecord | BlankRecord | MarkRecord
+
+#: Everything that reading unknown bytes can raise.
+_FAILURES = (
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+    OverflowError,
+    MemoryError,
+)
+_COMPLAINT_CHARACTERS_MAX = 200
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
+
+
+def encode_record(record: AnyRecord) -> bytes:
+    """The bytes that stand for `record` in the log."""
+    return _encoder.encode(record)
+
+
+def decode_record(data: bytes) -> AnyRecord:
+    """The record that `data` stands for."""
+    try:
+        return _decoder.decode(data)
+    except _FAILURES as error:
+        raise LocalError(
+            f"a record of {len(data)} bytes in the log is none that this version can read"
+            f" ({str(error)[:_COMPLAINT_CHARACTERS_MAX]}); start the version that wrote the log"
+        ) from error
+
+
+#: Ticks, and bytes of their events, that go out at once.
+EMIT_TICKS_MAX = 1_024
+EMIT_BYTES_MAX = 1_048_576
+
+#: Why a tick is withheld whose event the log has lost.
+LOST = "lost"
+_ANY = 1 << 62
+#: What was checked when it was published is not checked again: limits may have changed since.
+STORED_LIMITS = Limits(
+    attributes_max=_ANY,
+    name_bytes_max=_ANY,
+    value_bytes_max=_ANY,
+    payload_bytes_max=_ANY,
+    destinations_max=_ANY,
+    event_bytes_max=_ANY,
+)
+
+
+class Quiet(msgspec.Struct, frozen=True, gc=False):
+    """A tick without an event."""
+
+    time_ns: int
+    #: Why its event is withheld; "" if there never was one.
+    reason: str = ""
+
+
+Entry = Datum | Quiet
+
+_time_of = attrgetter("time_ns")
+
+
+def entry_of(tick: int, record: AnyRecord) -> Entry:
+    """What the log tells of a tick."""
+    if isinstance(record, EventRecord):
+        return Datum(tick, record.time_ns, record.body)
+    if isinstance(record, BlankRecord):
+        is_lost = record.id.publisher == LOST_PUBLISHER
+        return Quiet(record.time_ns, LOST if is_lost else "transient")
+    return Quiet(record.time_ns)
+
+
+def size_of(entry: Entry) -> int:
+    """The bytes of its event."""
+    return len(entry.body) if isinstance(entry, Datum) else 0
+
+
+def fitting(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
+    """As many of these as have at most so many bytes; one if even the first has more."""
+    size = 0
+    for place, entry in enumerate(entries):
+        size += size_of(entry)
+        if size > bytes_max and place:
+            return entries[:place]
+    return entries
+
+
+class Tail:
+    """The newest ticks of one log. See the rules at the top of this module."""
+
+    __slots__ = (
+        "_bytes",
+        "_entries",
+        "first",
+        "forgotten_ns",
+        "oldest",
+        "synced",
+        "unsynced_bytes",
+    )
+
+    def __init__(self, oldest: int, first: int) -> None:
+        #: The oldest tick of the log, or the next one if the log is empty.
+        self.oldest = oldest
+        #: No tick that was forgotten was made after this.
+        self.forgotten_ns = 0
+        #: The oldest tick in memory, or the next one if there is none.
+        self.first = first
+        #: The newest tick that is on disk.
+        self.synced = first - 1
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self.unsynced_bytes = 0
+
+    @property
+    def last(self) -> int:
+        """The newest tick, synced or not."""
+        return self.first + len(self._entries) - 1
+
+    @property
+    def log_ticks(self) -> int:
+        """Ticks in the log."""
+        return self.first + len(self._entries) - self.oldest
+
+    @property
+    def last_time_ns(self) -> int:
+        """When the newest tick was made; 0 if it is not in memory."""
+        return self._entries[-1].time_ns if self._entries else 0
+
+    def append(self, entry: Entry) -> None:
+        """The next tick."""
+        self._entries.append(entry)
+        if isinstance(entry, Datum):
+            size = len(entry.body)
+            self._bytes += size
+            self.unsynced_bytes += size
+
+    def between(self, first: int, last: int) -> list[Entry]:
+        """The ticks of a range, all of them in memory."""
+        assert self.first <= first, (self.first, first)
+        return self._entries[first - self.first : last - self.first + 1]
+
+    def time_of(self, tick: int) -> int | None:
+        """When a tick was made; None if that is not in memory, or the tick is lost."""
+        place = tick - self.first
+        entry = self._entries[place] if 0 <= place < len(self._entries) else None
+        if entry is None or (isinstance(entry, Quiet) and entry.reason == LOST):
+            return None
+        return entry.time_ns
+
+    def first_at(self, time_ns: int) -> int:
+        """The first tick in memory that was made at this time or later, or the next one."""
+        return self.first + bisect_left(self._entries, time_ns, key=_time_of)
+
+    def head_time_ns(self, clock_ns: int) -> int:
+        """No tick after `synced` was or will be made before this time."""
+        place = self.synced + 1 - self.first
+        return self._entries[place].time_ns if place < len(self._entries) else clock_ns
+
+    def sync(self, tick: int) -> None:
+        """Everything up to this tick is on disk."""
+        if tick == self.last:
+            self.unsynced_bytes = 0
+        else:
+            self.unsynced_bytes -= sum(map(size_of, self.between(self.synced + 1, tick)))
+        self.synced = tick
+
+    def trim(self, ticks_max: int, bytes_max: int) -> None:
+        """Drop the oldest from memory beyond these bounds, but nothing that is not synced."""
+        excess = len(self._entries) - ticks_max
+        # Not one by one: the list moves as a whole.
+        if excess * 4 <= ticks_max and self._bytes <= bytes_max:
+            return
+        size = self._bytes
+        count = 0
+        for entry in self._entries[: self.synced - self.first + 1]:
+            if count >= excess and size <= bytes_max:
+                break
+            size -= size_of(entry)
+            count += 1
+        self._drop(count, size)
+
+    def forget(self, tick: int) -> None:
+        """The log begins after this tick, which is synced."""
+        self.oldest = tick + 1
+        if self.first <= tick:
+            count = tick + 1 - self.first
+            self._drop(count, self._bytes - sum(map(size_of, self._entries[:count])))
+
+    def _drop(self, count: int, size: int) -> None:
+        """Drop some; so many bytes are left."""
+        self._bytes = size
+        del self._entries[:count]
+        self.first += count
+
+
+# -- as knowledge -------------------------------------------------------------------------------
+
+
+def emits_of(
+    marks: Marks,
+    first: int,
+    entries: Sequence[Entry],
+    *,
+    head: int,
+    time_ns: int,
+    target: str = "",
+) -> list[Emission]:
+    """These ticks as knowledge, each part under one mark and of bounded size."""
+    emits = []
+    for mark, start, end in marks.spans(first, first + len(entries) - 1):
+        while start <= end:
+            stop = min(end, start + EMIT_TICKS_MAX - 1)
+            part = fitting(entries[start - first : stop - first + 1], EMIT_BYTES_MAX)
+            data, silent, withheld = _sorted_out(start, part)
+            emits.append(Emission(mark, data, silent, withheld, head, time_ns, target))
+            start += len(part)
+    return emits
+
+
+def _sorted_out(
+    first: int, entries: Sequence[Entry]
+) -> tuple[list[Datum], list[tuple[int, int]], list[Hole]]:
+    data: list[Datum] = []
+    silent: list[tuple[int, int]] = []
+    withheld: list[Hole] = []
+    for tick, entry in enumerate(entries, first):
+        if isinstance(entry, Datum):
+            data.append(entry)
+        elif entry.reason:
+            add_hole(withheld, tick, entry.reason)
+        elif silent and silent[-1][1] == tick - 1:
+            silent[-1] = (silent[-1][0], tick)
+        else:
+            silent.append((tick, tick))
+    return data, silent, withheld
+
+
+def add_hole(holes: list[Hole], tick: int, reason: str) -> None:
+    """One more tick is withheld; it joins the hole before it if that is for the same reason."""
+    if holes and holes[-1].last == tick - 1 and holes[-1].reason == reason:
+        holes[-1] = Hole(holes[-1].first, tick, reason)
+    else:
+        holes.append(Hole(tick, tick, reason))

@@ -1,0 +1,421 @@
+"""The origin: where events enter the network and become ticks of a stream.
+
+One stream per broker, named like it. An event that a publisher sends is appended to the log and
+gets the next tick; when the log is synced, and not before, its publisher is confirmed and the
+network is told. Between events stand *marks*: ticks without an event that hold the versions of
+interest which later ticks carry (see `marks`). Theory of operation:
+
+    publish ─► append ─┐                         ┌─► confirmed to the publisher
+    vector ──► mark ───┼─► sync (one at a time) ─┼─► marked, emitted to the network
+    done ────► puts ───┘                         └─► records may be deleted
+
+`ledger` remembers, `intake` takes events, `staging` takes batches, `history` answers edges that
+lack something, `release` knows what edges are done with; here they meet the network and the clock.
+Rules:
+
+1. Nothing leaves before it is synced: no confirmation, no tick, no mark, no head.
+2. A new mark is the maximum of the newest one and of what the router says, so vectors never
+   decrease. New versions are gathered for `mark_after_s`.
+3. A full log still takes `MARKS_RESERVE` marks of `MARKS_RESERVE_BYTES`, so that subscriptions
+   start; a full disk does not.
+4. Ticks are deleted up to what all edges are done with, at most once per `done_every_s`, not before
+   they are `keep_s` old (unless the log is full), and only when the catalog has what their records
+   told. With lossy retention, ticks older than `log_age_s_max` go as well, done or not; whoever
+   asks for them is told that they are withheld.
+5. A stream that is idle, and not empty, tells its head every `head_every_s`. The first thing it
+   tells after a start is its marks, and then its head; whoever lacks ticks then asks.
+6. It appends nothing before its neighbours have told what they know of the stream, and nothing any
+   more if they know ticks that this log does not have (`rollback`). In the latter case it neither
+   confirms nor emits what is under way.
+7. No tick after a head was made before the time that the head tells (but after a crash the clock
+   may have gone back).
+
+`started` has to be called first, when what was recovered is on disk for good. Questions that come
+before are not answered; whoever needs an answer asks again.
+
+State: see the parts; here only deadlines, and what the network was told. Safe to lose.
+
+Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
+"""
+
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from anabranch.core.contract import Effect, Forget, LogRead, Note, Put, Recovered, earliest
+from anabranch.core.options import Options
+from anabranch.core.origin.batches import ForStaging, Staging
+from anabranch.core.origin.ledger import Ledger
+from anabranch.core.origin.log_tail import MarkRecord, Quiet, emits_of
+from anabranch.core.origin.publish_intake import Intake
+from anabranch.core.origin.replay import History, understood
+from anabranch.core.origin.rollback import Inquiry, LogView
+from anabranch.core.part_requests import Ask, CarryTo, Marked
+from anabranch.core.routing.contract import Emission
+from anabranch.model.client_frames import Advertises, Publish
+from anabranch.model.errors import RemoteError
+from anabranch.model.frames import Done, Held, Hello, Hold, Nack, NotKept, Replay
+from anabranch.model.limits import Limits
+from anabranch.model.network import Network
+from anabranch.model.version import Version, raise_to
+
+MARKS_RESERVE = 1_024
+MARKS_RESERVE_BYTES = 1_048_576
+#: Holds that wait for one sync.
+HOLDS_MAX = 1_024
+
+ForOrigin = Nack | Done | Replay | Hold
+FromClient = Publish | Advertises | ForStaging
+
+
+class Origin:
+    """One stream and its log. See the rules at the top of this module."""
+
+    def __init__(  # noqa: PLR0917 - every part of a broker is made of these six
+        self,
+        name: str,
+        network: Network,
+        options: Options,
+        limits: Limits,
+        recovered: Recovered,
+        now: float,
+    ) -> None:
+        self.name = name
+        self._network = network
+        self._options = options
+        self._limits = limits
+        self._ledger = ledger = Ledger(recovered, network, options, now)
+        self._tail = ledger.tail
+        self._marks = ledger.marks
+        self._intake = Intake(ledger, options, limits)
+        #: What is staged, and batches; see there.
+        self.staging = Staging(ledger, self._intake, options, limits, recovered, now=now)
+        self._history = History(ledger.tail, ledger.marks, options)
+        self._is_started = False
+        #: What its neighbours know of the stream; None if nobody is asked.
+        self.inquiry: Inquiry | None = None
+        #: The newest mark's vector, or what the next mark will have.
+        self._vector = dict(ledger.marks.vector(ledger.marks.newest))
+        #: The newest tick, and the newest mark, that the network was told.
+        self._emitted = ledger.tail.synced
+        self._marked = ledger.marks.newest
+        self._head_at: float | None = None
+        self._mark_at: float | None = None
+        self._release_at: float | None = None
+
+    @property
+    def head(self) -> int:
+        """The newest tick that is synced."""
+        return self._tail.synced
+
+    @property
+    def oldest(self) -> int:
+        """The oldest tick that the log has, or the next one if it is empty."""
+        return self._tail.oldest
+
+    @property
+    def newest(self) -> int:
+        """The newest tick, synced or not."""
+        return self._tail.last
+
+    @property
+    def reads(self) -> int:
+        """Reads of the log that are under way."""
+        return self._history.reads
+
+    def depart(self, now: float) -> None:
+        """Take no new event any more, and keep nothing that nobody needs."""
+        self._intake.is_departing = True
+        self._options = replace(self._options, keep_s=0.0)
+        self._release_at = None
+        self._release_later(now)
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a batch is under way, which will make further ticks whatever happens."""
+        return self.staging.batches.is_busy
+
+    @property
+    def committed(self) -> int:
+        """The newest tick of a batch that is done."""
+        return self.staging.batches.newest
+
+    def needing(self, tick: int) -> list[str]:
+        """The edges that are not done with this tick."""
+        return self._ledger.release.needing(tick)
+
+    @property
+    def log_bytes(self) -> int:
+        """The bytes of all records in the log."""
+        return self._ledger.chapters.size
+
+    @property
+    def vector(self) -> Mapping[str, Version]:
+        """What the newest synced tick carries."""
+        return self._marks.vector(self._marks.at(self._tail.synced))
+
+    def inquire(self, now: float, inquiry: Inquiry) -> list[Ask]:
+        """Append nothing until its neighbours have told what they know. Before `started`."""
+        self.inquiry = inquiry
+        return self._inquired(inquiry.begin(now))
+
+    def told(self, now: float, peer: str, hello: Hello) -> list[Ask]:
+        """A neighbour has greeted, and told what it knows of the stream."""
+        inquiry = self.inquiry
+        if inquiry is None:
+            return []
+        view = LogView(self._emitted, self._tail.last, self._tail.time_of)
+        asks = self._inquired(inquiry.told(now, peer, hello, view))
+        return asks + self._go_on(now) + self._ledger.commit.please()
+
+    def _inquired(self, effects: Sequence[Effect]) -> list[Ask]:
+        assert self.inquiry is not None
+        self._intake.hindrance = self.inquiry.hindrance
+        if any(isinstance(effect, Put) for effect in effects):
+            self._ledger.commit.gathering.is_dirty = True
+        return [*effects]
+
+    def _go_on(self, now: float) -> list[Ask]:
+        """Batches wait for the moment in which ticks may be appended."""
+        return [] if self._intake.hindrance else self.staging.batches.go_on(now)
+
+    @property
+    def _is_rolled_back(self) -> bool:
+        return self.inquiry is not None and self.inquiry.verdict is not None
+
+    def started(self, now: float) -> list[Ask]:
+        """What was recovered is on disk, and the network listens."""
+        self._is_started = True
+        asks: list[Ask] = [Marked(mark, vector) for mark, vector in self._marks]
+        if self._tail.synced:
+            asks.append(self._head(now))
+        forgotten = self._ledger.beginning.forgotten
+        if forgotten:
+            # A crash may have come between the checkpoint and the deletion.
+            asks.append(Forget(forgotten))
+        self._release_later(now)
+        asks += self.staging.started(now)
+        return asks + self._ledger.commit.please()
+
+    # -- clients and disk -----------------------------------------------------------------------
+
+    def client_frame(self, now: float, session: int, frame: FromClient, client: str) -> list[Ask]:
+        """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
+        if isinstance(frame, Advertises):
+            return self._intake.offers.advertises(now, session, frame.filters)
+        if not isinstance(frame, Publish):
+            asks = self.staging.frame(now, session, frame, client)
+            return asks + self._ledger.commit.please()
+        asks = self._intake.publish(now, session, frame, client)
+        return asks + self._ledger.commit.please()
+
+    def know_clients(self, clients: Container[str], host_of: Callable[[int], str]) -> None:
+        """The names of the clients that are connected, as they come and go; and where the client
+        of a session connects from."""
+        self._intake.clients = clients
+        self._intake.host_of = host_of
+
+    def client_left(self, now: float, session: int) -> list[Ask]:
+        """A session is over."""
+        self._intake.left(now, session)
+        self.staging.left(session)
+        return []
+
+    def synced(self, now: float, ticket: int) -> list[Ask]:
+        """What was asked to be synced with this ticket is on disk."""
+        commit = self._ledger.commit
+        batch = commit.synced(ticket)
+        if batch is None:
+            return []
+        asks: list[Ask] = []
+        if batch.tick:
+            self._tail.sync(batch.tick)
+            if not self._is_rolled_back:
+                asks += self._emit(now, batch.tick)
+                asks += self._intake.synced(batch)
+            asks += self._ledger.save()
+            if self._release_at is None:
+                asks += self._ledger.waive_held_back()
+                self._release_later(now)
+            self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
+        asks += self.staging.synced(now, batch)
+        if batch.forget:
+            asks.append(Forget(batch.forget))
+        asks += batch.replies.values()
+        return asks + commit.please()
+
+    def log_read(self, now: float, read: LogRead) -> list[Ask]:
+        """The log was read for somebody."""
+        return self._history.log_read(read, self._ledger.head_time_ns(now))
+
+    def log_full(self, now: float, full: bool) -> list[Ask]:  # noqa: ARG002 - as all others
+        """The disk has no room for further records; or it has again."""
+        self._intake.is_full = full
+        if not full:
+            return [Note("info", "the disk has room for the log again")]
+        asks: list[Ask] = [Note("warning", "the disk has no room for the log: events are refused")]
+        if self._options.retention == "lossy":
+            asks += self._ledger.make_room()
+        return asks + self._ledger.commit.please()
+
+    # -- the network ----------------------------------------------------------------------------
+
+    def _emit(self, now: float, last: int) -> list[Ask]:
+        """Tell the network what it was not told yet, up to this tick."""
+        first = self._emitted + 1
+        if first > last:
+            return []
+        entries = self._tail.between(first, last)
+        time_ns = self._ledger.head_time_ns(now)
+        asks: list[Ask] = []
+        for emit in emits_of(self._marks, first, entries, head=last, time_ns=time_ns):
+            if emit.mark > self._marked:
+                self._marked = emit.mark
+                asks.append(Marked(emit.mark, self._marks.vector(emit.mark)))
+            asks.append(emit)
+        self._emitted = last
+        self._head_at = now + self._options.head_every_s
+        return asks
+
+    def _head(self, now: float) -> Emission:
+        self._head_at = now + self._options.head_every_s
+        head, time_ns = self._tail.synced, self._ledger.head_time_ns(now)
+        return Emission(self._marks.at(head), head=head, time_ns=time_ns)
+
+    def carried(self, now: float, source: str, content: ForOrigin) -> list[Ask]:
+        """An edge wants something. `RemoteError` if that cannot be."""
+        if not self._ledger.release.is_known(source):
+            raise RemoteError(f"{source!r} is no edge of this network")
+        if isinstance(content, Done):
+            return self._done(now, source, content)
+        if not self._is_started:
+            return []
+        if isinstance(content, Nack):
+            time_ns = self._ledger.head_time_ns(now)
+            return self._history.nack(now, source, content.ranges, time_ns)
+        if isinstance(content, Replay):
+            distance = self._network.distance(self.name, source)
+            wanted = understood(source, content, distance, self._options, self._limits)
+            return self._history.replay(wanted, content.first)
+        return self._hold(source, content)
+
+    # -- release --------------------------------------------------------------------------------
+
+    def _done(self, now: float, edge: str, done: Done) -> list[Ask]:
+        if done.tick > self._emitted:
+            inquiry = self.inquiry
+            if inquiry is not None and inquiry.believes_edges:
+                asks = self._inquired(inquiry.refuted(done.tick, edge, self._tail.last))
+                return asks + self._ledger.commit.please()
+            raise RemoteError(
+                f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}: it is"
+                " wrong, or this log lost ticks that others have seen, and new ones in their place"
+                " will not reach them; restore the log, or stop this broker and run 'anabranch log"
+                f" renew STATE_DIRECTORY --above {done.tick}'"
+            )
+        self._ledger.release.done(edge, done.tick, done.request)
+        self._release_later(now)
+        return []
+
+    def _hold(self, edge: str, hold: Hold) -> list[Ask]:
+        tail, commit = self._tail, self._ledger.commit
+        if hold.tick > tail.synced and self._intake.hindrance:
+            # The tick may be one that this log has lost; whoever needs the answer asks again.
+            return []
+        tick = min(hold.tick, tail.synced)
+        if tick + 1 < tail.oldest:
+            return [CarryTo(edge, NotKept(hold.request, tail.oldest))]
+        if len(commit.gathering.replies) >= HOLDS_MAX:
+            return []
+        asks: list[Ask] = [*self._ledger.release.hold(edge, tick, hold.request)]
+        commit.gathering.is_dirty = True
+        held = CarryTo(edge, Held(hold.request, tail.synced))
+        commit.gathering.replies[edge, hold.request] = held
+        return asks + commit.please()
+
+    def _released(self) -> int:
+        return self._ledger.release.all_done()
+
+    def _release_later(self, now: float) -> None:
+        if self._release_at is not None or self._released() < self._tail.oldest:
+            return
+        self._release_at = now + self._options.done_every_s
+        if self._options.keep_s:
+            kept_until = self._ledger.chapters.aged_at(self._options.keep_s, self._tail.synced)
+            self._release_at = max(self._release_at, kept_until or 0.0)
+
+    def _release(self, now: float) -> list[Ask]:
+        """Forget what nobody needs, and what was kept for long enough."""
+        self._release_at = None
+        waived = self._ledger.waive_held_back()
+        tick = self._released()
+        if self._options.keep_s:
+            chapters, synced = self._ledger.chapters, self._tail.synced
+            tick = min(tick, chapters.aged(self._options.keep_s, now, synced))
+        asks = waived + self._ledger.forget(tick)
+        if self._options.keep_s:
+            self._release_later(now)
+        return asks
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def vector_advance(self, now: float, vector: Mapping[str, Version]) -> list[Ask]:
+        """The router knows these versions of interest."""
+        if raise_to(self._vector, vector) and self._mark_at is None:
+            self._mark_at = now + self._options.mark_after_s
+        return []
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        if not self._is_started:
+            return None
+        is_held = bool(self._intake.hindrance)
+        return earliest(
+            None if self.inquiry is None else self.inquiry.next_deadline(),
+            self._head_at,
+            None if is_held else self._mark_at,
+            self._release_at,
+            self._ledger.old_at(),
+            self.staging.next_deadline(),
+            self._intake.offers.next_deadline(),
+        )
+
+    def time_passed(self, now: float) -> list[Ask]:
+        """A deadline has come."""
+        asks: list[Ask] = []
+        if self.inquiry is not None and self._intake.hindrance:
+            asks += self._inquired(self.inquiry.time_passed(now))
+            asks += self._go_on(now)
+        is_held = bool(self._intake.hindrance)
+        if self._mark_at is not None and self._mark_at <= now and not is_held:
+            asks += self._mark(now)
+        if self._release_at is not None and self._release_at <= now:
+            asks += self._release(now)
+        asks += self.staging.time_passed(now)
+        asks += self._intake.offers.time_passed(now)
+        old_at = self._ledger.old_at()
+        if old_at is not None and old_at <= now:
+            asks += self._ledger.forget_old(now)
+        if self._head_at is not None and self._head_at <= now:
+            if self._is_rolled_back:
+                self._head_at = None
+            else:
+                asks.append(self._head(now))
+            if self._intake.is_full and self._options.retention == "lossy":
+                asks += self._ledger.make_room()
+        return asks + self._ledger.commit.please()
+
+    def _mark(self, now: float) -> list[Ask]:
+        """Append a mark, or try again later if there is no room for one."""
+        ticks_max = self._options.log_ticks_max + MARKS_RESERVE
+        bytes_max = self._options.log_bytes_max + MARKS_RESERVE_BYTES
+        is_full = self._tail.log_ticks >= ticks_max or self._ledger.chapters.size >= bytes_max
+        if self._intake.is_full or is_full:
+            self._mark_at = now + self._options.head_every_s
+            return []
+        self._mark_at = None
+        time_ns = self._ledger.time_ns(now)
+        vector = dict(self._vector)
+        append = self._ledger.append(MarkRecord(time_ns, vector), Quiet(time_ns))
+        self._marks.add(append.tick, vector)
+        return [append]

@@ -1,0 +1,176 @@
+"""Offers: what the publishers at one origin say that they will publish.
+
+Sessions advertise filters; an origin offers all of them together, and routing may use that to leave
+the origin out of what it cannot match. Rules:
+
+1. An event of a session that has advertised anything, and that matches none of it, is refused for
+   ever.
+2. A session that publishes without having advertised counts as advertising everything, from its
+   first event on. So does whoever writes batches: it has no session that lasts.
+3. What nobody advertises any more is withdrawn after `advertised_for_s`, so that a publisher whose
+   connection broke finds it unchanged.
+4. An advertisement that no event can match is none; one that is no filter breaks the protocol, and
+   then nothing has changed.
+5. What is offered can be read wherever the same limits hold. A filter whose normal text, as it is
+   told to others, exceeds them is offered as everything; its session is held to it nevertheless.
+6. Events are looked at a frame at a time. A session that advertises much has an index for that
+   (`any_of`); as many sessions as `_INDEXES_MAX` do, those that published last.
+
+State: volatile. Clients say it again on every new connection.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+
+from anabranch.core.options import Options
+from anabranch.core.origin.publishers import Refusal
+from anabranch.core.part_requests import Ask, ChangeOffers
+from anabranch.matching.any_of import AnyOf
+from anabranch.model.client_frames import ADVERTISEMENTS_MAX
+from anabranch.model.encoding import Envelope
+from anabranch.model.errors import FilterError, RemoteError
+from anabranch.model.filter import Filter
+from anabranch.model.limits import Limits
+
+EVERYTHING = "TRUE"
+#: Who holds what batches need.
+_BATCHES = 0
+#: Each takes a quarter of a megabyte, and more with more filters.
+_INDEXES_MAX = 256
+_NOTHING_REFUSED: Mapping[int, Refusal] = {}
+
+
+class Offers:
+    """The advertisements of one origin. See the rules at the top of this module."""
+
+    __slots__ = ("_advertised", "_held", "_holders", "_indexed", "_leaving", "_limits", "_linger_s")
+
+    def __init__(self, options: Options, limits: Limits) -> None:
+        self._limits = limits
+        self._linger_s = options.advertised_for_s
+        #: Session → its filters; none for sessions that advertised nothing.
+        self._advertised: dict[int, AnyOf] = {}
+        #: Sessions whose filters have an index; who published last is last.
+        self._indexed: OrderedDict[int, None] = OrderedDict()
+        #: What is offered: a text → the sessions that hold it, and the other way round,
+        self._holders: dict[str, set[int]] = {}
+        self._held: dict[int, tuple[str, ...]] = {}
+        #: and a text that nobody holds → when it is withdrawn. The first is due first: what is
+        #: held again is gone from here, and comes last when it is let go again.
+        self._leaving: OrderedDict[str, float] = OrderedDict()
+
+    def advertises(self, now: float, session: int, texts: Sequence[str]) -> list[Ask]:
+        """A session advertises this and nothing else."""
+        if len(texts) > ADVERTISEMENTS_MAX:
+            raise RemoteError(
+                f"{len(texts)} advertisements; a session has at most {ADVERTISEMENTS_MAX}"
+            )
+        read = {text: self._read(text) for text in texts}
+        possible = {text: filter for text, filter in read.items() if filter.conjunctions}
+        offered = [self._offered(text, filter) for text, filter in possible.items()]
+        self._let_go(now, session)
+        self._forget(session)
+        if texts:
+            self._advertised[session] = AnyOf(possible.values(), self._limits)
+        return self._hold(session, offered)
+
+    def refusals(self, session: int, envelopes: Sequence[Envelope]) -> Mapping[int, Refusal]:
+        """Place → why the event there is refused, for all that their session did not advertise."""
+        advertised = self._advertised.get(session)
+        if advertised is None:
+            return _NOTHING_REFUSED
+        outside = advertised.outside(envelopes)
+        if advertised.is_indexed:
+            self._note_index(session)
+        if not outside:
+            return _NOTHING_REFUSED
+        reason = f"the event is not among what its publisher advertised, which is {advertised}"
+        refusal = Refusal(f"{reason}; advertise more, or change the event", is_final=True)
+        return dict.fromkeys(outside, refusal)
+
+    def published(self, session: int) -> list[Ask]:
+        """A session publishes; without advertisements it may publish anything (rule 2)."""
+        is_known = session in self._advertised or session in self._held
+        return [] if is_known else self._hold(session, (EVERYTHING,))
+
+    def batch_written(self, now: float) -> list[Ask]:
+        """Events of a batch are written."""
+        asks = self._hold(_BATCHES, (EVERYTHING,))
+        self._let_go(now, _BATCHES)
+        return asks
+
+    def left(self, now: float, session: int) -> None:
+        """A session is over."""
+        self._forget(session)
+        self._let_go(now, session)
+
+    def time_passed(self, now: float) -> list[Ask]:
+        """Withdraw what nobody advertised for long enough."""
+        gone = []
+        while self._leaving:
+            text, due = next(iter(self._leaving.items()))
+            if due > now:
+                break
+            del self._leaving[text]
+            gone.append(text)
+        return [ChangeOffers((), tuple(gone))] if gone else []
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is wanted."""
+        return next(iter(self._leaving.values()), None)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _read(self, text: str) -> Filter:
+        """What a session says, if it is a filter that has a normal form."""
+        try:
+            filter = Filter.parse(text, self._limits)
+            _ = filter.conjunctions
+        except FilterError as error:
+            raise RemoteError(f"an advertisement is no filter: {error.message}") from error
+        return filter
+
+    def _offered(self, text: str, filter: Filter) -> str:
+        """The text that others are told (rule 5)."""
+        normal = str(filter)
+        if normal != text:
+            try:
+                Filter.parse(normal, self._limits)
+            except FilterError:
+                return EVERYTHING
+        return normal
+
+    # -- who holds what ---------------------------------------------------------------------------
+
+    def _hold(self, session: int, texts: Iterable[str]) -> list[Ask]:
+        """A session that holds nothing holds this."""
+        held = tuple(dict.fromkeys(texts))
+        if held:
+            self._held[session] = held
+        fresh = []
+        for text in held:
+            if text not in self._holders and text not in self._leaving:
+                fresh.append(text)
+            self._leaving.pop(text, None)
+            self._holders.setdefault(text, set()).add(session)
+        return [ChangeOffers(tuple(fresh), ())] if fresh else []
+
+    def _let_go(self, now: float, session: int) -> None:
+        for text in self._held.pop(session, ()):
+            holders = self._holders[text]
+            holders.discard(session)
+            if not holders:
+                del self._holders[text]
+                self._leaving[text] = now + self._linger_s
+
+    def _forget(self, session: int) -> None:
+        self._advertised.pop(session, None)
+        self._indexed.pop(session, None)
+
+    def _note_index(self, session: int) -> None:
+        """A session has used its index; the one that did so longest ago may lose its own."""
+        self._indexed[session] = None
+        self._indexed.move_to_end(session)
+        if len(self._indexed) > _INDEXES_MAX:
+            longest_ago, _ = self._indexed.popitem(last=False)
+            self._advertised[longest_ago].forget_index()

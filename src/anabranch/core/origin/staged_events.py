@@ -1,0 +1,228 @@
+"""Tokens: events that are staged, chunk by chunk, and belong to no batch yet.
+
+Whoever stages events chooses a *token* for them, unique in the network, and sends them in chunks.
+Later a commit names the token. Rules:
+
+1. Chunks come in order, from index 0; the last one says so, and makes the token complete.
+2. Every chunk is a row of its own, so that nothing is written twice. Rows of a token are deleted
+   from the last chunk to the first: what a crash leaves of them is not complete, and no commit
+   takes it.
+3. All that is here is in memory too, within `stage_bytes_max` and `stage_tokens_max`. A chunk
+   counts for some bytes even if it has no events.
+4. A token to which nothing was added for `stage_keep_s` goes, unless it was *taken* for a batch. A
+   clock that went back between two lives makes nothing stay longer than that.
+
+5. A chunk that cannot be read, or is not there, ends its token: the chunks after it are set aside
+   with it, and what is left is not complete, so no commit takes it.
+
+Table `stage`: token NUL index → [time, whether it is the last, drafts]. So what is staged survives
+a crash as soon as it is synced.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from anabranch.core.catalog_recovery import decoded, number_in, set_aside
+from anabranch.core.contract import Damaged, Put, Recovered
+from anabranch.core.options import Options
+from anabranch.core.origin.log_tail import STORED_LIMITS
+from anabranch.model.encoding import check_draft
+from anabranch.model.names import check_name
+
+TABLE = "stage"
+#: What a chunk, and an event in it, take beside the event's bytes, roughly.
+_CHUNK_BYTES = 256
+_EVENT_BYTES = 64
+
+_INDEX_MAX = 1 << 62
+_NAME_BYTES_MAX = 65_535
+#: A draft was checked when it came; now it only has to be one, whatever the limits are.
+_ANY_DRAFT = replace(STORED_LIMITS, name_bytes_max=_NAME_BYTES_MAX)
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of `stage`."""
+
+    time_ns: int
+    is_last: bool
+    drafts: list[bytes]
+    #: Who staged it.
+    client: str = ""
+
+
+_decoder = msgspec.msgpack.Decoder(ChunkRow)
+
+
+class Token:
+    """What is staged under one name."""
+
+    __slots__ = ("chunks", "client", "events", "is_complete", "name", "size", "time_s")
+
+    def __init__(self, name: str, client: str) -> None:
+        self.name = name
+        #: Who staged its first chunk, and whose quota it counts against.
+        self.client = client
+        self.chunks: list[list[bytes]] = []
+        self.is_complete = False
+        #: When the last chunk came.
+        self.time_s = 0.0
+        #: Of all chunks together; the size in bytes.
+        self.events = 0
+        self.size = 0
+
+    def add(self, drafts: list[bytes], is_last: bool, time_s: float) -> None:
+        """The next chunk."""
+        self.chunks.append(drafts)
+        self.is_complete = is_last
+        self.time_s = time_s
+        self.events += len(drafts)
+        self.size += size_of(drafts)
+
+    def key(self, index: int) -> str:
+        """The key of a chunk's row."""
+        return f"{self.name}\0{index}"
+
+
+class Tokens:
+    """All that is staged at one origin. See the rules at the top of this module."""
+
+    __slots__ = ("_by_client", "_open", "_options", "_size")
+
+    def __init__(self, recovered: Recovered, options: Options, now: float) -> None:
+        self._options = options
+        #: Name → what no batch has taken, by the time of its last chunk.
+        self._open: dict[str, Token] = {}
+        #: Bytes of these, and of what batches have taken.
+        self._size = 0
+        #: The same by client.
+        self._by_client: dict[str, int] = {}
+        found = [_token(*each, now) for each in _stored(recovered).items()]
+        for token in sorted(found, key=lambda each: each.time_s):
+            self._open[token.name] = token
+            self._count(token.client, token.size)
+
+    def _count(self, client: str, size: int) -> None:
+        self._size += size
+        count = self._by_client.get(client, 0) + size
+        assert count >= 0, client
+        if count:
+            self._by_client[client] = count
+        else:
+            self._by_client.pop(client, None)
+
+    def find(self, name: str) -> Token | None:
+        """What is staged under this name, if no batch has taken it."""
+        return self._open.get(name)
+
+    @property
+    def count(self) -> int:
+        """The tokens that no batch has taken."""
+        return len(self._open)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all that is staged, for batches that are under way too."""
+        return self._size
+
+    def never_fits(self, name: str, drafts: list[bytes]) -> bool:
+        """Whether a token with this chunk is more than all that may be staged."""
+        token = self._open.get(name)
+        size = size_of(drafts) + (0 if token is None else token.size)
+        return size > min(self._options.stage_bytes_max, self._options.client_stage_bytes_max)
+
+    def why_full(self, name: str, drafts: list[bytes], client: str) -> str:
+        """Why there is no room for this chunk of a client; "" if there is."""
+        token, quota = self._open.get(name), self._options.client_stage_bytes_max
+        owner = client if token is None else token.client
+        size = self._by_client.get(owner, 0)
+        if size + size_of(drafts) > quota:
+            return f"client {owner!r} has staged {size} of {quota} bytes (client_stage_bytes_max)"
+        if self._size + size_of(drafts) > self._options.stage_bytes_max:
+            return f"{self._size} bytes are staged, and {self._options.stage_bytes_max} may be"
+        if name not in self._open and len(self._open) >= self._options.stage_tokens_max:
+            return f"{len(self._open)} tokens are staged, and no more may be"
+        return ""
+
+    def add(self, now: float, name: str, drafts: list[bytes], is_last: bool, client: str) -> Put:
+        """Take the next chunk of a token; what to put for it."""
+        token = self._open.pop(name, None) or Token(name, client)
+        # The one that was added to last goes last.
+        self._open[name] = token
+        key = token.key(len(token.chunks))
+        token.add(drafts, is_last, now)
+        self._count(token.client, size_of(drafts))
+        row = ChunkRow(int(now * 1e9), is_last, drafts, token.client)
+        return Put(TABLE, key, _encoder.encode(row))
+
+    def take(self, names: Iterable[str]) -> list[Token]:
+        """Those of these tokens that are here, for a batch."""
+        return [self._open.pop(name) for name in names if name in self._open]
+
+    def drop(self, tokens: Iterable[Token]) -> list[Put]:
+        """Forget tokens that were taken; what to put for that."""
+        puts = []
+        for token in tokens:
+            self._count(token.client, -token.size)
+            places = reversed(range(len(token.chunks)))
+            puts += [Put(TABLE, token.key(index), None) for index in places]
+        return puts
+
+    def old(self, now: float) -> list[str]:
+        """The tokens that have waited too long."""
+        names = []
+        for token in self._open.values():
+            if token.time_s + self._options.stage_keep_s > now:
+                break
+            names.append(token.name)
+        return names
+
+    def old_at(self) -> float | None:
+        """When `old` has something to tell."""
+        first = next(iter(self._open.values()), None)
+        return None if first is None else first.time_s + self._options.stage_keep_s
+
+
+def size_of(drafts: list[bytes]) -> int:
+    """What a chunk of these takes."""
+    return _CHUNK_BYTES + _EVENT_BYTES * len(drafts) + sum(map(len, drafts))
+
+
+def _stored(recovered: Recovered) -> dict[str, list[ChunkRow]]:
+    """Token → its chunks from the first on, as far as they are there; the rest is set aside."""
+    good, bad = decoded(recovered, TABLE, _read)
+    chunks: dict[str, dict[int, ChunkRow]] = {}
+    for name, index, row in good.values():
+        chunks.setdefault(name, {})[index] = row
+    whole: dict[str, list[ChunkRow]] = {}
+    raw = recovered.catalog.get(TABLE, {})
+    for name, rows in chunks.items():
+        whole[name] = [rows[index] for index in range(len(rows)) if index in rows]
+        first = next((index for index in range(len(rows)) if index not in rows), len(rows))
+        del whole[name][first:]
+        for index in sorted(index for index in rows if index > first):
+            key = f"{name}\0{index}"
+            reason = f"chunk {first} of its token, before it, is not there"
+            bad.append(Damaged(TABLE, key, raw[key], reason))
+    for each in bad:
+        set_aside(recovered, each)
+    return {name: rows for name, rows in whole.items() if rows}
+
+
+def _read(key: str, value: bytes) -> tuple[str, int, ChunkRow]:
+    name, _, index = key.rpartition("\0")
+    check_name(name, "the token", _NAME_BYTES_MAX)
+    row = _decoder.decode(value)
+    for draft in row.drafts:
+        check_draft(draft, _ANY_DRAFT)
+    return name, number_in(index, _INDEX_MAX), row
+
+
+def _token(name: str, rows: list[ChunkRow], now: float) -> Token:
+    token = Token(name, rows[0].client)
+    for row in rows:
+        token.add(row.drafts, row.is_last, min(row.time_ns / 1e9, now))
+    return token
