@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.core.contract import Stimulus
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.sim.disk import Disk
 
@@ -154,6 +155,11 @@ class Host:
         self.broker_offset_s = 0.0
         self.clock_s = 0.0
         self.wake_at = NEVER
+        #: The stimulus that its broker has not finished, and when it began with it.
+        self.working_on: Stimulus | None = None
+        self.began_at = 0.0
+        #: When it began with the oldest stimulus that the last call worked on.
+        self.decided_at = 0.0
         #: Extra time every stimulus takes.
         self.slow_s = 0.0
         self.sessions: dict[int, Connection] = {}

@@ -137,6 +137,7 @@ class World:
         if self.listener is not None:
             self.listener(self.now, name, stimulus)
         effects = broker.handle(clock, stimulus)
+        self._note_beginning(host, broker)
         if self.watcher is not None:
             self._watch(self.watcher, name, broker, effects)
         worked_on = broker.worked_on
@@ -152,6 +153,16 @@ class World:
             if wake_at < host.wake_at - 1e-9:
                 host.wake_at = wake_at
                 self.after(wake_at - self.now, self._wake, name, host.life, wake_at)
+
+    def _note_beginning(self, host: Host, broker: Broker) -> None:
+        """What a broker does in this call was decided after it began with the oldest stimulus that
+        it works on. Whether an event was too old to be delivered is judged by that time."""
+        worked_on = [each for each, _ in broker.worked_on]
+        is_old = bool(worked_on) and worked_on[0] is host.working_on
+        host.decided_at = host.began_at if is_old else self.now
+        left = worked_on[-1] if broker.has_work_left else None
+        if left is not host.working_on:
+            host.working_on, host.began_at = left, self.now
 
     def _watch(self, watcher: Watcher, name: str, broker: Broker, effects: say.Effects) -> None:
         """Tell of each stimulus when it is handled whole, with all that it caused."""
@@ -393,7 +404,8 @@ class World:
 
     def _to_client(self, connection: Connection, batch: list[bytes]) -> None:
         self._count_client(connection, sum(map(len, batch)))
-        self._client_frames(connection, 1, batch)
+        decided_at = self.hosts[connection.broker].decided_at
+        self._client_frames(connection, 1, batch, decided_at)
 
     def _count_client(self, connection: Connection, size: int) -> None:
         if (bound := self.weather.client_bytes_max) and connection.queue.changes(size, bound):
@@ -404,14 +416,16 @@ class World:
             self.count.full += full
             self.stimulate(connection.broker, say.ClientFull(connection.session, full))
 
-    def _client_frames(self, connection: Connection, direction: int, batch: list[bytes]) -> None:
+    def _client_frames(
+        self, connection: Connection, direction: int, batch: list[bytes], sent: float = 0.0
+    ) -> None:
         delay = self.weather.delay_s + self.rng.random() * self.weather.jitter_s
         at = max(connection.last_at[direction], self.now + delay)
         if direction == 1:
             at = connection.queue.arrival(self.now, at, batch)
         connection.last_at[direction] = at
         arrive = self._client_to_broker if direction == 0 else self._broker_to_client
-        self.after(at - self.now, arrive, connection, batch, self.now)
+        self.after(at - self.now, arrive, connection, batch, sent)
 
     def _client_to_broker(self, connection: Connection, batch: list[bytes], _sent: float) -> None:
         limits = self.hosts[connection.broker].config.limits

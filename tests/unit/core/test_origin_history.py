@@ -235,10 +235,18 @@ def test_replay_does_not_exceed_our_own_bounds() -> None:
 
 
 def test_replay_examines_a_bounded_number_of_ticks() -> None:
-    driver = Driver(Options(recent_ticks_max=2 * EXAMINED_MAX))
+    driver = Driver(Options(recent_ticks_max=2 * EXAMINED_MAX, step_work_max=10**9))
     driver.publish_synced(*(body(n) for n in range(1, EXAMINED_MAX + 11)))
     answer = answered(driver, replay(1, "FALSE"))
     assert (ticks_in(answer), answer.through) == ([], EXAMINED_MAX)
+
+
+def test_replay_examines_what_one_step_has_time_for() -> None:
+    driver = Driver(Options(recent_ticks_max=2 * EXAMINED_MAX, step_work_max=2_000))
+    driver.publish_synced(*(body(n) for n in range(1, 1_001)))
+    first = answered(driver, replay(1, "FALSE"))
+    assert 50 < first.through < 500
+    assert answered(driver, replay(first.through + 1, "FALSE")).through == 2 * first.through
 
 
 def test_replay_beyond_the_head_is_answered_with_the_head() -> None:
