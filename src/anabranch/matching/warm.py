@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from anabranch.matching import kernel_state
 from anabranch.matching.covering import CoveringTable
 from anabranch.matching.dag import ConjunctionDag
 from anabranch.matching.engine import numba_is_here
@@ -35,7 +36,6 @@ _EVENT: dict[str, Value] = {"number": 3, "other": 1.5, "text": "x", "flag": True
 _UNLIKE = 600
 
 _lock = threading.Lock()
-_done = threading.Event()
 
 
 def warm() -> float:
@@ -51,10 +51,10 @@ def warm() -> float:
 def warm_for_broker() -> None:
     """Run every kernel that a broker needs, once in a process."""
     with _lock:
-        if numba_is_here() and not _done.is_set():
+        if numba_is_here() and not kernel_state.loaded.is_set():
             _use_index()
             _use_dag()
-            _done.set()
+            kernel_state.loaded.set()
 
 
 def _use_index() -> None:
@@ -74,7 +74,7 @@ def _use_index() -> None:
 
 
 def _use_dag() -> None:
-    dag = ConjunctionDag()
+    dag = ConjunctionDag(may_defer=False)
     conjunctions = [each for text in _FILTERS for each in Filter.parse(text).conjunctions]
     for number, conjunction in enumerate(conjunctions):
         dag.add(number, conjunction)

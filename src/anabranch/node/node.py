@@ -77,7 +77,7 @@ class Node:
     """One broker. See the rules at the top of this module."""
 
     def __init__(self, config: NodeConfig, load: Callable[[], None] = warm_for_broker) -> None:
-        """`load` loads what a matching index needs; it may take its time."""
+        """`load` loads the kernels of the matching index; it may take its time."""
         self.config = config
         self._load = load
         self.log = NodeLog(config.name)
@@ -118,6 +118,7 @@ class Node:
         except BaseException:
             for plug in plugs.values():
                 plug.close()
+            self.warm_up.close()
             raise
         self.links.dial(config.neighbours)
         if config.routing == "mesh":
@@ -141,8 +142,10 @@ class Node:
         try:
             for note in self.store.notes:
                 self.log.warning("%s", note)
-            if self.warm_up.was_needed or self.store.recovered.catalog.get(SUBSCRIPTIONS):
+            if self.store.recovered.catalog.get(SUBSCRIPTIONS):
                 await self.warm_up.now()
+            elif self.warm_up.was_needed:
+                self.warm_up.begin()
             self._make_parts()
         except BaseException:
             self.store.close()
