@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.client.connecting import connect
+from anabranch.client.client import connect
 from tests.broker_parts import Brokers
 from tests.process_parts import BRISK, run, until
 

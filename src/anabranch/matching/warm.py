@@ -1,12 +1,9 @@
-"""Compile every kernel and fill the cache on disk: `python -m anabranch.matching.warm`.
+"""Run every kernel once, so that all are compiled, loaded and in the cache on disk.
 
 The first use of an index on a machine compiles its kernels, which takes the better part of a
-minute; afterwards they are loaded from the cache beside the package. Scripts run this once
-before anything is timed and before processes are started, so that none of them compiles again.
-
-Loading takes a second, too, once in every process. Whoever cannot pause for so long calls
-`warm_for_broker` in a thread of its own, and uses no index until it returns.
-Without numba there is nothing to do.
+minute; afterwards they are loaded from the cache beside the package. `anabranch warm` runs this
+before anything is timed or started. Loading takes a second, too, once in every process. Without
+numba there is nothing to do.
 """
 
 import tempfile
@@ -107,7 +104,3 @@ def _use_covering() -> None:
         table.add(number, conjunction)
     for number in range(len(conjunctions)):
         table.remove(number)
-
-
-if __name__ == "__main__":
-    print(f"kernels ready after {warm():.1f} s")

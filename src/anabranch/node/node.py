@@ -34,7 +34,7 @@ from anabranch.core import contract as say
 from anabranch.core.broker import Broker
 from anabranch.core.edge.cursors import SUBSCRIPTIONS
 from anabranch.core.report import knows_subscriptions, report
-from anabranch.matching.warm import warm_for_broker
+from anabranch.matching.kernel_compiler import KernelCompiler
 from anabranch.model.errors import LocalError
 from anabranch.node.driving import Driver
 from anabranch.node.exposition import CONTENT_TYPE, exposition
@@ -76,10 +76,11 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 class Node:
     """One broker. See the rules at the top of this module."""
 
-    def __init__(self, config: NodeConfig, load: Callable[[], None] = warm_for_broker) -> None:
+    def __init__(self, config: NodeConfig, load: Callable[[], None] | None = None) -> None:
         """`load` loads the kernels of the matching index; it may take its time."""
         self.config = config
-        self._load = load
+        self._compiler = KernelCompiler()
+        self._load = load or self._compiler.load
         self.log = NodeLog(config.name)
         self.counters = Counters()
         self.addresses = Addresses()
@@ -101,7 +102,7 @@ class Node:
         step_bound_s = config.options.dead_after_s * STEP_PART
         self._steps = StepMeter(self.counters, self.log, step_bound_s)
         self._driver = Driver(self.log, self.counters, self._steps, self.fail)
-        self.warm_up = WarmUp(self.log, config.state, self.fail, self._load)
+        self.warm_up = WarmUp(self.log, config.state, self.fail, self._load, self._compiler.close)
         token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
         self._observatory = Observatory(
             {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page},

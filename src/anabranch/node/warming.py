@@ -4,8 +4,9 @@ A broker without subscriptions, and without publishers that advertise much, need
 not load the kernels: a compiler, and some 120 MB. Loading takes about a second; the first time on a
 machine, when the kernels are compiled, a minute or two. Until then numpy matches. Rules:
 
-1. The first frame that needs an index starts the load, in a thread. It is served at once: an index
-   made meanwhile uses numpy and moves to the kernels when they are loaded (`kernel_state`).
+1. The first frame that needs an index starts the load, in a thread (`kernel_compiler`). It is
+   served at once: an index made meanwhile uses numpy and moves to the kernels when they are loaded
+   (`kernel_state`).
 2. Numpy serves at most `EARLY_CONJUNCTIONS_MAX` conjunctions, because its covering test compares
    every pair, and because moving them is one step of the loop. A frame beyond that, and everything
    behind it on the same connection, waits for the kernels. So does a pattern: nothing here knows
@@ -61,11 +62,15 @@ class WarmUp:
         state: Path,
         fail: Callable[[str], None],
         load: Callable[[], None],
+        stop: Callable[[], None],
     ) -> None:
+        """`stop` makes `load` return soon, from another thread."""
         self._mark = state / MARK
         self._log = log
         self._fail = fail
         self._load = load
+        self._stop = stop
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
         self._next_look: asyncio.TimerHandle | None = None
@@ -98,7 +103,7 @@ class WarmUp:
                 "loading the matching kernels in the background, numpy matches meanwhile;"
                 " compiling them takes a minute or two, once"
             )
-            # The process does not end before it: a compiler that is torn out of its work crashes.
+            # The process does not end before it: a loader that is torn out of its work crashes.
             self._thread = threading.Thread(target=self._run, name="warming")
             self._thread.start()
             self.note(True)
@@ -133,7 +138,9 @@ class WarmUp:
         self._next_look = self._loop.call_later(LOOK_S, look)
 
     def close(self) -> None:
-        """Note nothing more, and defer the kernels no longer."""
+        """Note nothing more, and load no kernels."""
+        self._is_closed = True
+        self._stop()
         self._deferral.end()
         if self._next_look is not None:
             self._next_look.cancel()
@@ -154,6 +161,8 @@ class WarmUp:
             self._loop.call_soon_threadsafe(self._ran, time.monotonic() - began, problem)
 
     def _ran(self, took_s: float, problem: str) -> None:
+        if self._is_closed:
+            return
         if problem:
             self._fail(problem)
             return
