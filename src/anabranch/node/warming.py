@@ -34,6 +34,7 @@ from pathlib import Path
 
 from anabranch.matching import kernel_state
 from anabranch.matching.any_of import FEW
+from anabranch.matching.engine import numba_is_here
 from anabranch.model.client_frames import Advertises, AnyClientFrame, Define, Subscribe
 from anabranch.model.errors import FilterError
 from anabranch.model.filter import Filter
@@ -98,21 +99,28 @@ class WarmUp:
 
     def begin(self) -> None:
         """Start the load, unless it was started."""
-        if self._thread is None and not self.is_over:
-            self._log.info(
-                "loading the matching kernels in the background, numpy matches meanwhile;"
-                " compiling them takes a minute or two, once"
-            )
-            # The process does not end before it: a loader that is torn out of its work crashes.
-            self._thread = threading.Thread(target=self._run, name="warming")
-            self._thread.start()
-            self.note(True)
+        if self._thread is not None or self.is_over:
+            return
+        self.note(True)
+        if not numba_is_here():
+            self._log.info("numba is not installed: numpy matches")
+            self._over()
+            return
+        self._log.info(
+            "loading the matching kernels in the background, numpy matches meanwhile;"
+            " compiling them takes a minute or two, once"
+        )
+        # The process does not end before it: a loader that is torn out of its work crashes.
+        self._thread = threading.Thread(target=self._run, name="warming")
+        self._thread.start()
 
     def admits(self, conjunctions: int) -> bool:
         """Whether a frame that adds so many conjunctions to an index may be served now (rule 2)."""
-        if self.is_over or conjunctions == 0:
+        if conjunctions == 0:
             return True
         self.begin()
+        if self.is_over:
+            return True
         if conjunctions > self.early_left:
             return False
         self.early_left -= conjunctions

@@ -17,7 +17,7 @@ from anabranch.model.errors import DuplicateIdError, FilterLimitError, UnknownId
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.values import Value
+from anabranch.model.event import Value
 
 #: One of each form: plain text, a range, a disjunction, patterns, a residue, nothing at all.
 FORMS: tuple[Callable[[Random], str], ...] = (

@@ -155,6 +155,24 @@ def test_numpy_serves_the_first_subscription_until_the_kernels_are_loaded(
     asyncio.run(story())
 
 
+def test_without_numba_nothing_is_loaded_and_nothing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(warming, "numba_is_here", lambda: False)
+
+    async def story() -> None:
+        async with waiting(config("a", tmp_path), early=0) as (node, gate):
+            client = await RawClient.at(node, "s")
+            await client.subscribe("dear", "price > 10")
+            assert gate.asked == 0
+            assert node.warm_up.is_over
+            assert "numba is not installed" in caplog.text
+            await client.close()
+
+    asyncio.run(story())
+
+
 def test_conjunctions_beyond_the_bound_wait_and_those_within_it_do_not(tmp_path: Path) -> None:
     async def story() -> None:
         async with waiting(config("a", tmp_path), early=3) as (node, gate):
