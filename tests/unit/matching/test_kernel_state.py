@@ -14,10 +14,9 @@ from anabranch.matching.dag import ConjunctionDag
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import decode_envelope, encode_event
 from anabranch.model.errors import DuplicateIdError, FilterLimitError, UnknownIdError
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.event import Value
 
 #: One of each form: plain text, a range, a disjunction, patterns, a residue, nothing at all.
 FORMS: tuple[Callable[[Random], str], ...] = (
