@@ -190,7 +190,7 @@ class Link:
                 self._wait(connection, frames[place:])
                 break
             self._preparing = None
-            if is_cold and not every.warm_up.admits(conjunctions_told(frame, every.name)):
+            if is_cold and not every.warm_up.admits(conjunctions_told(frame, every.name, limits)):
                 every.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
                 break

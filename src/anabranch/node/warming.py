@@ -9,8 +9,7 @@ machine, when the kernels are compiled, a minute or two. Until then numpy matche
    (`kernel_state`).
 2. Numpy serves at most `EARLY_CONJUNCTIONS_MAX` conjunctions, because its covering test compares
    every pair, and because moving them is one step of the loop. A frame beyond that, and everything
-   behind it on the same connection, waits for the kernels. So does a pattern: nothing here knows
-   how many conjunctions its join point subscribes to. Timers and all other connections go on.
+   behind it on the same connection, waits for the kernels. Timers and all other connections go on.
 3. Connections that wait are heard within a bound: neighbours count as alive, and clients are told
    that the broker is.
 4. A broker with durable subscriptions on disk loads the kernels before its life begins: their
@@ -42,6 +41,7 @@ from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import Carry, InterestChange, InterestState, LinkFrame, TakePoint
 from anabranch.model.limits import Limits
 from anabranch.model.mesh_frames import Bind, Bound
+from anabranch.model.pattern.pattern import Pattern
 from anabranch.node.notes import NodeLog
 
 #: In the state directory of a broker that knows of subscriptions.
@@ -50,8 +50,6 @@ LOOK_S = 5.0
 #: Conjunctions that are served without kernels. Adding so many takes numpy a tenth of a second,
 #: matching an event with them a fifth of a millisecond, and moving them a few milliseconds.
 EARLY_CONJUNCTIONS_MAX = 256
-#: Conjunctions of a frame that has to wait for the kernels in any case.
-_UNKNOWN = EARLY_CONJUNCTIONS_MAX + 1
 
 
 class WarmUp:
@@ -130,7 +128,7 @@ class WarmUp:
         """Have this called when the kernels are loaded; those who asked first come first."""
         if not self._waiting:
             self._log.info(
-                "numpy serves at most %d conjunctions and no pattern: more wait for the kernels",
+                "numpy serves at most %d conjunctions: more wait for the kernels",
                 EARLY_CONJUNCTIONS_MAX,
             )
         self._waiting.append(go_on)
@@ -198,10 +196,10 @@ def conjunctions_asked(frame: AnyClientFrame, limits: Limits) -> int:
         if count <= FEW:
             return 0
         return _count(frame.filters, limits) if count <= EARLY_CONJUNCTIONS_MAX else count
-    return _UNKNOWN if isinstance(frame, Define) else 0
+    return _count_pattern(frame.text, limits) if isinstance(frame, Define) else 0
 
 
-def conjunctions_told(frame: LinkFrame, name: str) -> int:
+def conjunctions_told(frame: LinkFrame, name: str, limits: Limits) -> int:
     """How many conjunctions a neighbour's frame adds to an index of a broker of this name; at least
     one if it needs an index."""
     if isinstance(frame, InterestChange):
@@ -211,8 +209,10 @@ def conjunctions_told(frame: LinkFrame, name: str) -> int:
         is_meant = any(binding.origin == name for binding in frame.bindings)
         return (_places(frame.plus) or bool(frame.minus)) if is_meant else 0
     if isinstance(frame, Carry):
-        is_pattern = frame.target == name and isinstance(frame.content, TakePoint)
-        return _UNKNOWN if is_pattern else 0
+        content = frame.content if frame.target == name else None
+        if isinstance(content, TakePoint):
+            return _count_pattern(content.record.text, limits)
+        return 0
     return _places(frame.conjunctions) if isinstance(frame, InterestState) else 0
 
 
@@ -223,6 +223,15 @@ def _count(texts: Iterable[str], limits: Limits) -> int:
         with contextlib.suppress(FilterError):
             count += len(Filter.parse(text, limits).conjunctions)
     return count
+
+
+def _count_pattern(text: str, limits: Limits) -> int:
+    """At most so many conjunctions has what a join point subscribes to: all that the parts match,
+    and the matches. None if the pattern is invalid."""
+    with contextlib.suppress(FilterError):
+        parts = Pattern.parse(text, limits).parts
+        return 1 + sum(len(part.filter.conjunctions) for part in parts)
+    return 0
 
 
 def _places(conjuncts: Iterable[Conjuncts | Bound]) -> int:

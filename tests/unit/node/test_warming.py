@@ -16,7 +16,14 @@ from anabranch.core.session.effects import TellDefined
 from anabranch.matching import kernel_state
 from anabranch.matching.any_of import FEW
 from anabranch.matching.warm import warm_for_broker
-from anabranch.model.client_frames import Alive, Connect, Refused, Subscribe, Subscribed
+from anabranch.model.client_frames import (
+    Alive,
+    Connect,
+    Define,
+    Refused,
+    Subscribe,
+    Subscribed,
+)
 from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, InterestState, Ping
 from anabranch.model.version import Version
@@ -240,6 +247,43 @@ def test_a_subscription_waits_and_other_clients_do_not(tmp_path: Path) -> None:
             assert gate.asked == 1
             await subscriber.close()
             await publisher.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_numpy_serves_a_pattern_until_the_kernels_are_loaded(tmp_path: Path) -> None:
+    async def story() -> None:
+        gate = ColdGate()
+        node = Node(config("a", tmp_path), gate.load)
+        await node.start()
+        try:
+            client = await RawClient.at(node, "c")
+            client.perform(client.session.defining.define("p", "e:{n > 0} WITHIN 1 s")[1])
+            await until(lambda: any(isinstance(each, TellDefined) for each in client.told))
+            await until(lambda: gate.asked == 1)
+            # One for its part, one for its matches.
+            assert node.warm_up.early_left == warming.EARLY_CONJUNCTIONS_MAX - 2
+            assert engine_of(node) == "numpy"
+            await client.close()
+        finally:
+            gate.open()
+            await node.drain()
+
+    asyncio.run(story())
+
+
+def test_an_invalid_pattern_is_refused_before_the_kernels_are_loaded(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            stranger = await Stranger.at(address(node, "clients"))
+            stranger.send(greeting())
+            await stranger.greeting()
+            for frame in (Connect(PROTOCOL_VERSION, "c"), Define(1, "p", "e:{n >} WITHIN 1 s")):
+                stranger.send(framed(encode_client(frame)))
+            assert isinstance(await stranger.client_frame(), Refused)
+            assert gate.asked == 0
+            await stranger.close()
 
     asyncio.run(story())
 
