@@ -102,15 +102,6 @@ class MatchIndex:
 
     def _assemble(self, engine: Engine, limits: Limits, *, is_early: bool = False) -> None:
         self._limits = limits
-        self._lock = threading.Lock()
-        self._is_snapshot = False
-        #: What was added before the kernels were loaded, by id (rule 6); None: nothing is to move.
-        self._early: dict[Hashable, _Added] | None = {} if is_early else None
-        self._begin(engine)
-
-    def _begin(self, engine: Engine) -> None:
-        """Start empty, with this engine."""
-        limits = self._limits
         self._engine = engine
         self._schema = Schema(
             engine.open_axis,
@@ -123,16 +114,24 @@ class MatchIndex:
         self._doubts = Doubts()
         self._groups = Groups()
         self._entry_count = 0
+        self._is_snapshot = False
+        #: What was added before the kernels were loaded, by id (rule 6); None: nothing is to move.
+        self._early: dict[Hashable, _Added] | None = {} if is_early else None
+        self._lock = threading.Lock()
 
     def _move(self) -> None:
         """Move to the kernels, unless they are still deferred (rule 6)."""
         if self._early is None or kernel_state.are_deferred():
             return
-        early, self._early = self._early, None
-        self._begin(make_engine("auto"))
-        for id, added in early.items():
+        other = MatchIndex("numba", self._limits)
+        for id, added in self._early.items():
             # There is room: both engines count attributes and conjunctions alike.
-            self._put(id, added)
+            other._put(id, added)
+        self._early = None
+        self._engine, self._schema = other._engine, other._schema
+        self._identities = other._identities
+        self._doubts, self._groups = other._doubts, other._groups
+        assert self._entry_count == other._entry_count
 
     # -- subscriptions ------------------------------------------------------------------------
 
@@ -182,7 +181,7 @@ class MatchIndex:
     def __contains__(self, id: object) -> bool:
         return id in self._identities.entries
 
-    def _put(self, id: Hashable, added: "_Added") -> None:
+    def _put(self, id: Hashable, added: _Added) -> None:
         """Add the entries of a new subscription, and its id."""
         source, destination, place = added
         if isinstance(source, Filter):
