@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 ONE = '[network]\nname = "one"\n[tree]\na = []\n'
 PAIR = '[network]\nname = "pair"\n[tree]\nB1 = ["B2"]\n'
 EXIT_AT_ONCE = 143
+LOADED = "the matching kernels are loaded"
 LARGE = "x" * 60_000
 #: More than the sockets between two processes hold.
 ENOUGH = 400
@@ -98,8 +99,7 @@ def test_the_first_subscription_of_a_cold_network_costs_no_link(tmp_path: Path) 
         return all([(await brokers.status(name)).links[0].is_up for name in ("B1", "B2")])
 
     def are_loaded() -> bool:
-        said = [brokers[name].said() for name in ("B1", "B2")]
-        return all("the matching kernels are loaded" in each for each in said)
+        return all(LOADED in brokers[name].said() for name in ("B1", "B2"))
 
     async def story() -> None:
         await until_asked(is_linked, "the link is up")
@@ -126,6 +126,7 @@ def test_an_idle_broker_is_small_also_after_it_had_subscriptions(tmp_path: Path)
     async def story() -> None:
         async with await connect(brokers.address("a"), options=BRISK) as client:
             await client.subscribe("price > 10")
+            await until(lambda: LOADED in brokers["a"].said(), "the kernels are loaded")
             assert (await brokers.status("a")).resident_bytes > 120_000_000
         await until_asked(has_none, "the subscription is gone")
 
