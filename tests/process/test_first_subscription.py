@@ -31,9 +31,11 @@ def test_the_first_subscription_gets_its_events_while_the_kernels_compile(
         said = brokers["a"].said()
         assert "numpy matches meanwhile" in said
         assert LOADED not in said
+        assert (await brokers.status("a")).kernels == "loading"
         await until(
             lambda: LOADED in brokers["a"].said(), "the kernels are compiled", COMPILED_WITHIN_S
         )
+        assert (await brokers.status("a")).kernels == "loaded"
         assert list(cache.rglob("*.nbc"))
         await client.publish({"price": 12, "note": "not"})
         await client.publish({"price": 13, "note": "urgently"})

@@ -425,6 +425,7 @@ class Node:
             set_aside_kept=found.set_aside_kept,
             memory=memory_status(self.memory, self.links.all(), self.broker, config.limits),
             subscriptions=found.subscriptions,
+            kernels=self.warm_up.state,
             streams=found.streams,
             cursors=found.cursors,
             away=found.away,

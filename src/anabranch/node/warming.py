@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 from anabranch.matching import kernel_state
 from anabranch.matching.any_of import FEW
@@ -80,6 +81,13 @@ class WarmUp:
         #: Whether nothing has to wait any more; the same for whoever waits for that.
         self.is_over = False
         self.over = asyncio.Event()
+
+    @property
+    def state(self) -> Literal["unused", "loading", "loaded"]:
+        """What there is to say about the kernels."""
+        if self.is_over:
+            return "loaded"
+        return "unused" if self._thread is None else "loading"
 
     @property
     def was_needed(self) -> bool:

@@ -137,6 +137,7 @@ def test_numpy_serves_the_first_subscription_until_the_kernels_are_loaded(
         node = Node(config("a", tmp_path), gate.load)
         await node.start()
         try:
+            assert node.status().kernels == "unused"
             client = await RawClient.at(node, "s")
             await client.subscribe("dear", "price > 10 AND name LIKE '%x'")
             await client.subscribe("cheap", "price < 5", streams=2)
@@ -145,14 +146,14 @@ def test_numpy_serves_the_first_subscription_until_the_kernels_are_loaded(
             await until(lambda: client.events() == wanted)
             await until(lambda: gate.asked == 1)
             assert not node.warm_up.is_over
-            assert engine_of(node) == "numpy"
+            assert (node.status().kernels, engine_of(node)) == ("loading", "numpy")
             assert "numpy matches meanwhile" in caplog.text
             gate.open()
             await until(lambda: node.warm_up.is_over)
             client.publish({"price": 12, "name": "bx"}, {"price": 12, "name": "by"}, {"price": 3})
             wanted += [{"price": 12, "name": "bx"}, {"price": 3}]
             await until(lambda: client.events() == wanted)
-            assert engine_of(node) == "numba"
+            assert (node.status().kernels, engine_of(node)) == ("loaded", "numba")
             assert "match from now on" in caplog.text
             await client.close()
         finally:
