@@ -169,6 +169,7 @@ async def measure_chain(
         publisher = await stage.player("publisher", ORIGIN)
         subscriber = await stage.player("subscriber", EDGE)
         await subscriber.do(Subscribe(count=1, pattern="all", quality="reliable", stream=ORIGIN))
+        await stage.kernels_loaded()
         await _pass(publisher, subscriber, START_RATE, _LATENCY_WARM_EVENTS)
         deliveries = []
         for rate in size.rates:
@@ -316,6 +317,7 @@ class _Flowing:
                 )
             )
             self._subscribing_s = subscribed.seconds
+            await stage.kernels_loaded()
             self._resident_bytes = stage.resident_bytes()
             await self._run(load.chunk)
         except LocalError as error:
@@ -452,6 +454,7 @@ async def measure_outage(routing: RoutingName, size: OutageSize, directory: Path
         publisher = await stage.player("publisher", ORIGIN)
         subscriber = await stage.player("subscriber", EDGE)
         await subscriber.do(Subscribe(count=1, pattern="all", quality="reliable", stream=ORIGIN))
+        await stage.kernels_loaded()
         await _published(publisher, subscriber, _OUTAGE_WARM_EVENTS, size.rate)
         gaps = [
             await _gap(stage, publisher, subscriber, size, signal.SIGKILL)

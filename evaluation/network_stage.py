@@ -464,6 +464,7 @@ class _Status(msgspec.Struct):
 
     counters: dict[str, int]
     links: tuple[_Link, ...]
+    kernels: str
 
 
 _status_decoder = msgspec.json.Decoder(_Status)
@@ -573,6 +574,16 @@ class Stage:
             async with asyncio.timeout(_LINKED_BOUND_S):
                 while not await self._is_linked(broker):  # noqa: ASYNC110 - another process knows
                     await asyncio.sleep(_LOOK_S)
+
+    async def kernels_loaded(self) -> None:
+        """Wait until every broker that has heard of a subscription matches with kernels."""
+        for broker in self.network.brokers:
+            async with asyncio.timeout(_LINKED_BOUND_S):
+                while await self._is_loading(broker):  # noqa: ASYNC110 - another process knows
+                    await asyncio.sleep(_LOOK_S)
+
+    async def _is_loading(self, broker: str) -> bool:
+        return (await self._status(broker)).kernels == "loading"
 
     async def _is_linked(self, broker: str) -> bool:
         return all(link.is_up for link in (await self._status(broker)).links)

@@ -84,11 +84,9 @@ quietly() {
     }
 }
 
-# Compiles the kernels of the matching index, of reading in bulk and of the data pipeline into their
-# cache, so that nothing that is timed, and no process of many, pays for it.
+# Compiles the kernels into their cache, so that nothing that is timed, and no process of many, pays
+# for it.
 warm_kernels() {
     say "environment: compiling kernels that are not in the cache yet"
-    .venv/bin/python -m anabranch.matching.warm >&2
-    .venv/bin/python -m anabranch.store.bulk.warm >&2
-    .venv/bin/python -m anabranch.spark.warm >&2
+    .venv/bin/python -m anabranch warm >&2
 }

@@ -10,7 +10,12 @@ from pathlib import Path
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from anabranch.core.origin.log_tail import BlankRecord, EventRecord, MarkRecord, encode_record
+from anabranch.core.origin.log_tail import (
+    BlankRecord,
+    EventRecord,
+    MarkRecord,
+    encode_record,
+)
 from anabranch.model.encoding import decode_event, encode_event, rows_in
 from anabranch.model.event import Control, Event, EventId
 from anabranch.model.filter import Filter

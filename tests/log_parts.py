@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from anabranch.core.origin.log_tail import BlankRecord, EventRecord, MarkRecord, encode_record
+from anabranch.core.origin.log_tail import (
+    BlankRecord,
+    EventRecord,
+    MarkRecord,
+    encode_record,
+)
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.store.files import LOG, StateDirectory

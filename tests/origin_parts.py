@@ -12,7 +12,12 @@ from anabranch.core import contract as say
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import first_needed
-from anabranch.core.origin.log_tail import BlankRecord, EventRecord, MarkRecord, decode_record
+from anabranch.core.origin.log_tail import (
+    BlankRecord,
+    EventRecord,
+    MarkRecord,
+    decode_record,
+)
 from anabranch.core.origin.origin import ForOrigin, Origin
 from anabranch.core.part_requests import Ask, CarryTo, ChangeOffers, Marked, SyncPlease
 from anabranch.core.routing.contract import Emission, Spent

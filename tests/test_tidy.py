@@ -4,11 +4,16 @@ For each rule two tests: the rule is kept by every file it governs, and it finds
 sample that breaks it. A rule that cannot object protects nothing.
 """
 
+import json
+import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+import anabranch
 from tests import tidy_rules as rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +27,8 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def pages() -> list[Path]:
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    found = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md"))
+    return sorted(found)
 
 
 def scripts() -> list[Path]:
@@ -32,7 +38,8 @@ def scripts() -> list[Path]:
 
 def everything() -> list[Path]:
     own = [ROOT / "pyproject.toml", ROOT / "constraints.txt", ROOT / "NOTICE"]
-    return [*python_files("src", "evaluation", "tests"), *scripts(), *pages(), *own]
+    hosted = [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml"]
+    return [*python_files("src", "evaluation", "tests"), *scripts(), *pages(), *own, *hosted]
 
 
 def problems(rule: Rule, paths: Iterable[Path]) -> list[str]:
@@ -117,6 +124,22 @@ def test_tests_that_the_pages_name_exist() -> None:
 
 def test_constraints_are_exact_pins_without_an_address() -> None:
     assert problems(rules.loose_pins, [ROOT / "constraints.txt"]) == []
+
+
+def test_every_supported_python_is_tested_where_the_project_is_hosted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = "Programming Language :: Python :: "
+    supported = [each.removeprefix(named) for each in project["classifiers"] if named in each]
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    assert f"python: {json.dumps(supported)}\n" in workflow
+    assert "- run: scripts/test\n" in workflow
+
+
+def test_the_newest_version_has_a_dated_entry_in_the_changelog() -> None:
+    newest = re.search(r"^## \[(\d.*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == anabranch.__version__
+    date.fromisoformat(newest[2])
 
 
 def test_readme_fits_on_one_screen() -> None:

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from anabranch.client.subscription import Received, Subscription, Withheld
     from anabranch.local.embedded import Embedded, embedded
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Name → the module it is found in when somebody asks for it.
 _LAZY = {

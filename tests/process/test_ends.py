@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 ONE = '[network]\nname = "one"\n[tree]\na = []\n'
 PAIR = '[network]\nname = "pair"\n[tree]\nB1 = ["B2"]\n'
 EXIT_AT_ONCE = 143
+LOADED = "the matching kernels are loaded"
 LARGE = "x" * 60_000
 #: More than the sockets between two processes hold.
 ENOUGH = 400
@@ -92,19 +93,22 @@ def test_a_disk_that_fails_ends_it_with_the_file_and_the_error(tmp_path: Path) -
 
 
 def test_the_first_subscription_of_a_cold_network_costs_no_link(tmp_path: Path) -> None:
-    """Loading the matching index takes longer than a neighbour may be silent on a busy machine."""
+    """Loading the kernels takes longer than a neighbour may be silent on a busy machine."""
 
     async def is_linked() -> bool:
         return all([(await brokers.status(name)).links[0].is_up for name in ("B1", "B2")])
 
+    def are_loaded() -> bool:
+        return all(LOADED in brokers[name].said() for name in ("B1", "B2"))
+
     async def story() -> None:
         await until_asked(is_linked, "the link is up")
         honest = await Honest.at(brokers.address("B1"), brokers.address("B2"), "first")
+        await until(are_loaded, "both have loaded the kernels")
         await honest.close()
         for name in ("B1", "B2"):
             link = (await brokers.status(name)).links[0]
             assert (link.is_up, link.times_up) == (True, 1)
-            assert "the matching index is loaded" in brokers[name].said()
 
     with Brokers(tmp_path, PAIR) as brokers:
         brokers.start("B1", "B2")
@@ -122,6 +126,7 @@ def test_an_idle_broker_is_small_also_after_it_had_subscriptions(tmp_path: Path)
     async def story() -> None:
         async with await connect(brokers.address("a"), options=BRISK) as client:
             await client.subscribe("price > 10")
+            await until(lambda: LOADED in brokers["a"].said(), "the kernels are loaded")
             assert (await brokers.status("a")).resident_bytes > 120_000_000
         await until_asked(has_none, "the subscription is gone")
 

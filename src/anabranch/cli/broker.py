@@ -56,7 +56,7 @@ def broker(
         Format, typer.Option("--log-format", help="Lines for people, or JSON for programs.")
     ] = Format.text,
 ) -> None:
-    """Run one broker of a network until it is told to stop (SIGTERM, Ctrl-C)."""
+    """Run one broker of a network until SIGTERM or SIGINT."""
     write_logs(LEVELS[log_level], as_json=log_format is Format.json)
     config = config_of(load(network), name, None if state is None else state.absolute())
     failure = run(config, _say_ready, lambda: load(network))

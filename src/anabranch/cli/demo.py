@@ -61,9 +61,9 @@ def demo(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run ten brokers or more, kill them piece by piece, and show that nothing is lost.
+    """Kill brokers of a running network and show that nothing is lost.
 
-    Exit code 1 if a promise was broken."""
+    Runs ten brokers or more. Exit code 1 if a guarantee was broken."""
     if pipeline and (problem := obstacle()):
         typer.echo(f"without the pipeline: {problem}", err=True)
         pipeline = False

@@ -34,7 +34,7 @@ TICK_MAX = 1 << 61
 
 app = typer.Typer(
     name="log",
-    help="List, print, verify, repair and renew the log of a broker.",
+    help="List, print, verify and repair the log of a broker.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

@@ -23,36 +23,26 @@ from anabranch.cli import (
     top,
     trace,
     up,
+    warm,
 )
 from anabranch.cli.bench import app as bench_app
 from anabranch.cli.errors import PROGRAM, CommandGroup
+from anabranch.cli.examples import add_examples
 from anabranch.cli.pipeline import app as pipeline_app
 
 HELP = """
-Content-based publish/subscribe: every event that matches, once, in order, whatever crashes.
+Content-based publish/subscribe: every match once, in order, through crashes.
 
-`up` runs a network of brokers on this machine, `pub` publishes, `sub` prints what matches a filter,
-`status` shows how brokers are. A filter is written as in Jakarta Messaging or AMQP selectors:
-
-    symbol IN ('IBM', 'MSFT') AND price < 22 AND note LIKE '%urgent%'
-
-`sub --pattern` prints events that belong together: a low price, and then a high one:
-
-    low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 5 s
-
-An attribute that an event lacks makes a comparison UNKNOWN; only TRUE matches.
-
-Results go to stdout. A failure is one line on stderr and exit code 2; 1 if what was checked is not
-as it should be, or the mistake is ours.
+Exit codes: 0 success, 1 check failed or internal error, 2 any other error.
 """
 EXAMPLES = """
 Examples:
 
-    anabranch up redundant --state trial
-    anabranch sub --network trial/network.toml "price > 10" --durable audit
-    anabranch pub --network trial/network.toml --name till-3 symbol=IBM price=12.5
-    anabranch status --network trial/network.toml
-    anabranch filter match "price > 50" < events.jsonl
+- anabranch up redundant --state trial
+
+- anabranch sub --network trial/network.toml "symbol = 'IBM' AND price < 22"
+
+- anabranch pub --network trial/network.toml symbol=IBM price=12.5
 """
 
 app = typer.Typer(
@@ -68,12 +58,13 @@ app = typer.Typer(
 )
 app.command("up")(up.up)
 app.command("pub")(publish.pub)
-app.command("sub")(subscribe.sub)
+app.command("sub", epilog=subscribe.LANGUAGE)(subscribe.sub)
 app.command("status")(status.status)
 app.command("top")(top.top)
 app.command("broker")(broker.broker)
 app.command("demo")(demo.demo)
 app.command("sim")(sim.sim)
+app.command("warm")(warm.warm)
 app.add_typer(network.app)
 app.add_typer(patterns.app)
 app.add_typer(log.app)
@@ -81,6 +72,7 @@ app.add_typer(trace.app)
 app.add_typer(filters.app)
 app.add_typer(bench_app)
 app.add_typer(pipeline_app)
+add_examples(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,7 +20,7 @@ from anabranch.config.survey import Survey, survey
 
 app = typer.Typer(
     name="network",
-    help="Check network files, write and change them, make certificates for trials.",
+    help="Write, check and change network files; make trial certificates.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

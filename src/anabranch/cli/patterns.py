@@ -44,7 +44,7 @@ _COLUMNS = (
 app = typer.Typer(
     name="pattern",
     cls=CommandGroup,
-    help="Patterns that brokers detect: define, drop, list.",
+    help="Define, drop and list patterns.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

@@ -122,7 +122,7 @@ def pub(
     within: reaching.WithinOption = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Publish events, and wait until each is safe in a log.
+    """Publish events and wait until they are stored.
 
     anabranch pub 127.0.0.1:4100 --name till-3 symbol=IBM price=12.5 urgent=true
 

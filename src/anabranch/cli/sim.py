@@ -77,7 +77,7 @@ def sim(
     shrunk: Annotated[bool, typer.Option("--shrink", help="Make a failing seed smaller.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Simulate whole networks with faults, and check every promise."""
+    """Simulate networks with faults and check the guarantees."""
     default = f"0..{SEEDS_MAX - 1}" if plant else "0..99"
     chosen = [seed] if seed is not None else _range_of(seeds or default)
     _check_mutants(plant or [])

@@ -112,7 +112,7 @@ def status(
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document per broker.")] = False,
 ) -> None:
-    """Show how brokers are: links, queues, subscriptions, the log, what lags, vectors."""
+    """Show the state of brokers: links, queues, subscriptions, log, lag."""
     asked = asyncio.run(ask_all(brokers_of(network, addresses or [], token_file)))
     if as_json:
         for each in asked:

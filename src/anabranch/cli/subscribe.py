@@ -84,6 +84,16 @@ SinceOption = Annotated[
     ),
 ]
 
+#: The end of the help.
+LANGUAGE = """
+A filter is written as a Jakarta Messaging or AMQP selector: symbol IN ('IBM', 'MSFT') AND
+price < 22 AND note LIKE '%urgent%'. A comparison with an attribute that the event lacks is
+UNKNOWN; only TRUE matches.
+
+A pattern finds events that belong together, a low price and then a high one: low:{price < 20}
+THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 5 s.
+"""
+
 
 def sub(
     what: Annotated[
@@ -114,7 +124,7 @@ def sub(
     trace: reaching.TraceOption = None,
     within: reaching.WithinOption = 10.0,
 ) -> None:
-    """Print events that match a filter, or matches of a pattern, until Ctrl-C.
+    """Print events that match a filter or a pattern, until interrupted.
 
     anabranch sub 127.0.0.1:4100 "symbol = 'IBM' AND price > 10"
 

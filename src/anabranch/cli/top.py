@@ -97,7 +97,7 @@ def top(
         bool, typer.Option("--json", help="With --once: one JSON document per broker.")
     ] = False,
 ) -> None:
-    """Watch brokers at work: events per second, links, queues, lag. Ctrl-C ends it."""
+    """Watch event rates, links, queues and lag of brokers."""
     brokers = brokers_of(network, addresses or [], token_file)
     if once:
         before, after = asyncio.run(_two_looks(brokers, every_s))

@@ -27,13 +27,13 @@ from anabranch.store.files import read_identity
 _NAMES_MAX = 5
 
 app = typer.Typer(
-    name="trace", cls=CommandGroup, help="What clients wrote down of a run.", no_args_is_help=True
+    name="trace", cls=CommandGroup, help="Verify client traces.", no_args_is_help=True
 )
 
 
 @app.callback()
 def trace() -> None:
-    """What clients wrote down of a run."""
+    """Verify client traces."""
 
 
 @app.command()

@@ -49,7 +49,7 @@ def up(
         bool, typer.Option("--json", help="One JSON object per line: changes, then addresses.")
     ] = False,
 ) -> None:
-    """Run a whole network on this machine until Ctrl-C.
+    """Run a network on this machine until interrupted.
 
     Every broker is a process of its own and is started again when it dies. Ports that the file does
     not give are free ones. Everything is kept in one directory, and found there the next time; so

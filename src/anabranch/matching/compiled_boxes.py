@@ -227,6 +227,14 @@ class CompiledBoxes(Generic[H]):
         self._residues.unseat(held.number, held.conjunction)
         held.number = -1
 
+    def adopt(self, held: H) -> None:
+        """Keep and seat one that other boxes made."""
+        self._load(held.conjunction, READ)
+        held.key, held.is_plain, held.number = self._key(held.conjunction), self._is_plain, -1
+        self._loaded = held
+        self.keep(held)
+        self.seat(held)
+
     def seated(self, number: int) -> H:
         """The one that is seated there."""
         held = self._by_entry[number]

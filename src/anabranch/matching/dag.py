@@ -12,16 +12,22 @@ Properties, each kept by every update and tested against brute force:
 
 A new node asks for all its coverers and all it covers; the direct ones are those with none of
 the others below or above them. On removal every coverer of the node is connected with every
-node it covered, unless another path is left. State: rebuilt from the subscriptions; safe to
-lose.
+node it covered, unless another path is left.
+
+While the kernels are deferred (`kernel_state`) a DAG starts with boxes that do without. Its first
+change after they are loaded moves all nodes to boxes with kernels.
+
+State: rebuilt from the subscriptions; safe to lose.
 """
 
 from collections.abc import Hashable, Iterator
 
 import msgspec
 
-from anabranch.matching.boxes import Boxes, Held, make_boxes
-from anabranch.model.errors import DuplicateIdError, UnknownIdError
+from anabranch.matching import kernel_state
+from anabranch.matching.boxes import Boxes, Held, PlainBoxes, make_boxes
+from anabranch.matching.engine import numba_is_here
+from anabranch.model.errors import DuplicateIdError, FilterLimitError, UnknownIdError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
 
@@ -46,8 +52,14 @@ class DagNode(Held, eq=False):
 class ConjunctionDag:
     """Conjunctions by id, with their direct coverers. See the top of this module."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._boxes: Boxes[DagNode] = make_boxes(DagNode, limits)
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, *, may_defer: bool = True) -> None:
+        """`may_defer`: start without the kernels while these are deferred."""
+        self._limits = limits
+        #: Whether the nodes are to move to boxes with kernels.
+        self._is_early = may_defer and numba_is_here() and kernel_state.are_deferred()
+        self._boxes: Boxes[DagNode] = (
+            PlainBoxes(DagNode) if self._is_early else make_boxes(DagNode, limits)
+        )
         #: In the order of their coming.
         self._nodes: dict[DagNode, None] = {}
         self._by_id: dict[Hashable, DagNode] = {}
@@ -85,6 +97,8 @@ class ConjunctionDag:
         """Add a conjunction; returns its node, shared by all that mean the same."""
         if id in self._by_id:
             raise DuplicateIdError(f"conjunction {id!r} is in the DAG already")
+        if self._is_early:
+            self._move()
         node = self._boxes.hold(conjunction)
         if not node.ids:
             node = self._insert(node)
@@ -95,11 +109,32 @@ class ConjunctionDag:
     def remove(self, id: Hashable) -> DagNode:
         """Remove an id; returns its node, which is gone if that was its last id."""
         node = self.node(id)
+        if self._is_early:
+            self._move()
         del self._by_id[id]
         del node.ids[id]
         if not node.ids:
             self._delete(node)
         return node
+
+    def _move(self) -> None:
+        """Move all nodes to boxes with kernels, unless these are still deferred. Every node is kept
+        and seated. Where there are more attributes than the kernels have room for, all stays."""
+        if kernel_state.are_deferred():
+            return
+        self._is_early = False
+        from anabranch.matching.compiled_boxes import CompiledBoxes  # noqa: PLC0415 - needs numba
+
+        boxes = CompiledBoxes(DagNode, self._limits)
+        before = [(node.key, node.is_plain, node.number) for node in self._nodes]
+        try:
+            for node in self._nodes:
+                boxes.adopt(node)
+        except FilterLimitError:
+            for node, (key, is_plain, number) in zip(self._nodes, before, strict=True):
+                node.key, node.is_plain, node.number = key, is_plain, number
+        else:
+            self._boxes = boxes
 
     def _insert(self, node: DagNode) -> DagNode:
         """Put a new node in its place; returns it, or the one that means the same otherwise."""

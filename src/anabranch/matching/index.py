@@ -19,17 +19,20 @@ Rules
    answers.
 5. Losing an index costs nothing but adding the filters again; `save` writes a copy for other
    readers.
+6. While the kernels are deferred (`kernel_state`) an index of the engine `auto` starts with numpy.
+   The first operation after they are loaded moves it to numba: all filters are added again, in
+   order.
 """
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from anabranch.matching import snapshot
+from anabranch.matching import kernel_state, snapshot
 from anabranch.matching.bodies import bodies_of, cut
 from anabranch.matching.doubts import Check, Doubts, left_of
 from anabranch.matching.engine import (
@@ -41,6 +44,7 @@ from anabranch.matching.engine import (
     joined,
     make_engine,
     memory_of,
+    numba_is_here,
 )
 from anabranch.matching.events import (
     Asked,
@@ -79,13 +83,24 @@ _AS_IT_IS = (dict, Envelope)
 _Said = TypeVar("_Said")
 
 
+class _Added(NamedTuple):
+    """What was added under an id."""
+
+    #: A filter, or what a plain text demands.
+    source: Filter | tuple[Demands, ...]
+    destination: Hashable
+    #: The only conjunction that counts; None: all of them do.
+    place: int | None
+
+
 class MatchIndex:
     """Subscriptions by id; events in, ids out. See the rules at the top of this module."""
 
     def __init__(self, engine: EngineName = "auto", limits: Limits = DEFAULT_LIMITS) -> None:
-        self._assemble(make_engine(engine), limits)
+        is_early = engine == "auto" and numba_is_here() and kernel_state.are_deferred()
+        self._assemble(make_engine("numpy" if is_early else engine), limits, is_early=is_early)
 
-    def _assemble(self, engine: Engine, limits: Limits) -> None:
+    def _assemble(self, engine: Engine, limits: Limits, *, is_early: bool = False) -> None:
         self._limits = limits
         self._engine = engine
         self._schema = Schema(
@@ -100,7 +115,23 @@ class MatchIndex:
         self._groups = Groups()
         self._entry_count = 0
         self._is_snapshot = False
+        #: What was added before the kernels were loaded, by id (rule 6); None: nothing is to move.
+        self._early: dict[Hashable, _Added] | None = {} if is_early else None
         self._lock = threading.Lock()
+
+    def _move(self) -> None:
+        """Move to the kernels, unless they are still deferred (rule 6)."""
+        if self._early is None or kernel_state.are_deferred():
+            return
+        other = MatchIndex("numba", self._limits)
+        for id, added in self._early.items():
+            # There is room: both engines count attributes and conjunctions alike.
+            other._put(id, added)
+        self._early = None
+        self._engine, self._schema = other._engine, other._schema
+        self._identities = other._identities
+        self._doubts, self._groups = other._doubts, other._groups
+        assert self._entry_count == other._entry_count
 
     # -- subscriptions ------------------------------------------------------------------------
 
@@ -117,17 +148,14 @@ class MatchIndex:
         source = self._source_of(filter) if place is None else self._filter_of(filter)
         hash(destination)  # what cannot be one is refused before anything has changed
         with self._lock:
+            self._move()
             self._check_writable()
             if id in self._identities.entries:
                 raise DuplicateIdError(f"subscription {id!r} is in the index already")
-            if isinstance(source, Filter):
-                conjunctions = source.conjunctions
-                if place is not None:
-                    conjunctions = (_at(conjunctions, place),)
-                first = self._insert(conjunctions, destination)
-            else:
-                first = self._insert_plain(source, destination)
-            self._identities.put(id, first)
+            added = _Added(source, destination, place)
+            self._put(id, added)
+            if self._early is not None:
+                self._early[id] = added
 
     def add_many(self, subscriptions: Iterable[tuple[Hashable, Filter | str]]) -> None:
         """Add one after the other; an error leaves those before it in the index."""
@@ -137,9 +165,12 @@ class MatchIndex:
     def remove(self, id: Hashable) -> None:
         """Remove a subscription."""
         with self._lock:
+            self._move()
             self._check_writable()
             if id not in self._identities.entries:
                 raise UnknownIdError(f"subscription {id!r} is not in the index")
+            if self._early is not None:
+                del self._early[id]
             first = self._identities.drop(id)
             if first >= 0:
                 self._remove(first)
@@ -149,6 +180,18 @@ class MatchIndex:
 
     def __contains__(self, id: object) -> bool:
         return id in self._identities.entries
+
+    def _put(self, id: Hashable, added: _Added) -> None:
+        """Add the entries of a new subscription, and its id."""
+        source, destination, place = added
+        if isinstance(source, Filter):
+            conjunctions = source.conjunctions
+            if place is not None:
+                conjunctions = (_at(conjunctions, place),)
+            first = self._insert(conjunctions, destination)
+        else:
+            first = self._insert_plain(source, destination)
+        self._identities.put(id, first)
 
     def _source_of(self, filter: Filter | str) -> Filter | tuple[Demands, ...]:
         """A filter whose normal form is known, or what a plain text demands."""
@@ -251,6 +294,8 @@ class MatchIndex:
         """The ids of all subscriptions whose filter the event satisfies."""
         asked = event if type(event) in _AS_IT_IS else own_attributes(event)
         with self._lock:
+            if self._early is not None:
+                self._move()
             owner_count, doubt_count = self._engine.search_one(asked)  # type: ignore[arg-type]
             if doubt_count == 0:
                 known = self._engine.ids(owner_count)
@@ -274,6 +319,8 @@ class MatchIndex:
         once. The checks stay what they are whatever happens to the index."""
         asked = event if type(event) in _AS_IT_IS else own_attributes(event)
         with self._lock:
+            if self._early is not None:
+                self._move()
             owner_count, doubt_count = self._engine.search_one(asked)  # type: ignore[arg-type]
             owners = self._engine.owners(owner_count).copy()
             doubts = self._engine.doubts(doubt_count).tolist()
@@ -290,6 +337,8 @@ class MatchIndex:
         """`match` for many events at once: a sequence with a list of ids for each."""
         batch = encoded(events)
         with self._lock:
+            if self._early is not None:
+                self._move()
             found = self._engine.search(batch)
             if len(found.doubts):
                 found = self._settle(batch, found)
@@ -303,6 +352,8 @@ class MatchIndex:
         """The destinations of all subscriptions the event satisfies; stops when all are found."""
         asked = event if isinstance(event, Envelope) else own_attributes(event)
         with self._lock:
+            if self._early is not None:
+                self._move()
             hits, open_bits = self._groups.unhit()
             doubts = self._engine.reach(asked, hits, open_bits).tolist()
             attributes = attributes_of(event) if doubts else {}
@@ -317,6 +368,8 @@ class MatchIndex:
         counts as satisfied. Also how many checks were made, and whether that was too few."""
         asked = event if isinstance(event, Envelope) else own_attributes(event)
         with self._lock:
+            if self._early is not None:
+                self._move()
             hits, open_bits = self._groups.unhit()
             doubts = self._engine.reach(asked, hits, open_bits).tolist()
             attributes = attributes_of(event) if doubts else {}
@@ -338,6 +391,8 @@ class MatchIndex:
         """`match` for encoded events; None for one that has to be decoded: it is not plain, or it
         limits its life or its way, or a filter of a rare form may match."""
         with self._lock:
+            if self._early is not None:
+                self._move()
             owners, ends = self._engine.search_bodies(bodies_of(bodies, limits))
             return cut(self._identities.of(owners, self._engine.named).tolist(), ends)
 
@@ -346,6 +401,8 @@ class MatchIndex:
     ) -> list[frozenset[Hashable] | None]:
         """`destinations` for encoded events; None for one that has to be decoded, likewise."""
         with self._lock:
+            if self._early is not None:
+                self._move()
             named, asked = self._groups.named, self._groups.in_use()
             if asked is None:
                 return [None] * len(bodies)
@@ -391,6 +448,7 @@ class MatchIndex:
     def save(self, path: str | PathLike[str]) -> None:
         """Write a snapshot, a file that `load` can match with; needs the numba engine."""
         with self._lock:
+            self._move()
             memory = memory_of(self._engine)
             if memory is None:
                 raise SnapshotError("only an index with the numba engine can be saved")

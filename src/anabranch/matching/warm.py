@@ -1,12 +1,9 @@
-"""Compile every kernel and fill the cache on disk: `python -m anabranch.matching.warm`.
+"""Run every kernel once, so that all are compiled, loaded and in the cache on disk.
 
 The first use of an index on a machine compiles its kernels, which takes the better part of a
-minute; afterwards they are loaded from the cache beside the package. Scripts run this once
-before anything is timed and before processes are started, so that none of them compiles again.
-
-Loading takes a second, too, once in every process. Whoever cannot pause for so long calls
-`warm_for_broker` in a thread of its own, and uses no index until it returns.
-Without numba there is nothing to do.
+minute; afterwards they are loaded from the cache beside the package. `anabranch warm` runs this
+before anything is timed or started. Loading takes a second, too, once in every process. Without
+numba there is nothing to do.
 """
 
 import tempfile
@@ -14,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from anabranch.matching import kernel_state
 from anabranch.matching.covering import CoveringTable
 from anabranch.matching.dag import ConjunctionDag
 from anabranch.matching.engine import numba_is_here
@@ -35,7 +33,6 @@ _EVENT: dict[str, Value] = {"number": 3, "other": 1.5, "text": "x", "flag": True
 _UNLIKE = 600
 
 _lock = threading.Lock()
-_done = threading.Event()
 
 
 def warm() -> float:
@@ -51,10 +48,10 @@ def warm() -> float:
 def warm_for_broker() -> None:
     """Run every kernel that a broker needs, once in a process."""
     with _lock:
-        if numba_is_here() and not _done.is_set():
+        if numba_is_here() and not kernel_state.loaded.is_set():
             _use_index()
             _use_dag()
-            _done.set()
+            kernel_state.loaded.set()
 
 
 def _use_index() -> None:
@@ -74,7 +71,7 @@ def _use_index() -> None:
 
 
 def _use_dag() -> None:
-    dag = ConjunctionDag()
+    dag = ConjunctionDag(may_defer=False)
     conjunctions = [each for text in _FILTERS for each in Filter.parse(text).conjunctions]
     for number, conjunction in enumerate(conjunctions):
         dag.add(number, conjunction)
@@ -107,7 +104,3 @@ def _use_covering() -> None:
         table.add(number, conjunction)
     for number in range(len(conjunctions)):
         table.remove(number)
-
-
-if __name__ == "__main__":
-    print(f"kernels ready after {warm():.1f} s")

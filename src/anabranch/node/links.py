@@ -10,7 +10,7 @@
    is refused: of two brokers with one name the younger stays. A life that leads the clock by more
    than `life_lead_s` is refused too, and does not count as heard of.
 4. The core hears `LinkDown` before the next `LinkUp`.
-5. What has to wait for the matching index (`warming`) is held back, and all that comes behind it.
+5. What has to wait for the matching kernels (`warming`) is held back, and all that comes behind it.
    Meanwhile the core hears that the neighbour is alive; beyond `_HELD_BYTES_MAX` nothing is read.
 6. What a neighbour sends at once is dealt with for `_TURN_S` at a time, and not at all while the
    core still works on something else (`turns`). Meanwhile nothing more is read from it, and it
@@ -39,7 +39,7 @@ from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import Caller, certificate_objection
 from anabranch.node.turns import Turns
-from anabranch.node.warming import WarmUp, needs_index
+from anabranch.node.warming import WarmUp, conjunctions_told
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
@@ -89,7 +89,7 @@ class Link:
         self.down_because = "not connected yet"
         self.frames_sent = 0
         self.frames_received = 0
-        #: Frames of this connection that wait for the matching index.
+        #: Frames of this connection that wait for the matching kernels.
         self._held: list[bytes] = []
         #: Frames of this connection that wait for their turn.
         self._unread: list[bytes] = []
@@ -190,7 +190,7 @@ class Link:
                 self._wait(connection, frames[place:])
                 break
             self._preparing = None
-            if is_cold and needs_index(frame, every.name):
+            if is_cold and not every.warm_up.admits(conjunctions_told(frame, every.name, limits)):
                 every.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
                 break

@@ -34,7 +34,7 @@ from anabranch.core import contract as say
 from anabranch.core.broker import Broker
 from anabranch.core.edge.cursors import SUBSCRIPTIONS
 from anabranch.core.report import knows_subscriptions, report
-from anabranch.matching.warm import warm_for_broker
+from anabranch.matching.kernel_compiler import KernelCompiler
 from anabranch.model.errors import LocalError
 from anabranch.node.driving import Driver
 from anabranch.node.exposition import CONTENT_TYPE, exposition
@@ -76,10 +76,11 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 class Node:
     """One broker. See the rules at the top of this module."""
 
-    def __init__(self, config: NodeConfig, load: Callable[[], None] = warm_for_broker) -> None:
-        """`load` loads what a matching index needs; it may take its time."""
+    def __init__(self, config: NodeConfig, load: Callable[[], None] | None = None) -> None:
+        """`load` loads the kernels of the matching index; it may take its time."""
         self.config = config
-        self._load = load
+        self._compiler = KernelCompiler()
+        self._load = load or self._compiler.load
         self.log = NodeLog(config.name)
         self.counters = Counters()
         self.addresses = Addresses()
@@ -101,7 +102,7 @@ class Node:
         step_bound_s = config.options.dead_after_s * STEP_PART
         self._steps = StepMeter(self.counters, self.log, step_bound_s)
         self._driver = Driver(self.log, self.counters, self._steps, self.fail)
-        self.warm_up = WarmUp(self.log, config.state, self.fail, self._load)
+        self.warm_up = WarmUp(self.log, config.state, self.fail, self._load, self._compiler.close)
         token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
         self._observatory = Observatory(
             {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page},
@@ -118,6 +119,7 @@ class Node:
         except BaseException:
             for plug in plugs.values():
                 plug.close()
+            self.warm_up.close()
             raise
         self.links.dial(config.neighbours)
         if config.routing == "mesh":
@@ -141,8 +143,10 @@ class Node:
         try:
             for note in self.store.notes:
                 self.log.warning("%s", note)
-            if self.warm_up.was_needed or self.store.recovered.catalog.get(SUBSCRIPTIONS):
+            if self.store.recovered.catalog.get(SUBSCRIPTIONS):
                 await self.warm_up.now()
+            elif self.warm_up.was_needed:
+                self.warm_up.begin()
             self._make_parts()
         except BaseException:
             self.store.close()
@@ -421,6 +425,7 @@ class Node:
             set_aside_kept=found.set_aside_kept,
             memory=memory_status(self.memory, self.links.all(), self.broker, config.limits),
             subscriptions=found.subscriptions,
+            kernels=self.warm_up.state,
             streams=found.streams,
             cursors=found.cursors,
             away=found.away,

@@ -7,7 +7,7 @@
 4. What one client sends at once is dealt with for `_TURN_S` at a time, and not at all while the
    core still works on something else (`turns`); meanwhile nothing more is read from it, and it is
    told that the broker is alive.
-5. A frame that has to wait for the matching index (`warming`) is held back, and all behind it but
+5. A frame that has to wait for the matching kernels (`warming`) is held back, and all behind it but
    for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
 6. What a client asks about the log is not for the core: `fetching` answers it.
 7. A chunk that the disk may have no room for (`room`) is refused here, not by the core.
@@ -53,7 +53,7 @@ from anabranch.node.splitting import parts_of
 from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import Strangers
 from anabranch.node.turns import Turns
-from anabranch.node.warming import WarmUp, asks_for_index
+from anabranch.node.warming import WarmUp, conjunctions_asked
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
@@ -97,7 +97,7 @@ class Session:
         self.is_told = False
         #: Whether it was cut, and only its connection is left.
         self.is_over = False
-        #: Frames that wait for the matching index, and their bytes.
+        #: Frames that wait for the matching kernels, and their bytes.
         self._held: list[bytes] = []
         self._held_bytes = 0
         self.account = every.memory.account(self)
@@ -142,7 +142,8 @@ class Session:
                 self._wait(connection, frames, place)
                 break
             self._preparing = None
-            if not every.warm_up.is_over and asks_for_index(frame):
+            is_cold = not every.warm_up.is_over
+            if is_cold and not every.warm_up.admits(conjunctions_asked(frame, every.limits)):
                 every.warm_up.after(partial(self._release, connection))
                 self._hold(connection, frames[place:])
                 break

@@ -104,6 +104,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     #: None of a broker of an earlier version.
     memory: MemoryStatus | None = None
     subscriptions: int
+    #: The kernels of the matching index; numpy matches before they are `loaded`.
+    kernels: Literal["unused", "loading", "loaded"] = "unused"
     streams: tuple[StreamReport, ...]
     cursors: tuple[CursorReport, ...]
     #: Durable subscriptions whose clients are not there, and the names of the first of them.

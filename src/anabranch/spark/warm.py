@@ -1,9 +1,7 @@
 """Compile the kernels of the data pipeline, and fill the cache on disk.
 
-    python -m anabranch.spark.warm
-
 The first task on a machine compiles them, which takes some ten seconds; afterwards they are loaded
-from the cache beside the package. Scripts run this once before anything is timed. It starts no
+from the cache beside the package. `anabranch warm` runs this before. It starts no
 Java.
 """
 
@@ -95,7 +93,3 @@ def _use_audit() -> None:
     chunks += delivery_chunks(iter([brought]), promises.names)
     told = judged(iter(chunks), promises, has_names=True)
     assert {"lost", "duplicate"} <= {kind for each in told for kind in each["kind"].to_pylist()}
-
-
-if __name__ == "__main__":
-    print(f"kernels of the data pipeline ready after {warm():.1f} s")

@@ -1,4 +1,4 @@
-"""Loading the matching index: who needs it waits, and nobody else does."""
+"""Loading the matching kernels: numpy serves a few conjunctions, more of them wait, nobody else."""
 
 import asyncio
 import subprocess
@@ -13,9 +13,17 @@ import pytest
 from anabranch.core.options import Options
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.core.session.effects import TellDefined
+from anabranch.matching import kernel_state
 from anabranch.matching.any_of import FEW
 from anabranch.matching.warm import warm_for_broker
-from anabranch.model.client_frames import Alive, Connect, Subscribe, Subscribed
+from anabranch.model.client_frames import (
+    Alive,
+    Connect,
+    Define,
+    Refused,
+    Subscribe,
+    Subscribed,
+)
 from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, InterestState, Ping
 from anabranch.model.version import Version
@@ -67,10 +75,12 @@ class Gate:
 
 
 @asynccontextmanager
-async def waiting(given: NodeConfig) -> AsyncIterator[tuple[Node, Gate]]:
+async def waiting(given: NodeConfig, early: int = 0) -> AsyncIterator[tuple[Node, Gate]]:
+    """A broker that serves so many conjunctions before its kernels are loaded."""
     gate = Gate()
     node = Node(given, gate.load)
     await node.start()
+    node.warm_up.early_left = early
     try:
         yield node, gate
     finally:
@@ -96,6 +106,129 @@ def known_of_a(node: Node) -> int:
     return len(router.presences()[0].wanted["a"])
 
 
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel was loaded in this process, as far as indexes know."""
+    monkeypatch.setattr(kernel_state, "loaded", threading.Event())
+
+
+class ColdGate(Gate):
+    """Loads nothing before it is opened."""
+
+    def load(self) -> None:
+        self.asked += 1
+        assert self._open.wait(BOUND_S)
+        warm_for_broker()
+
+
+def engine_of(node: Node) -> str:
+    assert node.broker.edge is not None
+    return node.broker.edge._state.index.engine
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_numpy_serves_the_first_subscription_until_the_kernels_are_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def story() -> None:
+        gate = ColdGate()
+        node = Node(config("a", tmp_path), gate.load)
+        await node.start()
+        try:
+            assert node.status().kernels == "unused"
+            client = await RawClient.at(node, "s")
+            await client.subscribe("dear", "price > 10 AND name LIKE '%x'")
+            await client.subscribe("cheap", "price < 5", streams=2)
+            client.publish({"price": 11, "name": "ax"}, {"price": 7}, {"price": 4})
+            wanted = [{"price": 11, "name": "ax"}, {"price": 4}]
+            await until(lambda: client.events() == wanted)
+            await until(lambda: gate.asked == 1)
+            assert not node.warm_up.is_over
+            assert (node.status().kernels, engine_of(node)) == ("loading", "numpy")
+            assert "numpy matches meanwhile" in caplog.text
+            gate.open()
+            await until(lambda: node.warm_up.is_over)
+            client.publish({"price": 12, "name": "bx"}, {"price": 12, "name": "by"}, {"price": 3})
+            wanted += [{"price": 12, "name": "bx"}, {"price": 3}]
+            await until(lambda: client.events() == wanted)
+            assert (node.status().kernels, engine_of(node)) == ("loaded", "numba")
+            assert "match from now on" in caplog.text
+            await client.close()
+        finally:
+            gate.open()
+            await node.drain()
+
+    asyncio.run(story())
+
+
+def test_without_numba_nothing_is_loaded_and_nothing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(warming, "numba_is_here", lambda: False)
+
+    async def story() -> None:
+        async with waiting(config("a", tmp_path), early=0) as (node, gate):
+            client = await RawClient.at(node, "s")
+            await client.subscribe("dear", "price > 10")
+            assert gate.asked == 0
+            assert node.warm_up.is_over
+            assert "numba is not installed" in caplog.text
+            await client.close()
+
+    asyncio.run(story())
+
+
+def test_conjunctions_beyond_the_bound_wait_and_those_within_it_do_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path), early=3) as (node, gate):
+            first, second = await RawClient.at(node, "f"), await RawClient.at(node, "s")
+            await first.subscribe("two", "price > 10 OR name = 'x'")
+            asking = asyncio.create_task(second.subscribe("three", "a = 1 OR b = 1 OR c = 1"))
+            await until(lambda: node.warm_up._waiting)
+            assert second.told == []
+            await first.subscribe("one", "price > 20", streams=2)
+            assert node.warm_up.early_left == 0
+            gate.open()
+            await asking
+            await first.close()
+            await second.close()
+
+    asyncio.run(story())
+
+
+def test_a_neighbour_with_little_interest_is_served_before_the_kernels_are_loaded(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        given = config("m", tmp_path, CHAIN, neighbours=NOWHERE)
+        async with waiting(given, early=1) as (node, gate):
+            stranger = await neighbour(node, interest(WANTED))
+            await until(lambda: known_of_a(node) == 1)
+            assert gate.asked == 1
+            assert not node.warm_up.is_over
+            await stranger.close()
+
+    asyncio.run(story())
+
+
+def test_an_invalid_filter_is_refused_before_the_kernels_are_loaded(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            stranger = await Stranger.at(address(node, "clients"))
+            stranger.send(greeting())
+            await stranger.greeting()
+            for frame in (Connect(PROTOCOL_VERSION, "c"), Subscribe(1, "s", "n >", "reliable")):
+                stranger.send(framed(encode_client(frame)))
+            assert isinstance(await stranger.client_frame(), Refused)
+            assert gate.asked == 0
+            await stranger.close()
+
+    asyncio.run(story())
+
+
 def test_a_subscription_waits_and_other_clients_do_not(tmp_path: Path) -> None:
     async def story() -> None:
         async with waiting(config("a", tmp_path)) as (node, gate):
@@ -115,6 +248,43 @@ def test_a_subscription_waits_and_other_clients_do_not(tmp_path: Path) -> None:
             assert gate.asked == 1
             await subscriber.close()
             await publisher.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_numpy_serves_a_pattern_until_the_kernels_are_loaded(tmp_path: Path) -> None:
+    async def story() -> None:
+        gate = ColdGate()
+        node = Node(config("a", tmp_path), gate.load)
+        await node.start()
+        try:
+            client = await RawClient.at(node, "c")
+            client.perform(client.session.defining.define("p", "e:{n > 0} WITHIN 1 s")[1])
+            await until(lambda: any(isinstance(each, TellDefined) for each in client.told))
+            await until(lambda: gate.asked == 1)
+            # One for its part, one for its matches.
+            assert node.warm_up.early_left == warming.EARLY_CONJUNCTIONS_MAX - 2
+            assert engine_of(node) == "numpy"
+            await client.close()
+        finally:
+            gate.open()
+            await node.drain()
+
+    asyncio.run(story())
+
+
+def test_an_invalid_pattern_is_refused_before_the_kernels_are_loaded(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with waiting(config("a", tmp_path)) as (node, gate):
+            stranger = await Stranger.at(address(node, "clients"))
+            stranger.send(greeting())
+            await stranger.greeting()
+            for frame in (Connect(PROTOCOL_VERSION, "c"), Define(1, "p", "e:{n >} WITHIN 1 s")):
+                stranger.send(framed(encode_client(frame)))
+            assert isinstance(await stranger.client_frame(), Refused)
+            assert gate.asked == 0
+            await stranger.close()
 
     asyncio.run(story())
 
@@ -305,7 +475,9 @@ def test_an_index_that_cannot_be_loaded_ends_the_node_with_the_reason(tmp_path: 
         async with asyncio.timeout(BOUND_S):
             await node.stopped()
         asking.cancel()
-        assert node.failure == "the matching index cannot be loaded: ImportError: no compiler here"
+        assert node.failure == (
+            "the matching kernels cannot be loaded: ImportError: no compiler here"
+        )
         await until(lambda: client.end)
 
     asyncio.run(story())
@@ -329,6 +501,24 @@ def test_a_broker_that_had_subscriptions_loads_before_it_serves(
         assert loaded == ["before"]
         assert again.warm_up.is_over
         await again.stop()
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_knew_of_subscriptions_starts_the_load_and_serves_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        given = config("a", tmp_path)
+        async with running(given) as node:
+            client = await RawClient.at(node, "s")
+            await client.subscribe("dear", "price > 10")
+            await until(lambda: node.warm_up.is_over)
+        assert (tmp_path / "a" / MARK).exists()
+        async with waiting(given) as (again, gate):
+            await until(lambda: gate.asked == 1)
+            assert again.state == "ready"
+            assert not again.warm_up.is_over
 
     asyncio.run(story())
 

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.core.origin.log_tail import BlankRecord, EventRecord, decode_record, encode_record
+from anabranch.core.origin.log_tail import (
+    BlankRecord,
+    EventRecord,
+    decode_record,
+    encode_record,
+)
 from anabranch.model.errors import LocalError
 from anabranch.store.log import LogOptions
 from anabranch.store.log_repair import Repair, RepairPlan

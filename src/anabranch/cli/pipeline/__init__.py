@@ -16,7 +16,7 @@ from anabranch.cli.pipeline.stats import stats
 
 app = typer.Typer(
     name="pipeline",
-    help="Archive, replay, match, detect, count, audit and merge many events at once, on Spark.",
+    help="Archive, replay, match, detect, audit and merge events on Spark.",
     no_args_is_help=True,
 )
 app.add_typer(archive_app)

@@ -19,7 +19,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.client.tracing import is_optional
-from anabranch.core.origin.log_tail import STORED_LIMITS, BlankRecord, EventRecord, decode_record
+from anabranch.core.origin.log_tail import (
+    STORED_LIMITS,
+    BlankRecord,
+    EventRecord,
+    decode_record,
+)
 from anabranch.local.logs import state_directories
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError

@@ -1,9 +1,7 @@
 """Compile the kernels of reading in bulk, and fill the cache on disk.
 
-    python -m anabranch.store.bulk.warm
-
 The first fetch on a machine compiles them, which takes some ten seconds; afterwards they are loaded
-from the cache beside the package. Scripts run this once before anything is timed. Without numba
+from the cache beside the package. `anabranch warm` runs this before. Without numba
 there is nothing to do.
 """
 
@@ -32,7 +30,3 @@ def warm() -> float:
             assert slicer.read(log.pieces, wanted, 1, text).count == 1
         log.close()
     return time.perf_counter() - begin
-
-
-if __name__ == "__main__":
-    print(f"kernels of reading in bulk ready after {warm():.1f} s")

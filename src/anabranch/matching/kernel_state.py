@@ -1,0 +1,41 @@
+"""Whether this process uses the compiled kernels yet.
+
+Compiling the kernels takes a minute, once on a machine; loading them from the cache takes a second,
+once in a process. A program that can wait uses them at once, and the first index it makes waits. A
+broker cannot: it *defers* the kernels and has a thread load them. Rules:
+
+1. While the kernels are deferred, a new index or DAG that may choose its engine starts without
+   them. It keeps what it needs to move to them later.
+2. When they are loaded, each index and each DAG moves with its next operation, in its own thread,
+   under its own lock. Its answers stay the same, up to their order.
+3. A move takes as long as adding everything once more. Whoever defers the kernels therefore bounds
+   what is added meanwhile (`node.warming`).
+
+State: who defers, and whether the kernels are loaded, for the whole process, because numba keeps
+one copy of a kernel for the whole process.
+"""
+
+import threading
+
+_lock = threading.Lock()
+_deferrals: set["Deferral"] = set()
+#: Set when every kernel that a broker needs has run in this process.
+loaded = threading.Event()
+
+
+class Deferral:
+    """Keeps new indexes from the kernels until they are loaded, or until `end`."""
+
+    def __init__(self) -> None:
+        with _lock:
+            _deferrals.add(self)
+
+    def end(self) -> None:
+        """Let indexes use the kernels, and wait for them, unless somebody else defers them."""
+        with _lock:
+            _deferrals.discard(self)
+
+
+def are_deferred() -> bool:
+    """Whether an index has to do without the kernels for now."""
+    return bool(_deferrals) and not loaded.is_set()
