@@ -42,7 +42,8 @@ from anabranch.core.departure import TABLE
 from anabranch.core.edge.edge import Edge
 from anabranch.core.links import Links
 from anabranch.core.options import Options
-from anabranch.core.origin.origin import Origin, rollback
+from anabranch.core.origin import rollback
+from anabranch.core.origin.origin import Origin
 from anabranch.core.origin.rollback import Inquiry, Witness
 from anabranch.core.part_requests import (
     Ask,

@@ -9,9 +9,9 @@ import copy
 from random import Random
 
 from anabranch.core.contract import Recovered
+from anabranch.core.origin import renewal
 from anabranch.core.origin.ledger import first_needed
 from anabranch.core.origin.log_tail import LOST, Quiet, decode_record, entry_of
-from anabranch.core.origin.origin import renewal
 from anabranch.store.segment import HEADER_BYTES, encode_entry, encode_seal, scan, segment_header
 
 _SEGMENT_RECORDS = 64

@@ -24,8 +24,8 @@ from zlib import crc32
 
 import msgspec
 
+from anabranch.core.origin import ledger, renewal, rollback
 from anabranch.core.origin.log_tail import LOST_PUBLISHER, BlankRecord, encode_record
-from anabranch.core.origin.origin import ledger, renewal, rollback
 from anabranch.core.origin.renewal import SPARE_TICKS, Renewal
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId

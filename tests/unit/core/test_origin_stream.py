@@ -5,8 +5,9 @@ import pytest
 from anabranch.core import contract as say
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
+from anabranch.core.origin import log_tail
 from anabranch.core.origin.log_tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX, Marks
-from anabranch.core.origin.origin import Origin, log_tail
+from anabranch.core.origin.origin import Origin
 from anabranch.core.part_requests import Marked
 from anabranch.core.routing.contract import Emission
 from anabranch.model.errors import LocalError

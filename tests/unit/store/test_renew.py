@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from anabranch.core.contract import Recovered
+from anabranch.core.origin import ledger, publishers, rollback
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     AnyRecord,
@@ -15,7 +16,6 @@ from anabranch.core.origin.log_tail import (
     decode_record,
     encode_record,
 )
-from anabranch.core.origin.origin import ledger, publishers, rollback
 from anabranch.core.origin.renewal import LOST_TICKS_MAX
 from anabranch.core.origin.rollback import Verdict
 from anabranch.model.encoding import decode_event, encode_event

@@ -28,6 +28,8 @@ import msgspec
 from anabranch.core.catalog_recovery import decoded, set_aside
 from anabranch.core.contract import Append, Damaged, Note, Put, Recovered
 from anabranch.core.options import Options
+from anabranch.core.origin import publishers as publishers_table
+from anabranch.core.origin import rollback
 from anabranch.core.origin.log_tail import (
     STORED_LIMITS,
     AnyRecord,
@@ -41,8 +43,6 @@ from anabranch.core.origin.log_tail import (
     encode_record,
     entry_of,
 )
-from anabranch.core.origin.origin import publishers as publishers_table
-from anabranch.core.origin.origin import rollback
 from anabranch.core.origin.publishers import Key, Place, Publishers
 from anabranch.core.origin.retention import KEY as CHECKPOINT
 from anabranch.core.origin.retention import (

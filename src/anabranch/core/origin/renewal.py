@@ -28,6 +28,7 @@ from anabranch.core.catalog_recovery import number_in
 from anabranch.core.contract import Put, Recovered
 from anabranch.core.edge.cursors import RUN_KEY, RUN_TABLE
 from anabranch.core.edge.subscriptions import RUN_MAX
+from anabranch.core.origin import batches, ledger, publishers, retention, rollback
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     STORED_LIMITS,
@@ -36,7 +37,6 @@ from anabranch.core.origin.log_tail import (
     decode_record,
     encode_record,
 )
-from anabranch.core.origin.origin import batches, ledger, publishers, retention, rollback
 from anabranch.core.origin.retention import Catalog
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError

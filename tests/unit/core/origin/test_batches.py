@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.core.options import Options
-from anabranch.core.origin.origin import batches
+from anabranch.core.origin import batches
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,

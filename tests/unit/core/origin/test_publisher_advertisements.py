@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.core.options import Options
-from anabranch.core.origin.origin import publisher_advertisements
+from anabranch.core.origin import publisher_advertisements
 from anabranch.core.origin.publisher_advertisements import Offers
 from anabranch.core.part_requests import ChangeOffers
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX

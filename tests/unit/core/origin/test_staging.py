@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.core.contract import Note
 from anabranch.core.options import Options
-from anabranch.core.origin.origin import batches
+from anabranch.core.origin import batches
 from anabranch.core.origin.staged_events import size_of
 from anabranch.model.client_frames import (
     BUSY,
