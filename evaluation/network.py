@@ -46,7 +46,7 @@ from rich.table import Table
 
 from anabranch.cli.output import console, print_json
 from anabranch.cli.progress import Steps, steps_on_stderr
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.matching.warm import warm
 from anabranch.store.bulk.warm import warm as warm_bulk
 from evaluation.measurement import Verdict, at_least, at_most, verdicts_table

@@ -76,9 +76,9 @@ from typing import Literal
 import msgspec
 
 from anabranch.config.network_file import NetworkFile, loads
-from anabranch.core.broker import RoutingName
 from anabranch.core.contract import LogRead
 from anabranch.core.origin.log_tail import EventRecord, encode_record
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId, Value

@@ -10,8 +10,9 @@ from collections import deque
 from typing import TypeVar
 
 from anabranch.core import contract as say
-from anabranch.core.broker import Broker, BrokerConfig, RoutingName
+from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.client_frames import (
     AnyClientFrame,
     Connect,

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from anabranch.check.detections import Detection, LoggedEvent, check_detection
 from anabranch.core import contract as say
-from anabranch.core.broker import BrokerConfig, RoutingName
+from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.core.patterns.join_points.join_points import JoinPoints
+from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import DeliverToApplication
 from anabranch.core.session.session import Session
 from anabranch.model.encoding import decode_envelope

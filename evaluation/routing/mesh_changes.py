@@ -44,8 +44,8 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.core.broker import RoutingName
 from anabranch.core.options import Options
+from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.session import Session
 from anabranch.model.frames import Hello, Knowledge, LinkFrame, Ping
 from anabranch.model.mesh_frames import Copies

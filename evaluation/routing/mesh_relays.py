@@ -33,7 +33,6 @@ from typing import Literal, get_args
 
 import msgspec
 
-from anabranch.core.broker import ROUTERS, RoutingName
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
@@ -46,6 +45,7 @@ from anabranch.core.routing.contract import (
 from anabranch.core.routing.interest_clock import conjuncts_of
 from anabranch.core.routing.mesh.origin_interest import Wishes
 from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.registry import ROUTINGS, RoutingName
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
@@ -155,7 +155,7 @@ class Row:
         #: Who is told nothing: what they would learn is not measured.
         self.deaf = frozenset(deaf)
         self.routers: dict[str, Router] = {
-            name: ROUTERS[routing](name, network, _OPTIONS, DEFAULT_LIMITS, 1)
+            name: ROUTINGS[routing].make(name, network, _OPTIONS, DEFAULT_LIMITS, 1)
             for name in network.brokers
         }
         self.now = 1.0

@@ -69,8 +69,9 @@ from random import Random
 
 import msgspec
 
-from anabranch.core.broker import BrokerConfig, RoutingName
+from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
+from anabranch.core.routing.registry import RoutingName
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.core.session.effects import DeliverToApplication, TellCut, TellRefused, TellStart
 from anabranch.core.session.session import Session

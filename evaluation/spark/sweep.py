@@ -70,7 +70,7 @@ from pyspark.sql import DataFrame, SparkSession, is_remote
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.sim.fault_mix import ANY, asked_mix
 from anabranch.sim.runner import Order, plan_of

@@ -13,7 +13,6 @@ from typing import get_args
 import msgspec
 
 from anabranch.check.checker import Anomaly
-from anabranch.core.broker import ROUTERS, RouterMaker
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
@@ -24,6 +23,7 @@ from anabranch.core.routing.contract import (
     VectorAdvance,
     interest_at_once,
 )
+from anabranch.core.routing.registry import ROUTINGS, RouterMaker
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
@@ -40,7 +40,7 @@ from tests.conformance.unruly import UnrulyRouter
 from tests.conformance.witness import Ledger, witnessed
 
 #: Every router that keeps the contract.
-CONFORMING: dict[str, RouterMaker] = {str(name): each for name, each in ROUTERS.items()}
+CONFORMING: dict[str, RouterMaker] = {str(name): each.make for name, each in ROUTINGS.items()}
 CONFORMING["unruly"] = UnrulyRouter
 
 #: Those of them that may have a cycle.

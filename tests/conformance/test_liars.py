@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.core.broker import RouterMaker
 from anabranch.core.options import Options
+from anabranch.core.routing.registry import RouterMaker
 from anabranch.model.frames import Done
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network

@@ -20,7 +20,14 @@ from random import Random
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import Arrival, Emission, Outcome, VectorAdvance, VersionsAre
+from anabranch.core.routing.contract import (
+    Arrival,
+    Emission,
+    Outcome,
+    Router,
+    VectorAdvance,
+    VersionsAre,
+)
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
@@ -40,7 +47,7 @@ GOSSIP_S = 0.15
 WASTE = 0.1
 
 
-class UnrulyRouter:
+class UnrulyRouter(Router):
     """Takes every liberty. See the top of this module."""
 
     def __init__(

@@ -9,7 +9,6 @@ published and what every edge wants, and holds each claim of a router against it
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.core.broker import RouterMaker
 from anabranch.core.contract import CutLink, Note, Put, Send
 from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
@@ -24,6 +23,7 @@ from anabranch.core.routing.contract import (
     VersionsAre,
     interest_at_once,
 )
+from anabranch.core.routing.registry import RouterMaker
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
@@ -179,7 +179,7 @@ class Ledger:
             self.breach(5, broker, text)
 
 
-class Witness:
+class Witness(Router):
     """A router with a witness."""
 
     def __init__(self, inner: Router, name: str, ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from evaluation.network_measurements import spread
 from evaluation.network_stage import EDGE, ORIGIN, TWINS, chain, cpu_s, resident_bytes, twins

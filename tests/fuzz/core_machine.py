@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from anabranch.core import contract as say
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.frames import Hello
 from tests.fuzz.core_world import HOSTILE, VOCABULARY, FuzzedNetwork
 from tests.fuzz.hostile_frames import (

@@ -23,9 +23,10 @@ from random import Random
 import msgspec
 
 from anabranch.core import contract as say
-from anabranch.core.broker import Broker, BrokerConfig, RoutingName
+from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.report import report
+from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import (
     Confirm,
     DeliverToApplication,

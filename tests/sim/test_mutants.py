@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.sim.mutants.catalog import MUTANTS, SEEDS_MAX, planted
 from anabranch.sim.runner import Order, run_seed
 

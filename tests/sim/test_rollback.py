@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import draw
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.sim.fault_mix import ANY, asked_mix
 from anabranch.sim.mutants.catalog import MUTANTS, SEEDS_MAX, planted

@@ -19,7 +19,7 @@ from anabranch.cli.output import console, print_json
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
 from anabranch.core.patterns.join_points.join_points import PatternsReport
-from anabranch.core.report import MeshReport
+from anabranch.core.routing.contract import MeshReport
 from anabranch.node.status import Status
 
 #: Column → the counter whose growth it shows.

@@ -38,8 +38,9 @@ from anabranch.config.names import name_problem
 from anabranch.config.reading import Source, Table, nearest, parse, read
 from anabranch.config.shape import Shape, default_routing, read_shape
 from anabranch.config.tls import BROKER, TlsFiles
-from anabranch.core.broker import BrokerConfig, RoutingName
+from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.limits import Limits, staging_bytes_max
 from anabranch.model.network import Network
 

@@ -23,7 +23,7 @@ from anabranch.config.mesh_shape import SITES_MAX, MeshShape, check_no_cycle, re
 from anabranch.config.names import name_problem, site_name_problem
 from anabranch.config.positions import KeyPath
 from anabranch.config.reading import Table, nearest
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.network import Network, tree_of_brokers
 

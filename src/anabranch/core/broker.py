@@ -27,8 +27,7 @@ State: in the parts; here only what is on the way. Safe to lose.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -65,18 +64,13 @@ from anabranch.core.routing.contract import (
     VectorAdvance,
     VersionsAre,
 )
-from anabranch.core.routing.flood import FloodRouter
-from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.core.routing.registry import ROUTINGS, RouterMaker, RoutingName
 from anabranch.model.client_frames import Alive
 from anabranch.model.errors import ContradictionError, LocalError, RemoteError
 from anabranch.model.frames import Hello, Ping
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 
-RoutingName = Literal["flood", "tree", "mesh"]
-#: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
-RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 _LIFE_KEY = "life"
 #: Lives beyond this one could not be counted on; it is some centuries away.
 _LIFE_MAX = (1 << 63) - (1 << 40)
@@ -84,11 +78,6 @@ _LIFE_MAX = (1 << 63) - (1 << 40)
 _WISH_WORK = 20
 #: The broker's own tickets.
 _LIFE, _DEPARTURE = 0, 1
-ROUTERS: dict[RoutingName, RouterMaker] = {
-    "flood": FloodRouter,
-    "tree": TreeRouter,
-    "mesh": MeshRouter,
-}
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -123,18 +112,19 @@ class Broker:
         self.witness = Witness(config.name, network.edges, recovered)
         self._rollback = rollback.stored(recovered)
         self._is_first_life = not recovered.catalog.get("broker")
-        if config.router is None and config.routing != "mesh" and not network.is_tree:
+        routing = ROUTINGS[config.routing]
+        if config.router is None and routing.needs_tree and not network.is_tree:
             raise LocalError(
                 f"{config.routing!r} routing needs a tree, and this network is none; use mesh"
             )
-        make_router = config.router or ROUTERS[config.routing]
-        self.router = make_router(config.name, network, config.options, config.limits, self.life)
+        make_router = config.router or routing.make
+        self.router: Router = make_router(
+            config.name, network, config.options, config.limits, self.life
+        )
         parts = (config.name, network, config.options, config.limits, recovered, now)
-        mesh = self.router if isinstance(self.router, MeshRouter) else None
-        if mesh is not None:
-            mesh.advertisements.know(config.statistics)
-        scout = None if mesh is None else mesh.scout
-        self._home = Home(*parts, self._do, self.life, scout) if self.is_edge else None
+        self.router.know_statistics(config.statistics)
+        is_edge, scout = self.is_edge, self.router.scout
+        self._home = Home(*parts, self._do, self.life, scout) if is_edge else None
         newest = 0 if self._home is None else self._home.origin.newest
         self._departed = departure.stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours that came before the life was on disk.
@@ -316,7 +306,7 @@ class Broker:
             loads = stimulus.given, stimulus.gone, stimulus.waiting
             self.router.link_load(now, stimulus.peer, *loads)
         elif isinstance(stimulus, say.BrokerLoad):
-            if isinstance(self.router, MeshRouter) and self.is_ready:
+            if self.is_ready:
                 self._do(None, self.router.broker_load(now, stimulus))
         elif isinstance(stimulus, say.LinkFull):
             self._do(None, self.router.link_full(now, stimulus.peer, stimulus.full))

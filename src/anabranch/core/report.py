@@ -16,8 +16,7 @@ from anabranch.core.edge.state import State
 from anabranch.core.edge.subscriptions import Stream, Subscription
 from anabranch.core.origin.batches import Sink
 from anabranch.core.patterns.join_points.join_points import PatternsReport, patterns_report
-from anabranch.core.routing.mesh.mesh import MeshRouter
-from anabranch.core.routing.tree.tree import TreeRouter
+from anabranch.core.routing.contract import MeshReport
 
 #: Subscriptions that are looked at to find those that are farthest behind,
 LOOKED_AT_MAX = 10_000
@@ -27,8 +26,6 @@ CURSORS_MAX = 20
 KEPT_MAX = 100
 #: Batches under way that are told.
 BATCHES_MAX = 20
-#: Roots that are named of those to which no way is known.
-LOST_MAX = 20
 
 
 class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,22 +109,6 @@ class DepartureReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
 
 
-class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker knows of a mesh."""
-
-    #: Trees that are known, those of them without a way to their root, and some of these roots.
-    trees: int
-    trees_lost: int
-    lost: tuple[str, ...]
-    #: Edges that are known behind some neighbour, counted on every tree.
-    branches: int
-    #: Advertisements that are known, and the origins that told theirs, also if that is nothing.
-    advertisements: int
-    origins: int
-    #: Neighbour → what sending over its link costs; none where events do not choose their way.
-    costs: dict[str, float]
-
-
 class PlacingReport(msgspec.Struct, frozen=True, kw_only=True):
     """What this broker has done to find better places for patterns, in this life."""
 
@@ -168,7 +149,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report(broker: Broker) -> BrokerReport:
     """What this broker can say about itself."""
-    routing, mesh = _routing(broker), _mesh(broker)
+    routing, mesh = broker.router.counted(), broker.router.mesh_report()
     state = None if broker.edge is None else broker.edge._state
     if state is None:
         return BrokerReport(
@@ -206,35 +187,7 @@ def knows_subscriptions(broker: Broker) -> bool:
     """Whether it has any subscription, or was told of one by a neighbour."""
     if broker.edge is not None and broker.edge._state.subscriptions:
         return True
-    router = broker.router
-    if isinstance(router, MeshRouter):
-        return not router.wishes.is_empty
-    return isinstance(router, TreeRouter) and router.knows_interest
-
-
-def _routing(broker: Broker) -> dict[str, int]:
-    router = broker.router
-    return router.counters.as_dict() if isinstance(router, TreeRouter | MeshRouter) else {}
-
-
-def _mesh(broker: Broker) -> MeshReport | None:
-    router = broker.router
-    if not isinstance(router, MeshRouter):
-        return None
-    lost = router.trees.lost()
-    roots = dict.fromkeys(tree.origin for tree in lost)
-    tables = router.advertisements.tables.values()
-    peers = broker.config.network.links_of(broker.config.name)
-    is_dynamic = broker.config.options.paths == "dynamic"
-    return MeshReport(
-        trees=len(router.trees),
-        trees_lost=len(lost),
-        lost=tuple(islice(roots, LOST_MAX)),
-        branches=len(router.branches),
-        advertisements=sum(len(table.entries) for table in tables),
-        origins=len(tables),
-        costs={peer: router.loads.measured(peer) for peer in peers} if is_dynamic else {},
-    )
+    return broker.router.knows_interest
 
 
 def _stream(stream: Stream) -> StreamReport:

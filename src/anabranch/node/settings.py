@@ -21,8 +21,9 @@ from anabranch.config.tls import (
     links_server_context,
     rehearse,
 )
-from anabranch.core.broker import BrokerConfig, RoutingName
+from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.limits import DEFAULT_LIMITS, Limits, reads_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
 from anabranch.store.store import StoreOptions

@@ -18,11 +18,11 @@ from anabranch.core.report import (
     CursorReport,
     DepartureReport,
     LogReport,
-    MeshReport,
     PlacingReport,
     StagingReport,
     StreamReport,
 )
+from anabranch.core.routing.contract import MeshReport
 from anabranch.model.limits import Limits, detectors_bytes_max, reads_bytes_max
 from anabranch.node.links import Link
 from anabranch.node.memory_budget import MemoryBudget

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.sim.fault_mix import ANY
 from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.simulation import Simulation

@@ -16,7 +16,7 @@ import msgspec
 
 from anabranch.check import history as told
 from anabranch.check.checker import Anomaly, check
-from anabranch.core.broker import BrokerConfig, RouterMaker
+from anabranch.core.broker import BrokerConfig
 from anabranch.core.origin.ledger import Beginning
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
@@ -26,6 +26,7 @@ from anabranch.core.origin.log_tail import (
     decode_record,
 )
 from anabranch.core.patterns.join_points.records import RESERVED
+from anabranch.core.routing.registry import RouterMaker
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
 from anabranch.sim.applications import Application, Publisher

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from anabranch.core.broker import RoutingName
 from anabranch.core.options import Options
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network

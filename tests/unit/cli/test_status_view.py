@@ -13,10 +13,10 @@ from anabranch.core.report import (
     BatchReport,
     CursorReport,
     LogReport,
-    MeshReport,
     StagingReport,
     StreamReport,
 )
+from anabranch.core.routing.contract import MeshReport
 from anabranch.core.routing.mesh import shared
 from anabranch.node.metrics import Counters
 from anabranch.node.status import LinkStatus, Status, counted

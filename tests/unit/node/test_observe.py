@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from anabranch import ClientOptions, ConnectError, connect
-from anabranch.core.report import MeshReport
+from anabranch.core.routing.contract import MeshReport
 from anabranch.local.observing import ask as local_ask
 from anabranch.model.errors import LocalError
 from anabranch.node.metrics import Histogram

@@ -25,7 +25,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from anabranch.core.contract import Effect
+from anabranch.core.contract import BrokerLoad, Effect
+from anabranch.core.patterns.join_points.records import Scout
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.frames import AnyCarried, Knowledge, LinkFrame
@@ -99,6 +100,22 @@ class VersionsAre(msgspec.Struct, frozen=True, gc=False):
 
 #: What a router asks of its broker.
 Outcome = Effect | Arrival | Delivery | Spent | VectorAdvance | VersionsAre
+
+
+class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker knows of a mesh."""
+
+    #: Trees that are known, those of them without a way to their root, and some of these roots.
+    trees: int
+    trees_lost: int
+    lost: tuple[str, ...]
+    #: Edges that are known behind some neighbour, counted on every tree.
+    branches: int
+    #: Advertisements that are known, and the origins that told theirs, also if that is nothing.
+    advertisements: int
+    origins: int
+    #: Neighbour → what sending over its link costs; none where events do not choose their way.
+    costs: dict[str, float]
 
 
 def knowledge_of(origin: str, emission: Emission) -> Knowledge:
@@ -193,3 +210,31 @@ class Router(Protocol):
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
+
+    # -- optional: a routing that knows nothing of these leaves them as they are
+    def broker_load(self, now: float, load: BrokerLoad) -> list[Outcome]:
+        """How busy this broker was since the last report."""
+        del now, load
+        return []
+
+    def know_statistics(self, statistics: bytes) -> None:
+        """What is known of the events of the own stream."""
+        del statistics
+
+    @property
+    def scout(self) -> Scout | None:
+        """What helps to place a pattern, where the routing knows it."""
+        return None
+
+    @property
+    def knows_interest(self) -> bool:
+        """Whether any other broker is known to want something."""
+        return False
+
+    def counted(self) -> dict[str, int]:
+        """What it counts about itself, by name."""
+        return {}
+
+    def mesh_report(self) -> MeshReport | None:
+        """What it knows of a mesh, if it routes in one."""
+        return None

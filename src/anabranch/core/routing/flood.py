@@ -16,6 +16,7 @@ from anabranch.core.routing.contract import (
     Arrival,
     Emission,
     Outcome,
+    Router,
     VectorAdvance,
     VersionsAre,
     knowledge_of,
@@ -31,7 +32,7 @@ from anabranch.model.version import NOTHING, Version
 _FIRST = Version(1, 1)
 
 
-class FloodRouter:
+class FloodRouter(Router):
     """Sends everything everywhere. See the top of this module."""
 
     def __init__(

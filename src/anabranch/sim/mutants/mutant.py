@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Final, NamedTuple
 
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.sim.fault_mix import ANY
 

@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import (
     TellCut,
     TellDefined,

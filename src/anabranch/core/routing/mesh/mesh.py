@@ -26,13 +26,16 @@ advertisement, binding = subscription with its set of TIDs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from anabranch.core.contract import BrokerLoad, Note, Send, earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Delivery,
     Emission,
+    MeshReport,
     Outcome,
+    Router,
     VectorAdvance,
     VersionsAre,
 )
@@ -68,7 +71,11 @@ from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
 _HOPS_MAX = 255
 
 
-class MeshRouter:
+#: Roots that are named of those to which no way is known.
+_LOST_MAX = 20
+
+
+class MeshRouter(Router):
     """Routing in a general graph. See the rules at the top of this module."""
 
     def __init__(
@@ -82,13 +89,14 @@ class MeshRouter:
         self._name = name
         self._around = around = Surroundings(name, network, options, limits)
         self._is_edge = name in around.edges
+        self._peers = network.links_of(name)
         self.trees = Trees(around, life)
         self.advertisements = Advertisements(around, life)
         self.branches = BranchTable(around, self.trees)
         self.loads = Loads(around)
         self.wishes = Wishes(around)
         self.neighbours = Neighbours(around, self.trees)
-        self.scout = Scouting(around, self.advertisements, self.neighbours, self.wishes)
+        self._scout = Scouting(around, self.advertisements, self.neighbours, self.wishes)
         self._copying = Copying(
             around, self.trees, self.branches, self.wishes, self.loads, life=life
         )
@@ -150,6 +158,41 @@ class MeshRouter:
         del now
         if peer in self._around.links:
             self.loads.report(peer, given, gone, waiting)
+
+    @property
+    def scout(self) -> Scouting:
+        """What helps to place a pattern."""
+        return self._scout
+
+    @property
+    def knows_interest(self) -> bool:
+        """Whether any other broker is known to want something."""
+        return not self.wishes.is_empty
+
+    def know_statistics(self, statistics: bytes) -> None:
+        """Tell what is known of the own stream along with its advertisements."""
+        self.advertisements.know(statistics)
+
+    def counted(self) -> dict[str, int]:
+        """What it counts about itself, by name."""
+        return self.counters.as_dict()
+
+    def mesh_report(self) -> MeshReport:
+        """What it knows of the mesh."""
+        lost = self.trees.lost()
+        roots = dict.fromkeys(tree.origin for tree in lost)
+        tables = self.advertisements.tables.values()
+        is_dynamic = self._around.options.paths == "dynamic"
+        costs = {peer: self.loads.measured(peer) for peer in self._peers} if is_dynamic else {}
+        return MeshReport(
+            trees=len(self.trees),
+            trees_lost=len(lost),
+            lost=tuple(islice(roots, _LOST_MAX)),
+            branches=len(self.branches),
+            advertisements=sum(len(table.entries) for table in tables),
+            origins=len(tables),
+            costs=costs,
+        )
 
     def broker_load(self, now: float, load: BrokerLoad) -> list[Outcome]:
         """How busy the broker was since the last report."""

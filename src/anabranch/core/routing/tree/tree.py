@@ -27,6 +27,7 @@ from anabranch.core.routing.contract import (
     Arrival,
     Emission,
     Outcome,
+    Router,
     Spent,
     VectorAdvance,
     VersionsAre,
@@ -71,7 +72,7 @@ class PresenceView(NamedTuple):
     versions: dict[str, Version]
 
 
-class TreeRouter:
+class TreeRouter(Router):
     """Routing by interest. See the rules at the top of this module."""
 
     def __init__(
@@ -136,6 +137,10 @@ class TreeRouter:
     def knows_interest(self) -> bool:
         """Whether anybody beyond this broker wants anything, as far as it was told."""
         return any(presence.interest for presence in self._presences.values())
+
+    def counted(self) -> dict[str, int]:
+        """What it counts about itself, by name."""
+        return self.counters.as_dict()
 
     def presences(self) -> list[PresenceView]:
         """What every presence knows."""

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.broker import RoutingName
+from anabranch.core.routing.registry import RoutingName
 from anabranch.model.limits import Limits
 from tests.point_parts import Stage, User
 
