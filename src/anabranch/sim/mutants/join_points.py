@@ -78,7 +78,7 @@ MUTANTS: dict[str, Mutant] = {
             "min([self._watch.horizon_ns, *unsure])",
             "self._watch.horizon_ns",
         ),
-        found_by="tests/unit/core/points/test_join_points.py",
+        found_by="tests/unit/core/patterns/join_points/test_join_points.py",
     ),
     # In calm worlds nothing is published for long, and what brings no traffic stays.
     "never-rests": Mutant(
