@@ -28,6 +28,7 @@ State: in the parts; here only what is on the way. Safe to lose.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
@@ -140,6 +141,9 @@ class Broker:
         self._sync_wanted: list[tuple[Who, int]] = []
         #: (who wants it, what is left of that), oldest first; all of it follows from `_current`.
         self._work: deque[tuple[Who, Iterator[Ask | Outcome]]] = deque()
+        #: (who does it, the rest of it): long work of a part, of which a portion was done.
+        self._long: deque[tuple[Who, Iterator[Ask | Outcome]]] = deque()
+        self._deferred: list[Ask | Outcome] = []
         self._current: Stimulus = say.Started()
         #: What happened meanwhile.
         self._stimuli: deque[Stimulus] = deque()
@@ -153,12 +157,12 @@ class Broker:
     @property
     def is_working(self) -> bool:
         """Whether it still works on what happened before; whoever can wait should."""
-        return bool(self._work or self._stimuli)
+        return bool(self._work or self._long or self._stimuli)
 
     @property
     def has_work_left(self) -> bool:
         """Whether it still works on the last stimulus that it began with."""
-        return bool(self._work)
+        return bool(self._work or self._long)
 
     @property
     def origin(self) -> Origin | None:
@@ -182,13 +186,13 @@ class Broker:
         effects: Effects = []
         self._now = now
         self._spent = 0
-        self.worked_on = [(self._current, 0)] if self._work else []
+        self.worked_on = [(self._current, 0)] if self.has_work_left else []
         if not self.is_working or not self._is_heartbeat(now, stimulus, effects):
             self._stimuli.append(stimulus)
         work_max = self.config.options.step_work_max
         while self._spent < work_max and self.is_working:
             try:
-                if not self._work:
+                if not self.has_work_left:
                     self._current = self._stimuli.popleft()
                     self.worked_on.append((self._current, len(effects)))
                     self._take(now, self._current)
@@ -196,6 +200,8 @@ class Broker:
             except RemoteError as error:
                 # What else the frame would have caused is left undone.
                 self._work.clear()
+                self._long.clear()
+                self._deferred = []
                 if isinstance(error, ContradictionError) and error.stream not in self._contradicted:
                     self._contradicted[error.stream] = None
                     effects.append(say.Note("error", str(error)))
@@ -410,13 +416,46 @@ class Broker:
         if isinstance(wishes, list) and wishes and isinstance(wishes[-1], Spent):
             # The work is done, not only promised: it counts before others are begun.
             self._spent += wishes.pop().work
-        if wishes:
+        if who is not None and isinstance(wishes, chain):
+            # What is computed already, and then work that has not begun.
+            computed: list[Ask | Outcome] = []
+            for wish in wishes:
+                if isinstance(wish, Spent):
+                    self._long.append((who, wishes))
+                    break
+                computed.append(wish)
+            self._do(who, computed)
+        elif who is not None and not isinstance(wishes, list | tuple):
+            self._long.append((who, iter(wishes)))
+        elif wishes:
             self._work.append((who, iter(wishes)))
+
+    def _go_on_long(self, effects: Effects, work_max: int) -> None:
+        """Long work of a part, begun when all that was computed before is done: effects keep
+        the order in which they were computed; what it asks of others waits until it is done."""
+        who, wishes = self._long[0]
+        for wish in wishes:
+            if isinstance(wish, Spent):
+                self._spent += wish.work
+                if self._spent >= work_max:
+                    return
+            elif isinstance(wish, say.Effect) and not isinstance(wish, say.Send):
+                effects.append(wish)
+            else:
+                self._deferred.append(wish)
+        self._long.popleft()
+        deferred, self._deferred = self._deferred, []
+        self._do(who, deferred)
 
     def _work_off(self, now: float, effects: Effects, work_max: int) -> None:
         """Do what the parts want, until enough has been done."""
         work = self._work
-        while work:
+        while work or self._long:
+            if not work:
+                if self._spent >= work_max:
+                    return
+                self._go_on_long(effects, work_max)
+                continue
             who, wishes = work[0]
             for wish in wishes:
                 if isinstance(wish, Spent):

@@ -137,6 +137,8 @@ _START_WORK = 40
 _RUN_WORK = 10
 #: Runs that are looked up at once: to ask an index about many costs little more than about one.
 _RUNS_MAX = 512
+#: Runs times subscriptions of one look-up: it costs as much as it finds, which may be all of them.
+_LOOKED_UP_MAX = 400_000
 #: Ticks a line may move before clients are told that there was nothing for them: so many, or so
 #: many for each of them where they are many.
 PROGRESS_TICKS = 64
@@ -202,7 +204,7 @@ class Delivery:
     def wanted_at_once(self, runs: list[Run]) -> list[Wanted] | None:
         """Who wants each of these runs, if it takes no more than one step to find that out and to
         deliver them; None otherwise."""
-        if len(runs) > self._portion:
+        if len(runs) > self._runs_at_once():
             return None
         state = self._state
         bodies = [b"" if run.datum is None else run.datum.body for run in runs]
@@ -214,12 +216,17 @@ class Delivery:
             fans_out += len(each or ())
         return wanted if fans_out * PUSH_WORK <= state.options.step_work_max else None
 
+    def _runs_at_once(self) -> int:
+        """How many runs are looked up without a pause."""
+        crowd = max(1, len(self._state.subscriptions))
+        return max(1, min(self._portion, _LOOKED_UP_MAX // crowd))
+
     def deliver_held(self, now: float, stream: Stream) -> Iterator[Ask]:
         """Deliver what a line holds back, about as much as one step should do."""
         line, work_max = stream.line, self._state.options.step_work_max
         work = 0
         while line.has_ready and work < work_max:
-            runs = line.peek(self._portion)
+            runs = line.peek(self._runs_at_once())
             wanted = self._wanted(stream, runs) or [None] * len(runs)
             count, fans_out = 0, 0
             for run, each in zip(runs, wanted, strict=True):

@@ -334,6 +334,7 @@ class Edge:
     def _go_on(self, now: float) -> Iterator[Ask]:
         """Do about as much as one step should of what is held back; in turn, stream by stream."""
         state = self._state
+        yield Spent(0)
         state.backlog_at = now
         if state.backlog:
             name = next(iter(state.backlog))

@@ -59,11 +59,12 @@ MUTANTS: dict[str, Mutant] = {
         Edit(
             f"{_BROKER}.handle",
             "work_max = self.config.options.step_work_max",
-            "if self._work and self._stimuli:\n"
+            "if self.has_work_left and self._stimuli:\n"
             "    self._work.clear()\n"
+            "    self._long.clear()\n"
             "work_max = self.config.options.step_work_max",
         ),
-        seed=3,
+        seed=27,
         anomaly="stuck",
     ),
     "checkpoint-lacks-publishers": Mutant(
