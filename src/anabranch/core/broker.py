@@ -439,7 +439,7 @@ class Broker:
                 self._spent += wish.work
                 if self._spent >= work_max:
                     return
-            elif isinstance(wish, say.Effect) and not isinstance(wish, say.Send):
+            elif isinstance(wish, Effect) and not _is_for_a_part(wish):
                 effects.append(wish)
             else:
                 self._deferred.append(wish)
@@ -534,6 +534,13 @@ def _stored_life(recovered: Recovered) -> int:
         if each.key != departure.KEY:
             set_aside(recovered, each)
     return good.get(_LIFE_KEY, 0)
+
+
+def _is_for_a_part(effect: Effect) -> bool:
+    """Whether a part of the broker takes it first: the links, or a join point."""
+    if isinstance(effect, say.SendClient | say.CutClient):
+        return effect.session < 0
+    return isinstance(effect, say.Send)
 
 
 def _cut(stimulus: Stimulus, reason: str) -> Effect:

@@ -211,6 +211,7 @@ class World:
                     self.meter(name, effect.peer, effect.frame, data)
                 frames.setdefault(effect.peer, []).append(data)
             elif isinstance(effect, say.SendClient):
+                assert effect.session >= 0, "a frame for a join point has left its broker"
                 data = encode_client(effect.frame)
                 client_frames.setdefault(effect.session, []).append(data)
             elif isinstance(effect, say.Append):

@@ -14,6 +14,7 @@ from anabranch.model.client_frames import (
     Alive,
     Confirmed,
     Connect,
+    Define,
     Deliver,
     Publish,
     Subscribe,
@@ -71,7 +72,7 @@ class Rig:
         self.say(session, Connect(PROTOCOL_VERSION, client))
 
     def say(
-        self, session: int, frame: Ack | Connect | Publish | Subscribe | Alive
+        self, session: int, frame: Ack | Connect | Define | Publish | Subscribe | Alive
     ) -> list[say.Effect]:
         return self.handle(say.ClientFrameReceived(session, frame))
 
@@ -153,6 +154,25 @@ def test_every_subscription_gets_every_match_however_small_the_slices(work: int)
         wanted = [m for m in range(20) if m > n or f"{m}!z".endswith(f"{n}!z")]
         assert len(got[f"s{n}"]) == len(wanted), n
         assert got[f"s{n}"] == sorted(got[f"s{n}"])
+
+
+@pytest.mark.parametrize("work", [1, 50, 20_000])
+def test_a_join_point_gets_every_match_however_small_the_slices(work: int) -> None:
+    rig = Rig(Options(step_work_max=work), ALONE)
+    rig.come(1, "c")
+    rig.say(1, Define(1, "p", "a:{text LIKE '%!_z'} WITHIN 1 s"))
+    rig.finish()
+    rig.say(1, Subscribe(1, "s", "[anabranch.pattern] = 'p'", "reliable"))
+    for _ in range(5):
+        rig.finish()
+        rig.now += 0.2
+    rig.say(1, Publish([body("c", n + 1, {"text": f"{n}!!z"}) for n in range(20)]))
+    for _ in range(20):
+        rig.finish()
+        rig.now += 0.2
+    assert sum(len(ticks) for _, _, ticks in deliveries(rig)) == 20
+    sent = [e for e in rig.effects if isinstance(e, say.SendClient | say.CutClient)]
+    assert all(e.session >= 0 for e in sent)
 
 
 def deliveries(rig: Rig) -> Iterator[tuple[int, str, list[int]]]:
