@@ -77,6 +77,8 @@ _LIFE_KEY = "life"
 _LIFE_MAX = (1 << 63) - (1 << 40)
 #: What taking something from one part to another costs, at least.
 _WISH_WORK = 20
+#: What routing one tick of an emission costs.
+_EMIT_WORK = 5
 #: The broker's own tickets.
 _LIFE, _DEPARTURE = 0, 1
 
@@ -492,6 +494,7 @@ class Broker:
         if isinstance(wish, Arrival):
             self._do(home.edge, home.edge.arrival(now, wish))
         elif isinstance(wish, Emission):
+            self._spent += _EMIT_WORK * len(wish.data)
             self._do(None, router.publish(now, wish))
         elif isinstance(wish, ChangeInterest):
             self._do(None, router.interest_changes(now, wish.added, wish.removed))

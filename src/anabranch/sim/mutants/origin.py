@@ -149,7 +149,7 @@ MUTANTS: dict[str, Mutant] = {
             "gathering.intended.append(frame.sink)",
             "gathering.intended.append(frame.sink)\nasks += _told(sink, work)",
         ),
-        seed=31,
+        seed=354,
         anomaly="lost-batch",
     ),
     "starts-unasked": Mutant(
