@@ -34,6 +34,7 @@ FAILED_ONCE = {
     52: "a start at a time that was forgotten in part was granted from a later tick",
     1008: "late ticks from memory filled a link, and early ones from the log never came",
     33: "an unsubscription that was on its way was taken for a leftover",
+    137: "a crash brought back that an origin was alone, and a neighbour refuted its good log",
     35: "an event was sent a slice after its edge had found it young enough",
 }
 

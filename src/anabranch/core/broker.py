@@ -68,7 +68,7 @@ from anabranch.core.routing.contract import (
 from anabranch.core.routing.registry import ROUTINGS, RouterMaker, RoutingName
 from anabranch.model.client_frames import Alive
 from anabranch.model.errors import ContradictionError, LocalError, RemoteError
-from anabranch.model.frames import Hello, Ping
+from anabranch.model.frames import Hello, LinkFrame, Ping
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 
@@ -79,6 +79,8 @@ _LIFE_MAX = (1 << 63) - (1 << 40)
 _WISH_WORK = 20
 #: What routing one tick of an emission costs.
 _EMIT_WORK = 5
+#: Frames of a neighbour that may wait until it can be served; beyond that its link is cut.
+_WAITING_FRAMES_MAX = 1024
 #: The broker's own tickets.
 _LIFE, _DEPARTURE = 0, 1
 
@@ -132,6 +134,8 @@ class Broker:
         self._departed = departure.stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours that came before the life was on disk.
         self._hellos: dict[str, Hello] = {}
+        #: Neighbours that have greeted and may not hear of the own stream yet, and their frames.
+        self._waiting: dict[str, list[LinkFrame]] = {}
         #: Streams whose contradictions were noted.
         self._contradicted: dict[str, None] = {}
         #: Records of the catalog that could not be read.
@@ -286,6 +290,10 @@ class Broker:
         if isinstance(frame, Hello):
             self._links.greet(now, peer, frame)
             self._greeted(now, peer, frame)
+        elif peer in self._waiting:
+            if len(self._waiting[peer]) >= _WAITING_FRAMES_MAX:
+                raise RemoteError(f"{peer!r} sends too much while this broker waits for its disk")
+            self._waiting[peer].append(frame)
         elif self._links.is_greeted(peer):
             self._do(None, self.router.frame(now, peer, frame))
             self.witness.saw(frame)
@@ -298,8 +306,20 @@ class Broker:
             self._hellos[peer] = hello
             return
         if self._home is not None:
-            self._do(self._home.origin, self._home.origin.told(now, peer, hello))
+            origin = self._home.origin
+            self._do(origin, origin.told(now, peer, hello))
+            if not origin.may_be_told_of:
+                self._waiting[peer] = []
+                return
         self._do(None, self.router.link_up(now, peer))
+
+    def _serve_waiting(self, now: float) -> None:
+        """Neighbours may hear of the own stream now; what they sent meanwhile comes first."""
+        waiting, self._waiting = self._waiting, {}
+        for peer in waiting:
+            self._do(None, self.router.link_up(now, peer))
+        frames = [say.FrameReceived(peer, frame) for peer in waiting for frame in waiting[peer]]
+        self._stimuli.extendleft(reversed(frames))
 
     def _link_event(self, now: float, stimulus: Stimulus) -> None:
         if isinstance(stimulus, say.LinkUp):
@@ -308,7 +328,8 @@ class Broker:
                 self._greet(stimulus.peer)
         elif isinstance(stimulus, say.LinkDown):
             self._hellos.pop(stimulus.peer, None)
-            if self._links.down(stimulus.peer) and self.is_ready:
+            was_waiting = self._waiting.pop(stimulus.peer, None) is not None
+            if self._links.down(stimulus.peer) and self.is_ready and not was_waiting:
                 self._do(None, self.router.link_down(now, stimulus.peer))
         elif isinstance(stimulus, say.LinkLoad):
             loads = stimulus.given, stimulus.gone, stimulus.waiting
@@ -341,6 +362,8 @@ class Broker:
                 self._do(who, who.synced(now, ticket))
             elif ticket == _LIFE:
                 self._begin(now)
+        if self._waiting and self._home is not None and self._home.origin.may_be_told_of:
+            self._serve_waiting(now)
 
     def _greet(self, peer: str) -> None:
         self._do(None, self._links.hello(peer, self.life, self.witness.of(peer)))

@@ -71,6 +71,7 @@ class Batch:
         "forget",
         "intended",
         "is_dirty",
+        "is_leaving_alone",
         "replies",
         "staged",
         "staged_bytes",
@@ -94,6 +95,8 @@ class Batch:
         self.staged_bytes = 0
         #: Sinks whose intent is safe then.
         self.intended: list[str] = []
+        #: Whether the disk has forgotten then that the origin went on alone (`rollback`).
+        self.is_leaving_alone = False
 
 
 class Commit:

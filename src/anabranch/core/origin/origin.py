@@ -165,8 +165,16 @@ class Origin:
         if inquiry is None:
             return []
         view = LogView(self._emitted, self._tail.last, self._tail.time_of)
+        was_leaving = inquiry.is_leaving_alone
         asks = self._inquired(inquiry.told(now, peer, hello, view))
+        if inquiry.is_leaving_alone and not was_leaving:
+            self._ledger.commit.gathering.is_leaving_alone = True
         return asks + self._go_on(now) + self._ledger.commit.please()
+
+    @property
+    def may_be_told_of(self) -> bool:
+        """Whether neighbours may hear of the stream now (`rollback`, rule 3)."""
+        return self.inquiry is None or not self.inquiry.is_leaving_alone
 
     def _inquired(self, effects: Sequence[Effect]) -> list[Ask]:
         assert self.inquiry is not None
@@ -228,6 +236,9 @@ class Origin:
         if batch is None:
             return []
         asks: list[Ask] = []
+        if batch.is_leaving_alone:
+            assert self.inquiry is not None
+            self.inquiry.is_leaving_alone = False
         if batch.tick:
             self._tail.sync(batch.tick)
             if not self._is_rolled_back:

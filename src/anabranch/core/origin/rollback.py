@@ -22,6 +22,8 @@ Rules:
    `anabranch log renew` takes it back.
 3. An origin that goes on alone writes down from which tick on (`alone`): what it makes after that
    may stand in the place of lost ticks. The row goes when a neighbour greets and does not object.
+   Until its removal is on disk no neighbour is told of the stream (`is_leaving_alone`): otherwise
+   a crash would bring the row back, and what the neighbour learned would refute a good log.
 4. A neighbour *vouches* for the log if it knows the stream, and no tick beyond the start. An edge
    that is done with a tick that does not exist (`Done`) makes an origin rolled back only if no
    neighbour vouched for it, and not in the first life of its disk. Otherwise the edge is wrong.
@@ -207,6 +209,7 @@ class Inquiry:
         "_options",
         "_silent",
         "_start",
+        "is_leaving_alone",
         "is_open",
         "is_vouched",
         "verdict",
@@ -237,6 +240,8 @@ class Inquiry:
         self._deadline: float | None = None
         self._alone = known.alone
         self.verdict = known.verdict
+        #: Whether the row `alone` is removed in memory and not yet on disk.
+        self.is_leaving_alone = False
         #: Whether the origin may append ticks.
         self.is_open = False
         #: Whether a neighbour that knows the stream agrees with the log.
@@ -310,6 +315,7 @@ class Inquiry:
             self.is_vouched = True
         if self._alone is not None:
             self._alone = None
+            self.is_leaving_alone = True
             effects.append(Put(TABLE, ALONE, None))
         if self._deadline is not None and self._silent:
             self._deadline = min(self._deadline, now + self._options.ask_again_s)

@@ -152,6 +152,12 @@ MUTANTS: dict[str, Mutant] = {
         seed=354,
         anomaly="lost-batch",
     ),
+    "alone-forgotten-early": Mutant(
+        "neighbours are told of a stream before the disk knows that its origin is not alone",
+        Edit(f"{_BROKER}._greeted", "if not origin.may_be_told_of:", "if False:"),
+        seed=137,
+        anomaly="stuck",
+    ),
     "starts-unasked": Mutant(
         "an origin goes on with an old copy of its log",
         Edit(f"{_INQUIRY}.begin", "if not self._silent:", "if True:"),
