@@ -59,7 +59,7 @@ class Machine:
         *,
         first_tick: int = 1,
         now: float = 1_000.0,
-        damaged: tuple[say.Damaged, ...] = (),
+        damaged: tuple[say.DamagedRecord, ...] = (),
         limits: Limits = DEFAULT_LIMITS,
         options: Options = OPTIONS,
         revision: int = 1,

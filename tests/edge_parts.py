@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from anabranch.core.contract import CutClient, Note, Put, Recovered, SendClient
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
-from anabranch.core.part_requests import Ask, CarryTo, ChangeInterest, SyncPlease
-from anabranch.core.routing.contract import Arrival, Spent
+from anabranch.core.part_requests import CarryTo, ChangeInterest, PartRequest, RequestSync
+from anabranch.core.routing.contract import Arrival, WorkDone
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -77,7 +77,7 @@ class Rig:
         self.cuts: list[CutClient] = []
         self.notes: list[Note] = []
         #: Every effect in order.
-        self.history: list[Ask] = []
+        self.history: list[PartRequest] = []
         self.interest: dict[str, Version] = {}
         self.version = Version(life, 0)
         #: What the router says of new interest; None: a version of its own each time.
@@ -92,13 +92,13 @@ class Rig:
 
     # -- effects --------------------------------------------------------------------------------
 
-    def do(self, asks: Iterable[Ask]) -> None:
+    def do(self, asks: Iterable[PartRequest]) -> None:
         asks = list(asks)
         self.history += asks
         for ask in asks:
             if isinstance(ask, Put):
                 self.unsynced.append(ask)
-            elif isinstance(ask, SyncPlease):
+            elif isinstance(ask, RequestSync):
                 self.tickets.append(ask.ticket)
             elif isinstance(ask, SendClient):
                 self.frames.setdefault(ask.session, []).append(ask.frame)
@@ -111,7 +111,7 @@ class Rig:
             elif isinstance(ask, ChangeInterest):
                 self._change_interest(ask)
             else:
-                assert isinstance(ask, Spent), ask
+                assert isinstance(ask, WorkDone), ask
         if self.syncs and self.tickets:
             self.sync()
 

@@ -12,7 +12,7 @@ from anabranch.core.contract import Note, Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Arrival,
-    Delivery,
+    CarriedMessage,
     Emission,
     Outcome,
     VectorAdvance,
@@ -208,8 +208,8 @@ class Mesh:
         found = [o for who, o in self.kept if who == name and isinstance(o, Note)]
         return [note.text for note in found if note.level == level]
 
-    def delivered(self, name: str) -> list[Delivery]:
-        return [o for who, o in self.kept if who == name and isinstance(o, Delivery)]
+    def delivered(self, name: str) -> list[CarriedMessage]:
+        return [o for who, o in self.kept if who == name and isinstance(o, CarriedMessage)]
 
 
 def has_loop(parents: dict[str, str | None]) -> bool:

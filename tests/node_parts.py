@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from anabranch.core.options import Options
 from anabranch.core.session.effects import Confirm, DeliverToApplication, SendFrame, SessionEffect
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
@@ -184,7 +184,7 @@ class RawClient:
     def __init__(self, name: str, incarnation: int, frame_bytes_max: int) -> None:
         self.name = name
         self._frame_bytes_max = frame_bytes_max
-        self.session = Session(name, incarnation=incarnation)
+        self.session = ClientSession(name, incarnation=incarnation)
         self.told: list[SessionEffect] = []
         self.connection: Connection | None = None
         self.is_greeted = False

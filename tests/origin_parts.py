@@ -19,8 +19,14 @@ from anabranch.core.origin.log_tail import (
     decode_record,
 )
 from anabranch.core.origin.origin import ForOrigin, Origin
-from anabranch.core.part_requests import Ask, CarryTo, ChangeOffers, Marked, SyncPlease
-from anabranch.core.routing.contract import Emission, Spent
+from anabranch.core.part_requests import (
+    CarryTo,
+    ChangeAdvertisements,
+    Marked,
+    PartRequest,
+    RequestSync,
+)
+from anabranch.core.routing.contract import Emission, WorkDone
 from anabranch.model.client_frames import AnyClientFrame, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.event import Control, Event, EventId, Value
@@ -131,7 +137,7 @@ class Driver:
 
     # -- life -----------------------------------------------------------------------------------
 
-    def start(self) -> list[Ask]:
+    def start(self) -> list[PartRequest]:
         """A new life, from what is on disk."""
         self.syncs: list[tuple[int, int, int]] = []
         self.reads: list[say.Read] = []
@@ -147,7 +153,7 @@ class Driver:
         )
         return self.do(self.origin.started(self.now))
 
-    def crash(self, seed: int = 0) -> list[Ask]:
+    def crash(self, seed: int = 0) -> list[PartRequest]:
         """Lose what is not synced, or a part of it, and start again."""
         self.disk.crash(random.Random(seed))
         for tick in [tick for tick in self.events if tick > self.disk.last]:
@@ -158,7 +164,7 @@ class Driver:
 
     # -- stimuli --------------------------------------------------------------------------------
 
-    def publish(self, *bodies: bytes, session: int = 1, client: str = "p") -> list[Ask]:
+    def publish(self, *bodies: bytes, session: int = 1, client: str = "p") -> list[PartRequest]:
         frame = Publish(list(bodies))
         return self.do(self.origin.client_frame(self.now, session, frame, client))
 
@@ -166,7 +172,7 @@ class Driver:
         self.publish(*bodies, session=session, client=client)
         self.sync_all()
 
-    def sync(self) -> list[Ask]:
+    def sync(self) -> list[PartRequest]:
         """The oldest sync is through."""
         ticket, tick, puts = self.syncs.pop(0)
         self.disk.sync(tick, puts)
@@ -177,7 +183,7 @@ class Driver:
         while self.syncs:
             self.sync()
 
-    def read(self, records_max: int = 1_000_000) -> list[Ask]:
+    def read(self, records_max: int = 1_000_000) -> list[PartRequest]:
         """The oldest read is through."""
         read = self.reads.pop(0)
         disk = self.disk
@@ -198,17 +204,17 @@ class Driver:
         while self.reads:
             self.read()
 
-    def carry(self, content: ForOrigin, source: str = "b") -> list[Ask]:
+    def carry(self, content: ForOrigin, source: str = "b") -> list[PartRequest]:
         return self.do(self.origin.carried(self.now, source, content))
 
-    def advance(self, **versions: int) -> list[Ask]:
+    def advance(self, **versions: int) -> list[PartRequest]:
         vector = {edge: version(counter) for edge, counter in versions.items()}
         return self.do(self.origin.vector_advance(self.now, vector))
 
-    def wait(self, seconds: float) -> list[Ask]:
+    def wait(self, seconds: float) -> list[PartRequest]:
         """Let time pass, deadline by deadline; syncs are not done."""
         until = self.now + seconds
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         while (deadline := self.origin.next_deadline()) is not None and deadline <= until:
             self.now = max(self.now, deadline)
             asks += self.do(self.origin.time_passed(self.now))
@@ -226,14 +232,14 @@ class Driver:
 
     # -- the watcher ----------------------------------------------------------------------------
 
-    def do(self, asks: Sequence[Ask]) -> list[Ask]:
+    def do(self, asks: Sequence[PartRequest]) -> list[PartRequest]:
         for ask in asks:
             if isinstance(ask, say.Append):
                 self.disk.append(ask)
                 self._note(ask.tick, ask.record)
             elif isinstance(ask, say.Put):
                 self.disk.unsynced_puts.append(ask)
-            elif isinstance(ask, SyncPlease):
+            elif isinstance(ask, RequestSync):
                 assert not self.syncs or ask.ticket > self.syncs[-1][0]
                 self.syncs.append((ask.ticket, self.disk.last, len(self.disk.unsynced_puts)))
                 assert len(self.syncs) == 1, "more than one sync at a time"
@@ -252,10 +258,10 @@ class Driver:
                     self._check_confirmed(ask.frame)
             elif isinstance(ask, CarryTo):
                 self.carried.append((ask.target, ask.content))
-            elif isinstance(ask, ChangeOffers):
+            elif isinstance(ask, ChangeAdvertisements):
                 self._check_offers(ask)
             else:
-                assert isinstance(ask, say.Note | Spent), ask
+                assert isinstance(ask, say.Note | WorkDone), ask
                 if isinstance(ask, say.Note):
                     self.notes.append(ask.text)
         return list(asks)
@@ -301,7 +307,7 @@ class Driver:
         for first, last in emit.silent:
             assert not [t for t in range(first, last + 1) if t in self.events], "false silence"
 
-    def _check_offers(self, change: ChangeOffers) -> None:
+    def _check_offers(self, change: ChangeAdvertisements) -> None:
         """What comes was not there, and what goes was."""
         assert not self.offered & set(change.added)
         self.offered |= set(change.added)
@@ -334,13 +340,13 @@ class Driver:
         return [f for to, f in self.sent if to == session and isinstance(f, PublishRefused)]
 
 
-def data_of(asks: Iterable[Ask]) -> list[Datum]:
+def data_of(asks: Iterable[PartRequest]) -> list[Datum]:
     return [datum for ask in asks if isinstance(ask, Emission) for datum in ask.data]
 
 
-def ticks_of(asks: Iterable[Ask]) -> list[int]:
+def ticks_of(asks: Iterable[PartRequest]) -> list[int]:
     return [datum.tick for datum in data_of(asks)]
 
 
-def emits_in(asks: Iterable[Ask]) -> list[Emission]:
+def emits_in(asks: Iterable[PartRequest]) -> list[Emission]:
     return [ask for ask in asks if isinstance(ask, Emission)]

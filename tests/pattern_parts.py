@@ -10,9 +10,9 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from anabranch.check.patterns import reference_matches
-from anabranch.core.patterns.detector import Detector, Findings, Overflow
+from anabranch.core.patterns.detector import Detector, Overflow, StepResult
 from anabranch.core.patterns.detector_state import packed, restored
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.event import INT_MAX, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -265,9 +265,9 @@ def detected(
     limits: Limits = DEFAULT_LIMITS,
 ) -> Outcome:
     """What a detector finds, everything being over in the end."""
-    scheme = Scheme(pattern, "p", limits)
+    scheme = PatternScheme(pattern, "p", limits)
     detector = Detector(scheme)
-    found: list[Findings] = []
+    found: list[StepResult] = []
     late: dict[tuple[str, int], PlacedEvent | None] = {}
     for call in what:
         if call.event is not None:

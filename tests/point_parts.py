@@ -12,7 +12,7 @@ from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import DeliverToApplication
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Control, Event, Value
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -41,7 +41,7 @@ class User(Application):
 
     def __init__(self, world: World, name: str, home: str) -> None:
         super().__init__(world, name, home, [])
-        self.session = Session(name, incarnation=1, options=self.options)
+        self.session = ClientSession(name, incarnation=1, options=self.options)
         self.told: list[object] = []
         self.connect_in(0.0)
 
@@ -154,7 +154,7 @@ class Stage:
         return [edge for edge in up if pattern_id in self.points(edge).records]
 
     def move(self, pattern_id: str, source: str, target: str) -> None:
-        self.world.stimulate(source, say.MovePoint(pattern_id, target))
+        self.world.stimulate(source, say.MoveJoinPoint(pattern_id, target))
 
     def restart(self, name: str, after_s: float = 0.3) -> None:
         """Kill a broker, and start it again."""

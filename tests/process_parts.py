@@ -17,9 +17,9 @@ from anabranch.client.options import ClientOptions
 from anabranch.config.addresses import BrokerSettings
 from anabranch.config.network_file import NetworkFile, loads
 from anabranch.config.writing import dump
-from anabranch.local.drill import Drill
+from anabranch.local.drill import Trial
 from anabranch.local.network import LocalNetwork
-from anabranch.local.verdict import Verdict
+from anabranch.local.verdict import RunVerdict
 from anabranch.node.status import Status
 
 #: More than anything here should take, on a machine that is busy with something else.
@@ -90,17 +90,17 @@ def network_file(text: str) -> NetworkFile:
 @asynccontextmanager
 async def drilling(
     folder: Path, text: str, files: Mapping[str, Path] | None = None, seed: int = 0
-) -> AsyncIterator[Drill]:
+) -> AsyncIterator[Trial]:
     """A running network, and applications to come."""
     async with LocalNetwork(network_file(text), folder, files=files) as network:
-        drill = Drill(network, folder / "traces", seed)
+        drill = Trial(network, folder / "traces", seed)
         try:
             yield drill
         finally:
             await drill.close()
 
 
-async def judged(drill: Drill, *, expect_missing: str = "") -> Verdict:
+async def judged(drill: Trial, *, expect_missing: str = "") -> RunVerdict:
     """Let everything arrive, and demand that every promise was kept."""
     drill.healed()
     missing = await drill.settle(SETTLE_BOUND_S)
@@ -136,7 +136,7 @@ async def until_asked(
         await asyncio.sleep(0.02)
 
 
-async def published(drill: Drill, count: int) -> None:
+async def published(drill: Trial, count: int) -> None:
     """Wait until so many more events were published."""
     enough = count + sum(each.published for each in drill.speakers.values())
     await until(

@@ -16,7 +16,7 @@ from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Arrival,
-    Delivery,
+    CarriedMessage,
     Emission,
     Outcome,
     VectorAdvance,
@@ -137,7 +137,7 @@ class World:
         self.links: dict[tuple[str, str], deque[LinkFrame]] = {}
         self.hosts: dict[str, Host] = {}
         self.subscriptions: list[Subscribed] = []
-        self.deliveries: list[tuple[str, Delivery]] = []
+        self.deliveries: list[tuple[str, CarriedMessage]] = []
         #: (edge, stream) → the version that came with the last ticks.
         self.arrived: dict[tuple[str, str], Version] = {}
         for name in network.brokers:
@@ -196,7 +196,7 @@ class World:
             elif isinstance(outcome, Arrival):
                 self.arrived[name, outcome.stream] = outcome.version
                 self.check_arrival(name, outcome)
-            elif isinstance(outcome, Delivery):
+            elif isinstance(outcome, CarriedMessage):
                 self.deliveries.append((name, outcome))
 
     def subscribe(self, edge: str, name: str, text: str) -> None:

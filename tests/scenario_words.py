@@ -7,7 +7,7 @@ version is `life.counter`; 0 is the version of an edge nobody has heard of.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from anabranch.core.routing.interest_clock import Clock, Conjunct, unpack
+from anabranch.core.routing.interest_clock import Conjunct, InterestClock, unpack
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.matching.dag import DagNode
@@ -135,7 +135,7 @@ def broker(name: str, router: TreeRouter) -> Iterator[str]:
             yield from _wanted(presence)
 
 
-def _clock(name: str, clock: Clock) -> Iterator[str]:
+def _clock(name: str, clock: InterestClock) -> Iterator[str]:
     yield f"  {name} as an edge: the next version is {clock.current}"
     for subscription, start in clock.subscriptions.items():
         yield f"    {subscription} is in version {start}"
@@ -145,7 +145,9 @@ def _clock(name: str, clock: Clock) -> Iterator[str]:
             yield from _starts(clock, root, owners, "    ")
 
 
-def _starts(clock: Clock, node: DagNode, owners: Mapping[int, str], indent: str) -> Iterator[str]:
+def _starts(
+    clock: InterestClock, node: DagNode, owners: Mapping[int, str], indent: str
+) -> Iterator[str]:
     names = sorted({owners[id] for id in node.ids if id in owners})  # type: ignore[index]
     text = conjunction(clock._conjuncts[node])
     yield f"{indent}{text}  from {clock._starts[node]}  [{' '.join(names)}]"

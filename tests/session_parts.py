@@ -5,16 +5,18 @@ from anabranch.core.session.effects import (
     SendFrame,
     SessionEffects,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Deliver, Matches, Quality, StartsAt, Subscribe, Subscribed
 from anabranch.model.frame_parts import Datum
 
 FILTER = "a > 1"
 
 
-def subscriber(quality: Quality = "durable", *, manual: bool = False, window: int = 256) -> Session:
+def subscriber(
+    quality: Quality = "durable", *, manual: bool = False, window: int = 256
+) -> ClientSession:
     """A connected session with one subscription that stands and has started at tick 1 of o."""
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER, quality=quality, manual_ack=manual, window=window)
     session.frame(0.0, Subscribed(1, "s", 1, {}))
@@ -41,6 +43,6 @@ def the_subscribe(effects: SessionEffects) -> Subscribe:
     return frame
 
 
-def reconnect(session: Session, now: float = 10.0) -> Subscribe:
+def reconnect(session: ClientSession, now: float = 10.0) -> Subscribe:
     session.disconnected(now)
     return the_subscribe(session.connected(now))

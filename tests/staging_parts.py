@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from anabranch.core.origin.log_tail import EventRecord, decode_record
-from anabranch.core.part_requests import Ask
+from anabranch.core.part_requests import PartRequest
 from anabranch.model.client_frames import AnyClientFrame, Commit, Committed, Discard, Refused, Stage
 from anabranch.model.encoding import decode_event, encode_draft
 from anabranch.model.event import Control, Event
@@ -21,7 +21,9 @@ class Stager(Driver):
 
     _request = 0
 
-    def say(self, frame: AnyClientFrame, session: int = 1, client: str = "writer") -> list[Ask]:
+    def say(
+        self, frame: AnyClientFrame, session: int = 1, client: str = "writer"
+    ) -> list[PartRequest]:
         assert isinstance(frame, Stage | Commit | Discard)
         return self.do(self.origin.client_frame(self.now, session, frame, client))
 

@@ -46,7 +46,7 @@ import msgspec
 
 from anabranch.core.options import Options
 from anabranch.core.routing.registry import RoutingName
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.frames import Hello, Knowledge, LinkFrame, Ping
 from anabranch.model.mesh_frames import Copies
 from anabranch.model.network import Network, graph_of_brokers
@@ -120,7 +120,7 @@ class Advertiser(Application):
 
     def __init__(self, world: World, home: str, *filters: str) -> None:
         super().__init__(world, f"advertiser at {home}", home, [])
-        self.session = Session(self.name, incarnation=1, options=self.options)
+        self.session = ClientSession(self.name, incarnation=1, options=self.options)
         self.advertise(*filters)
         self.connect_in(0.0)
 

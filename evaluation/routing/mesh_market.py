@@ -50,7 +50,7 @@ from anabranch.core import contract as say
 from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.session.effects import DeliverToApplication, TellRefused
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Publish
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event
@@ -58,8 +58,8 @@ from anabranch.model.frames import Knowledge
 from anabranch.model.mesh_frames import Copies
 from anabranch.model.network import Network
 from anabranch.sim.applications import Application
-from anabranch.sim.loads import LoadReports
-from anabranch.sim.things import Connection, Weather, Wire
+from anabranch.sim.loads import LinkLoadReports
+from anabranch.sim.things import SimConnection, SimLink, Weather
 from anabranch.sim.world import World
 from anabranch.wire.codec import decode_client, decode_link
 
@@ -143,10 +143,10 @@ class BusyWorld(World):
         super().stimulate(name, stimulus)
         self.cpu_s += time.process_time() - begin
 
-    def _connect(self, wire: Wire) -> None:
+    def _connect(self, wire: SimLink) -> None:
         self.after(max(0.0, self._stands_at - self.now), super()._connect, wire)
 
-    def _arrive(self, wire: Wire, number: int, direction: int, batch: list[bytes]) -> None:
+    def _arrive(self, wire: SimLink, number: int, direction: int, batch: list[bytes]) -> None:
         name = wire.ends[direction]
         for data in batch:
             at = self.machines[name].serve(self.now, *self._passing_s(name, data))
@@ -161,7 +161,7 @@ class BusyWorld(World):
         events = len(frame.data) if isinstance(frame, Knowledge) else 0
         return self.service.of_passing(events, is_end=True), events
 
-    def _client_to_broker(self, connection: Connection, batch: list[bytes], sent: float) -> None:
+    def _client_to_broker(self, connection: SimConnection, batch: list[bytes], sent: float) -> None:
         name = connection.broker
         for data in batch:
             at = self.machines[name].serve(self.now, *self._publishing_s(name, data))
@@ -223,7 +223,7 @@ class Quoter(Application):
 
     def __init__(self, world: BusyWorld, name: str, home: str, symbol: str, rng: Random) -> None:
         super().__init__(world, name, home, [])
-        self.session = Session(name, incarnation=1, options=self.options)
+        self.session = ClientSession(name, incarnation=1, options=self.options)
         self.symbol = symbol
         self.rate = 0.0
         self._rng = rng
@@ -299,7 +299,7 @@ class Market:
         for name in network.brokers:
             self.world.start(name)
         if loads_every_s:
-            LoadReports(self.world, loads_every_s)
+            LinkLoadReports(self.world, loads_every_s)
         self.world.run_until(_MEETING_S)
         self.quoters = self._quoters(rng)
         self.watchers = self._watchers(rng)

@@ -43,8 +43,8 @@ from anabranch.core.routing.contract import (
     interest_at_once,
 )
 from anabranch.core.routing.interest_clock import conjuncts_of
-from anabranch.core.routing.mesh.origin_interest import Wishes
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.mesh.origin_interest import OriginInterest
+from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.core.routing.registry import ROUTINGS, RoutingName
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
@@ -302,7 +302,7 @@ def _relaying(routing: RoutingName, groups: Groups) -> _Passing:
 def _looking_up(groups: Groups) -> _Passing:
     """The index of an origin of a mesh."""
     network = _network(max(groups.symbols))
-    wishes = Wishes(Surroundings(ORIGIN, network, _OPTIONS, DEFAULT_LIMITS))
+    wishes = OriginInterest(MeshState(ORIGIN, network, _OPTIONS, DEFAULT_LIMITS))
     for edge, texts in groups.wanted.items():
         plus = [c for text in texts for c in conjuncts_of(Filter.parse(text), DEFAULT_LIMITS)]
         binding = Binding(ORIGIN, Version(1, 1), NOTHING, NOTHING, is_whole=True)
@@ -320,7 +320,7 @@ def _looking_up(groups: Groups) -> _Passing:
     return passing
 
 
-def _match_all(wishes: Wishes, portions: Sequence[Sequence[Datum]]) -> None:
+def _match_all(wishes: OriginInterest, portions: Sequence[Sequence[Datum]]) -> None:
     for portion in portions:
         wishes.match(portion)
 

@@ -74,7 +74,7 @@ from anabranch.core.options import Options
 from anabranch.core.routing.registry import RoutingName
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.core.session.effects import DeliverToApplication, TellCut, TellRefused, TellStart
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event, Value
 from anabranch.model.network import Network
@@ -118,7 +118,7 @@ class Feeder(Application):
 
     def __init__(self, world: World, home: str, rate: float, draw: Draw) -> None:
         super().__init__(world, f"feeder at {home}", home, [])
-        self.session = Session(self.name, incarnation=1, options=self.options)
+        self.session = ClientSession(self.name, incarnation=1, options=self.options)
         self.rate = rate
         #: When each event was published.
         self.times: list[float] = []

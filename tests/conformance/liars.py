@@ -6,7 +6,7 @@ import msgspec
 
 from anabranch.core.contract import Sync
 from anabranch.core.options import Options
-from anabranch.core.routing.contract import Outcome, VersionsAre
+from anabranch.core.routing.contract import InterestVersions, Outcome
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
@@ -53,9 +53,9 @@ class Deaf(UnrulyRouter):
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
     ) -> Iterator[Outcome]:
         for outcome in super().interest_changes(now, added, removed):
-            if isinstance(outcome, VersionsAre):
+            if isinstance(outcome, InterestVersions):
                 told = outcome.versions.items()
-                yield VersionsAre({n: Version(v.life, v.counter + 1_000) for n, v in told})
+                yield InterestVersions({n: Version(v.life, v.counter + 1_000) for n, v in told})
             else:
                 yield outcome
 

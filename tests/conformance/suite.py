@@ -35,7 +35,7 @@ from anabranch.model.network import Network
 from anabranch.sim.fault_mix import FaultMix
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan, Shape, draw
-from anabranch.sim.verdict import Verdict
+from anabranch.sim.verdict import SimVerdict
 from tests.conformance.unruly import UnrulyRouter
 from tests.conformance.witness import Ledger, witnessed
 
@@ -56,7 +56,7 @@ class Findings(msgspec.Struct, frozen=True):
     """What came of one trial."""
 
     ledger: Ledger
-    verdict: Verdict
+    verdict: SimVerdict
 
     def broken_promises(self) -> list[Anomaly]:
         """What the checker found."""

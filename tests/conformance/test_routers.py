@@ -7,7 +7,7 @@ and looked at by all tests.
 import pytest
 
 from anabranch.core.contract import Put
-from anabranch.core.routing.contract import Delivery, interest_at_once
+from anabranch.core.routing.contract import CarriedMessage, interest_at_once
 from anabranch.model.frames import Carry, Done, Nack
 from tests.conformance import suite
 from tests.conformance.suite import CONFORMING, Row
@@ -68,7 +68,7 @@ def test_rule_5_carrying_works_through_routers_that_know_nothing(router: str, ta
     for tick in range(1, 11):
         row.do("p", row.routers["p"].carry(row.now, target, Done(tick)))
         row.wait(0.5)
-    there = [o for name, o in row.outcomes if name == target and isinstance(o, Delivery)]
+    there = [o for name, o in row.outcomes if name == target and isinstance(o, CarriedMessage)]
     assert len({str(delivery.content) for delivery in there}) >= 5
     assert {delivery.source for delivery in there} == {"p"}
 
@@ -77,7 +77,7 @@ def test_rule_5_carrying_to_nobody_is_no_error(router: str) -> None:
     row = Row(CONFORMING[router], may_pass=suite.EVERY_FRAME)
     row.do("p", row.routers["p"].carry(row.now, "a stranger", Nack([(1, 2)])))
     row.wait(0.5)
-    assert not [o for _, o in row.outcomes if isinstance(o, Delivery)]
+    assert not [o for _, o in row.outcomes if isinstance(o, CarriedMessage)]
 
 
 def test_rule_6_routers_ask_only_for_what_is_theirs_to_ask(router: str) -> None:

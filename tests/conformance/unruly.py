@@ -23,10 +23,10 @@ from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import (
     Arrival,
     Emission,
+    InterestVersions,
     Outcome,
     Router,
     VectorAdvance,
-    VersionsAre,
 )
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.encoding import decode_envelope
@@ -146,7 +146,7 @@ class UnrulyRouter(Router):
         version = Version(self._life, self.known[self.name][0].counter + 1)
         self.known[self.name] = (version, list(self._subscriptions.values()))
         self._gossip_at = now
-        yield VersionsAre(dict.fromkeys(added, version))
+        yield InterestVersions(dict.fromkeys(added, version))
 
     def _gossip(self, now: float) -> None:
         self._gossip_at = now + GOSSIP_S

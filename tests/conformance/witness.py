@@ -14,13 +14,13 @@ from anabranch.core.options import Options
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import (
     Arrival,
-    Delivery,
+    CarriedMessage,
     Emission,
+    InterestVersions,
     Outcome,
     Router,
-    Spent,
     VectorAdvance,
-    VersionsAre,
+    WorkDone,
     interest_at_once,
 )
 from anabranch.core.routing.registry import RouterMaker
@@ -35,7 +35,17 @@ from anabranch.wire.codec import encode_link
 
 _BREACHES_MAX = 20
 #: What a router may ask of its broker.
-_ALLOWED = (Send, CutLink, Put, Note, Arrival, Delivery, Spent, VectorAdvance, VersionsAre)
+_ALLOWED = (
+    Send,
+    CutLink,
+    Put,
+    Note,
+    Arrival,
+    CarriedMessage,
+    WorkDone,
+    VectorAdvance,
+    InterestVersions,
+)
 
 
 class Breach(NamedTuple):
@@ -173,7 +183,7 @@ class Ledger:
     def carry(self, source: str, target: str, content: AnyCarried) -> None:
         self.carried.add(encode_link(Carry(source, target, 0, content)))
 
-    def delivered(self, broker: str, delivery: Delivery) -> None:
+    def delivered(self, broker: str, delivery: CarriedMessage) -> None:
         if encode_link(Carry(delivery.source, broker, 0, delivery.content)) not in self.carried:
             text = f"{delivery.source} never sent this here: {delivery.content}"
             self.breach(5, broker, text)
@@ -195,7 +205,7 @@ class Witness(Router):
                 self._ledger.breach(6, self._name, f"{type(outcome).__name__} is not for routers")
             elif isinstance(outcome, Arrival):
                 self._ledger.arrived(self._name, outcome)
-            elif isinstance(outcome, Delivery):
+            elif isinstance(outcome, CarriedMessage):
                 self._ledger.delivered(self._name, outcome)
         return outcomes
 
@@ -231,7 +241,7 @@ class Witness(Router):
                 wanted[name] = (filter, versions[name])
         if list(versions) != list(added):
             self._ledger.breach(3, self._name, f"versions for {list(versions)}, not {list(added)}")
-        yield VersionsAre(versions)
+        yield InterestVersions(versions)
         yield from self._seen(outcomes)
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:

@@ -130,7 +130,7 @@ class HostileClients(RuleBasedStateMachine):
     @rule(pattern=st.sampled_from(VOCABULARY.patterns), here=EDGES, there=EDGES)
     def operator_moves_pattern(self, pattern: str, here: str, there: str) -> None:
         self._is_well = False
-        self.network.world.stimulate(here, say.MovePoint(pattern, there))
+        self.network.world.stimulate(here, say.MoveJoinPoint(pattern, there))
         self._passes(0.02)
 
     @rule(sync_s=st.sampled_from([0.004, 0.004, 0.8]))

@@ -30,13 +30,13 @@ from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import (
     Confirm,
     DeliverToApplication,
-    Standing,
+    ResumePoint,
     TellCut,
     TellPublishRefused,
     TellRefused,
     TellWithheld,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame, Connect
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event
@@ -44,7 +44,7 @@ from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network, graph_of_brokers
 from anabranch.sim.applications import Application
-from anabranch.sim.things import CLOCK_BEGIN_S, Connection, Weather
+from anabranch.sim.things import CLOCK_BEGIN_S, SimConnection, Weather
 from anabranch.sim.world import World
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from tests.fuzz.hostile_frames import Vocabulary
@@ -161,7 +161,7 @@ class _Honest(Application):
         super().__init__(world, name, home, [])
         self._is_promised = is_promised
 
-    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+    def frame(self, connection: SimConnection, frame: AnyClientFrame) -> None:
         """The broker says something; an honest session has to agree with it."""
         try:
             super().frame(connection, frame)
@@ -180,7 +180,7 @@ class HonestPublisher(_Honest):
 
     def __init__(self, world: World, home: str, *, is_promised: bool) -> None:
         super().__init__(world, PUBLISHER, home, is_promised=is_promised)
-        self.session = Session(self.name, incarnation=1, options=self.options)
+        self.session = ClientSession(self.name, incarnation=1, options=self.options)
         self.published = 0
         self.confirmed = 0
 
@@ -245,7 +245,7 @@ class DurableSubscriber(_Subscriber):
         if standing is not None:
             self.world.after(0.5, self._again, standing)
 
-    def _again(self, standing: Standing) -> None:
+    def _again(self, standing: ResumePoint) -> None:
         if not self.session.knows(DURABLE):
             self.perform(self.session.take_over(self.world.now, standing))
 
@@ -281,7 +281,7 @@ class HostileClient:
         self._world = world
         self._watch = watch
         self.memory = Memory()
-        self._connection: Connection | None = None
+        self._connection: SimConnection | None = None
 
     def says(self, edge: str, frames: Sequence[msgspec.Struct], greets_as: str) -> None:
         """Say these, over a new session if there is none; "" does not greet."""
@@ -310,14 +310,14 @@ class HostileClient:
         if self._connection is not None:
             self._world.hang_up(self._connection)
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: SimConnection) -> None:
         """The connection is there."""
 
-    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+    def frame(self, connection: SimConnection, frame: AnyClientFrame) -> None:
         """It learns from every answer."""
         self.memory.hears(frame)
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: SimConnection) -> None:
         """The connection is gone."""
         if connection is self._connection:
             self._connection = None

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import Phase, settings
 
-from anabranch.core.patterns.join_points.definitions import Beginning
+from anabranch.core.patterns.join_points.definitions import PatternDefinitions
 from anabranch.sim.mutants.catalog import planted
 from tests.fuzz import core_world
 from tests.fuzz.run import CORE, fuzz_core
@@ -18,7 +18,7 @@ SEARCH = settings(
 
 
 def test_a_pattern_that_is_stored_unread_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Beginning, "_objects", lambda *_, **__: False)
+    monkeypatch.setattr(PatternDefinitions, "_objects", lambda *_, **__: False)
     with pytest.raises(Exception, match=r"position|pattern"):
         fuzz_core(CORE["HostileClients"], SEARCH, EXAMPLES)
 

@@ -19,8 +19,8 @@ from random import Random
 
 import msgspec
 
-from anabranch.local.drill import Drill
-from anabranch.local.verdict import Verdict
+from anabranch.local.drill import Trial
+from anabranch.local.verdict import RunVerdict
 from tests.process_parts import BRISK, DOUBLE, SETTLE_BOUND_S, drilling, published
 
 #: The same edges round four relays that are joined in a ring, and two of the edges to each other.
@@ -74,7 +74,7 @@ def strikes(chance: Random, kills: int, events: int) -> list[Strike]:
     return found
 
 
-async def populate(drill: Drill, rate: float) -> None:
+async def populate(drill: Trial, rate: float) -> None:
     """Everybody has a home and somewhere to go."""
     await drill.listen("acme", "symbol = 'ACME'", "e3", "e1", durable=True, options=BRISK)
     await drill.listen("cheap", "price < 60", "e2", "e3", durable=True, options=BRISK)
@@ -94,7 +94,7 @@ async def kill_loop(
     events: int,
     rate: float = 600.0,
     text: str = DOUBLE,
-) -> tuple[Outcome, Verdict]:
+) -> tuple[Outcome, RunVerdict]:
     """Kill so many brokers while at least so many events are published."""
     chance = Random(seed)
     async with drilling(folder, text, seed=1_000 * seed) as drill:
@@ -113,18 +113,18 @@ async def kill_loop(
         return _outcome(seed, kills, disturbed, missing, verdict), verdict
 
 
-def _so_far(drill: Drill) -> int:
+def _so_far(drill: Trial) -> int:
     return sum(speaker.published for speaker in drill.speakers.values())
 
 
-async def _until_published(drill: Drill, events: int) -> None:
+async def _until_published(drill: Trial, events: int) -> None:
     """Wait for so many events in all, and read the logs before they may forget."""
     while (missing := events - _so_far(drill)) > 0:
         await published(drill, min(missing, 5_000))
         drill.follow_logs()
 
 
-def _outcome(seed: int, kills: int, disturbed: int, missing: str, verdict: Verdict) -> Outcome:
+def _outcome(seed: int, kills: int, disturbed: int, missing: str, verdict: RunVerdict) -> Outcome:
     return Outcome(
         seed=seed,
         kills=kills,

@@ -14,7 +14,7 @@ from anabranch.config import editing
 from anabranch.config.editing import At
 from anabranch.config.network_file import load
 from anabranch.local.changing import change
-from anabranch.local.drill import Drill
+from anabranch.local.drill import Trial
 from anabranch.local.errands import serve
 from anabranch.model.errors import LocalError
 from tests.process_parts import (
@@ -35,11 +35,11 @@ pytestmark = pytest.mark.slow
 BOUND_S = 60.0
 
 
-async def revisions(drill: Drill) -> set[int]:
+async def revisions(drill: Trial) -> set[int]:
     return {(await status(drill.network, name)).revision for name in drill.network.brokers}
 
 
-async def all_started(drill: Drill, stream: str, *edges: str) -> None:
+async def all_started(drill: Trial, stream: str, *edges: str) -> None:
     """Wait until every subscription at some edges has started on a stream; there is one at least.
 
     A subscriber that knows several edges is at any of them, after they have restarted.
@@ -251,7 +251,7 @@ relays = ["m1"]
 """
 
 
-async def links(drill: Drill, broker: str) -> set[str]:
+async def links(drill: Trial, broker: str) -> set[str]:
     """The neighbours that a broker has links to."""
     return {link.peer for link in (await status(drill.network, broker)).links}
 

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.check import history as saw
 from anabranch.client.errors import SubscriptionCutError
-from anabranch.local.drill import Drill, Listener
+from anabranch.local.drill import Trial, TrialSubscriber
 from anabranch.local.traces import read_trace
 from tests.fault_proxy import FaultProxy
 from tests.process_parts import BRISK, PAIR, drilling, judged, published, run, status, until
@@ -41,7 +41,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @contextmanager
-def program(drill: Drill, role: str, edge: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+def program(drill: Trial, role: str, edge: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A client in a process of its own; it is killed −9 at the end."""
     arguments = [role, drill.network.address(edge), name, str(drill.directory)]
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
@@ -64,7 +64,7 @@ def has_delivered(trace: Path, count: int) -> bool:
     return len(names_in(trace, saw.Delivered)) >= count
 
 
-def has_received(listener: Listener, count: int) -> bool:
+def has_received(listener: TrialSubscriber, count: int) -> bool:
     return listener.received >= count
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.local.drill import Drill
+from anabranch.local.drill import Trial
 from tests.process_parts import (
     BRISK,
     DIAMOND,
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 RELAYS = ("B2", "B3")
 
 
-async def forwarded(drill: Drill) -> dict[str, int]:
+async def forwarded(drill: Trial) -> dict[str, int]:
     """Events that each relay has passed on, as it says itself."""
     found = {relay: await status(drill.network, relay) for relay in RELAYS}
     return {relay: told.counters["events_forwarded"] for relay, told in found.items()}
 
 
-async def by_use(drill: Drill, events: int) -> tuple[str, str]:
+async def by_use(drill: Trial, events: int) -> tuple[str, str]:
     """The relay that most of the next events pass, and the other one."""
     before = await forwarded(drill)
     await published(drill, events)

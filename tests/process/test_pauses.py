@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.local.drill import Drill
+from anabranch.local.drill import Trial
 from anabranch.local.network import LocalNetwork, settled
 from tests.fault_proxy import FaultProxy
 from tests.process_parts import (
@@ -26,7 +26,7 @@ from tests.process_parts import (
 pytestmark = pytest.mark.slow
 
 
-async def begin(drill: Drill) -> None:
+async def begin(drill: Trial) -> None:
     await drill.listen("cheap", "price < 100", "B4", options=BRISK)
     await drill.listen("acme", "symbol = 'ACME'", "B4", durable=True, options=BRISK)
     await drill.listen("home", "volume > 50000", "B1", options=BRISK)
@@ -63,7 +63,7 @@ def test_a_broker_that_freezes_and_thaws_breaks_no_promise(tmp_path: Path, froze
 @asynccontextmanager
 async def drilling_through_proxies(
     folder: Path,
-) -> AsyncIterator[tuple[Drill, FaultProxy, FaultProxy]]:
+) -> AsyncIterator[tuple[Trial, FaultProxy, FaultProxy]]:
     """The diamond with a proxy on each of the two links of B1, which dials both."""
     brokers = settled(network_file(DIAMOND), folder).brokers
     async with (

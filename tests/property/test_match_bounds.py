@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from anabranch.check.patterns import reference_matches
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.detector_state import packed, restored
-from anabranch.core.patterns.plan import Allowance
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.plan import StepAllowance
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import INT_MAX
 from anabranch.model.limits import Limits
@@ -156,9 +156,9 @@ def test_moving_the_state_changes_nothing(case: Case) -> None:
     assert (detector.kept, detector.endings.reported, detector.endings.crowded) == ([], [], [])
 
 
-def in_steps(case: Case, allowance: Allowance | None, is_moved: bool) -> list[Match]:
+def in_steps(case: Case, allowance: StepAllowance | None, is_moved: bool) -> list[Match]:
     """What is found where a step is over as soon as anything was tried."""
-    scheme = Scheme(case.pattern, "p", case.limits)
+    scheme = PatternScheme(case.pattern, "p", case.limits)
     detector = Detector(scheme, allowance)
     found: list[Match] = []
 
@@ -186,7 +186,7 @@ def in_steps(case: Case, allowance: Allowance | None, is_moved: bool) -> list[Ma
 def test_steps_that_end_early_change_neither_what_is_found_nor_its_order(
     case: Case, is_moved: bool
 ) -> None:
-    assert repr(in_steps(case, Allowance(1), is_moved)) == repr(in_steps(case, None, False))
+    assert repr(in_steps(case, StepAllowance(1), is_moved)) == repr(in_steps(case, None, False))
 
 
 @given(timely_cases())

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from anabranch.check.patterns import reference_matches
 from anabranch.core.patterns.detector import Detector
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import PatternError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Identity, PlacedEvent
@@ -133,7 +133,7 @@ def test_late_events_are_told_and_the_others_give_what_the_reference_gives(case:
     st.builds(Case, patterns(("ALL",)), calls()).filter(lambda case: not has_absence(case.pattern))
 )
 def test_match_without_absence_is_reported_with_the_event_that_completes_it(case: Case) -> None:
-    detector = Detector(Scheme(case.pattern, "p"))
+    detector = Detector(PatternScheme(case.pattern, "p"))
     found: list[Identity] = []
     taken: list[PlacedEvent] = []
     for call in case.calls:

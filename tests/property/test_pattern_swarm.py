@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.check.patterns import reference_matches
 from anabranch.core.patterns.detector import Detector
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import PatternError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Identity, PlacedEvent
@@ -75,7 +75,7 @@ def written(rng: Random) -> Pattern:
         except PatternError:
             # A window that is longer than the one around it, or a join of what is absent.
             continue
-        if 1 < Scheme(pattern, "x").layouts[0].size <= EVENTS_MAX:
+        if 1 < PatternScheme(pattern, "x").layouts[0].size <= EVENTS_MAX:
             return pattern
 
 
@@ -92,7 +92,7 @@ def history(rng: Random) -> list[PlacedEvent]:
 
 
 def found(pattern: Pattern, events: list[PlacedEvent]) -> list[Identity]:
-    detector = Detector(Scheme(pattern, "x", LIMITS))
+    detector = Detector(PatternScheme(pattern, "x", LIMITS))
     matches = [match for event in events for match in detector.take(event).matches]
     matches += detector.advance(10**15).matches
     return sorted(match.identity for match in matches)

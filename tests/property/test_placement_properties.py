@@ -14,12 +14,12 @@ from anabranch.core.patterns.join_points.placement import (
 )
 from anabranch.core.patterns.join_points.placement_cost import (
     LINK_S,
-    Load,
-    Traffic,
+    BrokerBusyness,
+    PatternTraffic,
     cost_of,
     waiting,
 )
-from anabranch.core.routing.mesh.shared import Chart
+from anabranch.core.routing.mesh.shared import NetworkDistances
 from anabranch.sim.meshes import draw_mesh
 
 ROUNDS_MAX = 12
@@ -30,16 +30,16 @@ class Market:
 
     def __init__(self, rng: Random, liar: bool = False) -> None:
         self.network = draw_mesh(rng)
-        self.chart = Chart(self.network)
+        self.chart = NetworkDistances(self.network)
         edges = list(self.network.edges)
         self.loads = {
-            edge: Load(rng.choice((0.0, 10.0, 90.0)), 0.0, rng.choice((0.0, 0.001, 0.01)))
+            edge: BrokerBusyness(rng.choice((0.0, 10.0, 90.0)), 0.0, rng.choice((0.0, 0.001, 0.01)))
             for edge in edges
         }
         self.hop_s = {edge: rng.choice((0.0, 0.002, 0.1)) for edge in edges}
         self.liar = rng.choice(edges) if liar else ""
         self.patterns = [
-            Traffic(
+            PatternTraffic(
                 {
                     edge: rng.choice((0.1, 3.0, 40.0))
                     for edge in rng.sample(edges, rng.randint(1, 2))
@@ -51,12 +51,12 @@ class Market:
         ]
         self.places = [rng.choice(edges) for _ in self.patterns]
 
-    def load(self, edge: str) -> Load:
+    def load(self, edge: str) -> BrokerBusyness:
         """With the patterns that are there."""
         base = self.loads[edge]
         placed = zip(self.patterns, self.places, strict=True)
         more = sum(traffic.handled_at(edge) for traffic, place in placed if place == edge)
-        return Load(base.rate_per_s + more, base.queue_s, base.match_s)
+        return BrokerBusyness(base.rate_per_s + more, base.queue_s, base.match_s)
 
     def way_s(self, broker: str, edge: str) -> float:
         return self.chart.to(edge)[broker] * (LINK_S + self.hop_s[broker])

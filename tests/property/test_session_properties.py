@@ -15,7 +15,7 @@ from anabranch.core.session.effects import (
     SessionEffects,
     SessionOptions,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -64,7 +64,7 @@ class PlainOrigin:
 
 @given(st.data())
 def test_every_event_is_logged_once_and_in_order(data: st.DataObject) -> None:
-    session, origin = Session("p", incarnation=1, options=OPTIONS), PlainOrigin()
+    session, origin = ClientSession("p", incarnation=1, options=OPTIONS), PlainOrigin()
     to_broker: list[AnyClientFrame] = []
     to_client: list[AnyClientFrame] = []
     now, published, confirmed = 0.0, 0, 0
@@ -148,7 +148,7 @@ def test_every_tick_is_delivered_once_and_in_order_through_cuts_and_roams(
     data: st.DataObject,
 ) -> None:
     manual = data.draw(st.booleans())
-    session, edge = Session("c"), PlainEdge()
+    session, edge = ClientSession("c"), PlainEdge()
     to_client: list[AnyClientFrame] = []
     given_ticks: list[int] = []
     now = 0.0
@@ -173,7 +173,7 @@ def test_every_tick_is_delivered_once_and_in_order_through_cuts_and_roams(
             to_client.clear()
             if action == "roam":
                 standing = session.let_go("s")
-                session = Session("c")
+                session = ClientSession("c")
                 session.take_over(now, standing)
             else:
                 perform(session.disconnected(now))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.plan import KeyValue, key_of
-from anabranch.core.patterns.scheme import Scheme, shared_key
+from anabranch.core.patterns.scheme import PatternScheme, shared_key
 from anabranch.model.event import INT_MAX
 from anabranch.model.pattern.match import Identity, PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
@@ -15,7 +15,7 @@ from tests.pattern_parts import expected, histories, named, patterns
 
 
 def shares_of(
-    scheme: Scheme, key: tuple[str, ...], history: list[PlacedEvent]
+    scheme: PatternScheme, key: tuple[str, ...], history: list[PlacedEvent]
 ) -> list[list[tuple[PlacedEvent, int]]]:
     """For each key its events, each with the parts for which it has that key."""
     shares: dict[KeyValue | None, dict[int, int]] = {}
@@ -27,7 +27,7 @@ def shares_of(
     return [[(history[place], parts) for place, parts in own.items()] for own in shares.values()]
 
 
-def found_in(scheme: Scheme, share: list[tuple[PlacedEvent, int]]) -> list[Identity]:
+def found_in(scheme: PatternScheme, share: list[tuple[PlacedEvent, int]]) -> list[Identity]:
     detector = Detector(scheme)
     found = [detector.take_known(event, parts) for event, parts in share]
     found.append(detector.advance(INT_MAX))
@@ -54,7 +54,7 @@ def tied(draw: st.DrawFn) -> Pattern:
 def test_shares_of_a_key_have_all_matches_and_each_once(
     pattern: Pattern, history: list[PlacedEvent]
 ) -> None:
-    scheme = Scheme(pattern, "p")
+    scheme = PatternScheme(pattern, "p")
     key = shared_key(scheme)
     note("none" if key is None else f"{len(set(key))} attributes, {pattern.policy}")
     if key is not None:
@@ -69,4 +69,4 @@ def test_what_one_attribute_ties_together_has_it_as_its_key(pattern: Pattern) ->
     terms = {term.attribute for join in pattern.joins for term in (join.left, join.right)}
     assume(len(terms) == 1)
     assume(not any(isinstance(node, Or) for node in nodes_of(pattern.root)))
-    assert shared_key(Scheme(pattern)) == (*terms,) * len(pattern.parts)
+    assert shared_key(PatternScheme(pattern)) == (*terms,) * len(pattern.parts)

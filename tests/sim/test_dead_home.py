@@ -8,7 +8,7 @@ import pytest
 from anabranch.check import history as told
 from anabranch.core.broker import BrokerConfig
 from anabranch.core.session.effects import DeliverToApplication, TellWithheld
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.event import Event
 from anabranch.model.network import Network
 from anabranch.sim.applications import Application
@@ -42,7 +42,7 @@ class Reader(Application):
         old = self.session
         self.leave()
         self.home = edge
-        self.session = Session(self.name, options=self.options)
+        self.session = ClientSession(self.name, options=self.options)
         for standing in old.standings():
             self.perform(self.session.take_over(self.world.now, old.let_go(standing.name)))
         self.connect_in(0.0)
@@ -51,7 +51,7 @@ class Reader(Application):
         """A new process, that knows nothing but the name."""
         self.leave()
         self.home = edge
-        self.session = Session(self.name, options=self.options)
+        self.session = ClientSession(self.name, options=self.options)
         subscribe = self.session.subscribe
         self.perform(subscribe(self.world.now, NAME, "TRUE", quality="durable", start="resume"))
         self.connect_in(0.0)
@@ -63,7 +63,7 @@ class Writer(Application):
     def __init__(self, world: World, home: str) -> None:
         history: list[told.Record] = []
         super().__init__(world, f"writer-{home}", home, history)
-        self.session = Session(self.name, incarnation=1, options=self.options)
+        self.session = ClientSession(self.name, incarnation=1, options=self.options)
 
     def write(self, count: int) -> None:
         events = [Event({"n": n}) for n in range(count)]

@@ -28,7 +28,7 @@ from anabranch.cli.demo_view import DemoReport, Event, Moment, line, moment_of, 
 from anabranch.cli.output import console, print_json
 from anabranch.cli.trace import print_verdict
 from anabranch.config.network_file import NetworkFile
-from anabranch.local.drill import Drill
+from anabranch.local.drill import Trial
 from anabranch.local.network import LocalNetwork
 from anabranch.local.source import network_from
 
@@ -143,7 +143,7 @@ class Demonstration:
         network = self._network
         self._say(f"starting {len(network.brokers)} broker processes")
         async with network:
-            drill = Drill(network, network.directory / "traces", seed=1)
+            drill = Trial(network, network.directory / "traces", seed=1)
             try:
                 await self._populate(drill)
                 with self._display():
@@ -163,7 +163,7 @@ class Demonstration:
             pipeline=pipeline,
         )
 
-    async def _conclude(self, drill: Drill) -> PipelineReport | None:
+    async def _conclude(self, drill: Trial) -> PipelineReport | None:
         """What is done on Spark, while the brokers still run."""
         if self._page is None:
             return None
@@ -180,7 +180,7 @@ class Demonstration:
             say=self._say,
         )
 
-    async def _populate(self, drill: Drill) -> None:
+    async def _populate(self, drill: Trial) -> None:
         listeners, speakers = self._play.listeners, self._play.speakers
         durable = sum(each.is_durable for each in listeners)
         self._say(
@@ -189,7 +189,7 @@ class Demonstration:
         )
         await populate(drill, self._play, self._rate)
 
-    async def _perform(self, drill: Drill) -> str:
+    async def _perform(self, drill: Trial) -> str:
         watching = asyncio.create_task(self._watch(drill))
         try:
             self._say("all is well")
@@ -203,7 +203,7 @@ class Demonstration:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _strike(self, drill: Drill, blow: Blow) -> None:
+    async def _strike(self, drill: Trial, blow: Blow) -> None:
         names = ", ".join(blow.victims)
         self._say(f"kill -9 of {blow.what}: {names}")
         await drill.network.kill(*blow.victims)
@@ -224,7 +224,7 @@ class Demonstration:
         else:
             typer.echo(f"{self._seconds:5.1f} s  {text}")
 
-    async def _watch(self, drill: Drill) -> None:
+    async def _watch(self, drill: Trial) -> None:
         while True:
             self._moment = moment_of(drill, self._seconds, self._phase, self._moment)
             if self._live is not None:

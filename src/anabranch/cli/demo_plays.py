@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.client.options import ClientOptions
-from anabranch.local.drill import Drill
+from anabranch.local.drill import Trial
 
 PlayName = Literal["tree", "mesh"]
 _BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.5)
@@ -97,7 +97,7 @@ PLAYS: dict[PlayName, Play] = {
 }
 
 
-async def populate(drill: Drill, play: Play, rate: float) -> None:
+async def populate(drill: Trial, play: Play, rate: float) -> None:
     """Everybody connects; publishers share the rate."""
     async with asyncio.TaskGroup() as everyone:
         for each in play.listeners:

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from anabranch.cli.demo_pipeline import PipelineReport
-from anabranch.local.drill import Drill
-from anabranch.local.verdict import Verdict
+from anabranch.local.drill import Trial
+from anabranch.local.verdict import RunVerdict
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +69,12 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     last: Moment
     #: What did not arrive in time, for people.
     missing: str
-    verdict: Verdict
+    verdict: RunVerdict
     #: None: it was left out.
     pipeline: PipelineReport | None = None
 
 
-def moment_of(drill: Drill, seconds: float, phase: str, before: Moment | None) -> Moment:
+def moment_of(drill: Trial, seconds: float, phase: str, before: Moment | None) -> Moment:
     """How things stand now."""
     readers = tuple(
         Reader(

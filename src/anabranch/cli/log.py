@@ -21,7 +21,7 @@ from anabranch.cli.log_lines import RecordLines
 from anabranch.cli.moments import moment_ns
 from anabranch.cli.output import console, counted, print_json
 from anabranch.cli.progress import steps_on_stderr
-from anabranch.core.origin.renewal import LOST_TICKS_MAX, SPARE_TICKS, Renewal
+from anabranch.core.origin.renewal import LOST_TICKS_MAX, SPARE_TICKS, LogRenewal
 from anabranch.model.filter import Filter
 from anabranch.store import log_view
 from anabranch.store.log import Piece, record_time_ns, records_after, tick_at_time
@@ -314,7 +314,7 @@ def _verified_lines(verified: Verified) -> Iterator[str]:
     )
 
 
-def _renewal_lines(plan: Renewal) -> Iterator[str]:
+def _renewal_lines(plan: LogRenewal) -> Iterator[str]:
     yield (
         f"lost: ticks {plan.last + 1:,}–{plan.base:,}; subscribers that have not got them are told"
         " that they are withheld"

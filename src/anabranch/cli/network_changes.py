@@ -151,6 +151,8 @@ def apply(
     """
     loaded = load(file)
     directory = state or home_of(loaded)
-    errand = errands.Errand(text=dump(loaded), path=str(file), abandon=abandon, within_s=within)
+    errand = errands.ChangeRequest(
+        text=dump(loaded), path=str(file), abandon=abandon, within_s=within
+    )
     for text in errands.send(directory, errand):
         typer.echo(text)

@@ -18,7 +18,7 @@ from anabranch.cli.fitting import Column, fitted, room, show
 from anabranch.cli.output import console, print_json
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.client.options import DEFAULT_OPTIONS
-from anabranch.core.patterns.join_points.join_points import PointReport
+from anabranch.core.patterns.join_points.join_points import JoinPointReport
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
 
@@ -212,7 +212,7 @@ def list_patterns(
         raise typer.Exit(1)
 
 
-def _row(broker: str, point: PointReport) -> list[str]:
+def _row(broker: str, point: JoinPointReport) -> list[str]:
     state = "detects" if point.is_active else "starts"
     return [
         point.pattern,

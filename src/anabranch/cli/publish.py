@@ -30,8 +30,8 @@ from anabranch.cli.values import attributes_of, read_types
 from anabranch.client.client import Client
 from anabranch.client.errors import NotAdvertisedError, PublishUnknownError
 from anabranch.client.publish import (
-    How,
     Promise,
+    PublishOptions,
     check_advertised,
     check_possible,
     compose,
@@ -151,7 +151,11 @@ def pub(
         from_line=from_line,
         repeats=repeats,
     )
-    how: How = {"priority": priority, "payload": payload.encode(), "destinations": to or ()}
+    how: PublishOptions = {
+        "priority": priority,
+        "payload": payload.encode(),
+        "destinations": to or (),
+    }
     if transient:
         how["persistence"] = "transient"
     if time_limit is not None:
@@ -192,7 +196,7 @@ class _Publishing:
     """One run of the command."""
 
     def __init__(
-        self, source: Source, how: How, rate: float, promised: Sequence[Filter] = ()
+        self, source: Source, how: PublishOptions, rate: float, promised: Sequence[Filter] = ()
     ) -> None:
         self._source = source
         self._how = how

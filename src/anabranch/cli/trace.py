@@ -20,7 +20,7 @@ from anabranch.cli.output import console, counted, print_json
 from anabranch.local.logs import read_logs, state_directories
 from anabranch.local.traces import merge, read_trace, without_forgotten
 from anabranch.local.untraced import Life, untraced_lives, with_untraced
-from anabranch.local.verdict import Account, Verdict, concluded, judge
+from anabranch.local.verdict import RunVerdict, SubscriptionAccount, concluded, judge
 from anabranch.store.files import read_identity
 
 #: Publishers that a note names.
@@ -77,7 +77,7 @@ def verify(
 class Found(msgspec.Struct, frozen=True):
     """The verdict on a run, and what one should know about it."""
 
-    verdict: Verdict
+    verdict: RunVerdict
     tallies: list[Tally]
     notes: list[str]
 
@@ -145,9 +145,9 @@ def _notes_on_untraced(lives: Counter[Life]) -> list[str]:
     return [note]
 
 
-def _tallies_of(verdict: Verdict) -> list[Tally]:
+def _tallies_of(verdict: RunVerdict) -> list[Tally]:
     """About the same, of a run in one process: there an episode goes on where the last ended."""
-    found: dict[str, list[Account]] = {}
+    found: dict[str, list[SubscriptionAccount]] = {}
     for account in verdict.accounts:
         found.setdefault(_subscriber(account), []).append(account)
     return [
@@ -163,12 +163,12 @@ def _tallies_of(verdict: Verdict) -> list[Tally]:
     ]
 
 
-def _subscriber(account: Account) -> str:
+def _subscriber(account: SubscriptionAccount) -> str:
     """Whose an episode is; it is named like that up to a `#`."""
     return account.subscription.partition("#")[0]
 
 
-def _anomalies_of(subscriber: str, verdict: Verdict) -> str:
+def _anomalies_of(subscriber: str, verdict: RunVerdict) -> str:
     found: Counter[str] = Counter()
     for account in verdict.accounts:
         if _subscriber(account) == subscriber:
@@ -176,7 +176,7 @@ def _anomalies_of(subscriber: str, verdict: Verdict) -> str:
     return ", ".join(f"{which} {count}" for which, count in found.items()) or "none"
 
 
-def print_verdict(verdict: Verdict, counts: Sequence[Tally] | None = None) -> None:
+def print_verdict(verdict: RunVerdict, counts: Sequence[Tally] | None = None) -> None:
     """The verdict for people."""
     out = console()
     out.print(

@@ -32,17 +32,17 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from anabranch.client.broker_connections import Roaming, Uplink
+from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import BatchRefusedError, BatchUnknownError, ClosedError
 from anabranch.client.options import ClientOptions
-from anabranch.client.publish import Advertisements, compose
+from anabranch.client.publish import ClientAdvertisements, compose
 from anabranch.core.session.effects import (
     SessionEffects,
     TellCommitted,
     TellOfBatch,
     TellStagingRefused,
 )
-from anabranch.core.session.publish import Staging
+from anabranch.core.session.publish import SessionStaging
 from anabranch.model.client_frames import BUSY
 from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, Event, Value
@@ -86,7 +86,7 @@ class _Call:
 
     __slots__ = ("advice", "origin", "promises", "refusal", "what")
 
-    def __init__(self, origin: Uplink, what: str, advice: str) -> None:
+    def __init__(self, origin: BrokerConnection, what: str, advice: str) -> None:
         self.origin = origin
         #: For people: what it is, and what to do if it was not answered.
         self.what = what
@@ -115,10 +115,10 @@ class Batches:
 
     def __init__(
         self,
-        roaming: Roaming,
+        roaming: BrokerConnections,
         options: ClientOptions,
         limits: Limits,
-        advertisements: Advertisements,
+        advertisements: ClientAdvertisements,
     ) -> None:
         self._roaming = roaming
         self._options = options
@@ -205,7 +205,7 @@ class Batches:
         """Tell the broker that nobody will commit these."""
         self._discard(self._origin("the discarding", ""), self._names(tokens))
 
-    def _discard(self, origin: Uplink, names: tuple[str, ...]) -> None:
+    def _discard(self, origin: BrokerConnection, names: tuple[str, ...]) -> None:
         for first in range(0, len(names), _DISCARDED_MAX):
             some = names[first : first + _DISCARDED_MAX]
             origin.perform(origin.session.staging.discard(some))
@@ -232,7 +232,7 @@ class Batches:
         return names
 
     def _chunks(
-        self, staging: Staging, events: Iterable[Attributes], bytes_max: int
+        self, staging: SessionStaging, events: Iterable[Attributes], bytes_max: int
     ) -> Iterator[tuple[list[bytes], bool]]:
         """The events as drafts, in chunks; whether each is the last."""
         chunk: list[bytes] = []
@@ -250,7 +250,7 @@ class Batches:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def _origin(self, what: str, at: str) -> Uplink:
+    def _origin(self, what: str, at: str) -> BrokerConnection:
         if self._closed is not None:
             raise self._closed
         origin = self._roaming.origin
@@ -311,7 +311,7 @@ class Batches:
 
     # -- answers --------------------------------------------------------------------------------
 
-    def hear(self, uplink: Uplink, answer: TellOfBatch) -> None:
+    def hear(self, uplink: BrokerConnection, answer: TellOfBatch) -> None:
         """A broker answers."""
         for call in self._calls:
             promise = call.promises.get(answer.request) if call.origin is uplink else None
@@ -325,7 +325,7 @@ class Batches:
                 # That a chunk lacks those before it follows from this, and explains nothing.
                 call.refusal = answer.reason
 
-    def abandon(self, uplink: Uplink, reason: str) -> None:
+    def abandon(self, uplink: BrokerConnection, reason: str) -> None:
         """This broker is not spoken to any more."""
         for call in self._calls:
             if call.origin is uplink:

@@ -30,7 +30,7 @@ from anabranch.client.client import Attributes, Client, connect
 from anabranch.client.errors import ClosedError
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.client.patterns import Matched, PatternSubscription
-from anabranch.client.publish import Advertisement, How
+from anabranch.client.publish import Advertisement, PublishOptions
 from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
 from anabranch.model.event import EventId, Value
 from anabranch.model.filter import FilterSource
@@ -346,18 +346,18 @@ class BlockingClient(BlockingPatternUser):
         """Whether there is a connection to `broker`."""
         return self._real.is_connected
 
-    def publish(self, attributes: Attributes, **how: Unpack[How]) -> EventId:
+    def publish(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> EventId:
         """Publish an event; returns its id when it is safe in its origin's log."""
         return self._loop.wait(self._real.publish(attributes, **how))
 
     def publish_soon(
-        self, attributes: Attributes, **how: Unpack[How]
+        self, attributes: Attributes, **how: Unpack[PublishOptions]
     ) -> concurrent.futures.Future[EventId]:
         """Publish an event; the future is done when it is safe. Waits for room if need be."""
         return self._loop.wait(self._soon(attributes, **how))
 
     async def _soon(
-        self, attributes: Attributes, **how: Unpack[How]
+        self, attributes: Attributes, **how: Unpack[PublishOptions]
     ) -> concurrent.futures.Future[EventId]:
         promise = await self._real.publish_soon(attributes, **how)
         outcome: concurrent.futures.Future[EventId] = concurrent.futures.Future()
@@ -365,7 +365,9 @@ class BlockingClient(BlockingPatternUser):
         promise.add_done_callback(lambda done: _copy(done, outcome))
         return outcome
 
-    def publish_many(self, events: Iterable[Attributes], **how: Unpack[How]) -> list[EventId]:
+    def publish_many(
+        self, events: Iterable[Attributes], **how: Unpack[PublishOptions]
+    ) -> list[EventId]:
         """Publish events in this order; returns their ids when all are safe."""
         return self._loop.wait(self._real.publish_many(list(events), **how))
 
@@ -411,13 +413,13 @@ class BlockingClient(BlockingPatternUser):
         return BlockingSubscription(self._loop, self._loop.wait(work), batch)
 
     def request(
-        self, attributes: Attributes, *, timeout: float = 10.0, **how: Unpack[How]
+        self, attributes: Attributes, *, timeout: float = 10.0, **how: Unpack[PublishOptions]
     ) -> Received:
         """Publish a request, and return the first reply."""
         return self._loop.wait(self._real.request(attributes, timeout=timeout, **how))
 
     def reply(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
         """Answer a request: only the client that published it gets the answer."""
         return self._loop.wait(self._real.reply(received, attributes, **how))

@@ -31,7 +31,7 @@ import msgspec
 from anabranch.client.errors import ConnectError
 from anabranch.client.options import Address, ClientOptions
 from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffects
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Alive, AnyClientFrame, Publish
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
@@ -50,14 +50,14 @@ _KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 
 
-class Call:
+class ConnectAttempt:
     """One attempt to reach a broker: connect, greet, check the answer.
 
         call = await dial(address, greeting, tls, within_s)
         call.hand_over(owner)
 
-    A `Call` is a connection on which both sides have greeted and nothing else was said. Whoever
-    takes it over gets everything that comes from then on. Rules:
+    A `ConnectAttempt` is a connection on which both sides have greeted and nothing else was sent.
+    Its new owner gets every frame that follows. Rules:
 
     1. Any failure is a `ConnectError` that names the address and what is wrong there.
     2. Without TLS only this machine is dialled, unless the application says `tls=False`.
@@ -135,9 +135,9 @@ class Call:
             self.greeted.exception()
 
 
-async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> Call:
+async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> ConnectAttempt:
     """Reach the broker at this address, or say with a `ConnectError` why not."""
-    call = Call(address, ours)
+    call = ConnectAttempt(address, ours)
     try:
         async with asyncio.timeout(within_s):
             await _open(call, tls)
@@ -162,7 +162,7 @@ async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> C
     return call
 
 
-def _silence(call: Call) -> str:
+def _silence(call: ConnectAttempt) -> str:
     """How far a call came that nobody has answered."""
     if call.connection is None:
         return "no answer"
@@ -184,7 +184,7 @@ def _tls_failure(error: ssl.SSLError) -> str:
     return f"TLS failed: {error.reason or error}"
 
 
-async def _open(call: Call, tls: Tls) -> None:
+async def _open(call: ConnectAttempt, tls: Tls) -> None:
     address = call.address
     loop = asyncio.get_running_loop()
     # A bool is no context; None and False are both plaintext.
@@ -217,26 +217,26 @@ def check_tls(addresses: list[Address], tls: Tls) -> None:
 _GRANULARITY_S = 0.05
 
 
-class Listener(Protocol):
+class SessionListener(Protocol):
     """Who hears what happens at a broker."""
 
-    def connected(self, uplink: "Uplink", effects: SessionEffects) -> None:
+    def connected(self, uplink: "BrokerConnection", effects: SessionEffects) -> None:
         """There is a connection; the effects are to be performed."""
 
-    def hear(self, uplink: "Uplink", effect: SessionEffect) -> None:
+    def hear(self, uplink: "BrokerConnection", effect: SessionEffect) -> None:
         """The session has news for the application."""
 
-    def progressed(self, uplink: "Uplink", frame: AnyClientFrame) -> None:
+    def progressed(self, uplink: "BrokerConnection", frame: AnyClientFrame) -> None:
         """This frame was dealt with; it may have moved a subscription."""
 
-    def settled(self, uplink: "Uplink") -> None:
+    def settled(self, uplink: "BrokerConnection") -> None:
         """All frames that came together were dealt with; the application has seen nothing yet."""
 
-    def lost(self, uplink: "Uplink", reason: str) -> None:
+    def lost(self, uplink: "BrokerConnection", reason: str) -> None:
         """There is no connection any more; the session has not been told."""
 
 
-class Uplink:
+class BrokerConnection:
     """A client at one broker: the session, and the connection it has at the moment, if any.
 
     An uplink is for one broker, known by the name in its greeting, and for any number of
@@ -257,7 +257,11 @@ class Uplink:
     """
 
     def __init__(
-        self, call: Call, session: Session, listener: Listener, options: ClientOptions
+        self,
+        call: ConnectAttempt,
+        session: ClientSession,
+        listener: SessionListener,
+        options: ClientOptions,
     ) -> None:
         self.broker = call.theirs.name
         self.address: Address = call.address
@@ -305,7 +309,7 @@ class Uplink:
         """How long the present or last connection has been there."""
         return self._loop.time() - self._connected_at
 
-    def attach(self, call: Call) -> None:
+    def attach(self, call: ConnectAttempt) -> None:
         """There is a new connection, on which both sides have greeted."""
         assert self._connection is None
         self.address = call.address
@@ -464,17 +468,17 @@ _FRAMING_BYTES_MAX = 64
 _LEAVE_S = 1.0
 
 
-class Traveller(Protocol):
+class ConnectionListener(Protocol):
     """Who is told where it is."""
 
-    def arriving(self, old: Uplink | None, new: Uplink) -> None:
+    def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
         """There is a home again, perhaps another one; it is not connected yet, or not here."""
 
     def publisher_moved(self) -> None:
         """The events go to another broker from now on."""
 
 
-class Roaming:
+class BrokerConnections:
     """The brokers of one client. See the rules at the top of this module."""
 
     def __init__(
@@ -502,12 +506,12 @@ class Roaming:
         self._is_closed = False
         #: Set when there is a home for the first time.
         self._arrived = asyncio.Event()
-        self._listener: Listener | None = None
-        self._traveller: Traveller | None = None
-        self.home: Uplink | None = None
-        self.origin: Uplink | None = None
+        self._listener: SessionListener | None = None
+        self._traveller: ConnectionListener | None = None
+        self.home: BrokerConnection | None = None
+        self.origin: BrokerConnection | None = None
 
-    def begin(self, listener: Listener, traveller: Traveller) -> None:
+    def begin(self, listener: SessionListener, traveller: ConnectionListener) -> None:
         """Look for a home."""
         self._listener = listener
         self._traveller = traveller
@@ -526,7 +530,7 @@ class Roaming:
 
     # -- reaching brokers -----------------------------------------------------------------------
 
-    async def _dial(self, address: Address) -> Call:
+    async def _dial(self, address: Address) -> ConnectAttempt:
         greeting = Greeting(
             kind="client",
             network=self._network,
@@ -572,7 +576,7 @@ class Roaming:
         self._failures += 1
         await asyncio.sleep(pause_s)
 
-    def _arrive(self, call: Call) -> None:
+    def _arrive(self, call: ConnectAttempt) -> None:
         """An address has answered: whoever is there becomes the home."""
         assert self._traveller is not None
         broker = call.theirs.name
@@ -593,7 +597,7 @@ class Roaming:
         if old is not None and old is not new and old is not self.origin:
             old.hang_up("the client is elsewhere")
 
-    def _uplink(self, call: Call) -> Uplink:
+    def _uplink(self, call: ConnectAttempt) -> BrokerConnection:
         assert self._listener is not None
         room = call.frame_bytes_max - _FRAMING_BYTES_MAX
         limits = self._limits
@@ -601,16 +605,16 @@ class Roaming:
             # An event that does not fit into a frame is refused when it is published.
             limits = msgspec.structs.replace(limits, event_bytes_max=room)
         options = self._options.for_session(call.frame_bytes_max)
-        session = Session(self._name, options=options, limits=limits)
-        return Uplink(call, session, self._listener, self._options)
+        session = ClientSession(self._name, options=options, limits=limits)
+        return BrokerConnection(call, session, self._listener, self._options)
 
     # -- losing them ----------------------------------------------------------------------------
 
-    def note_lost(self, uplink: Uplink, reason: str) -> None:
+    def note_lost(self, uplink: BrokerConnection, reason: str) -> None:
         """Remember why a connection is gone."""
         self._note(uplink.address, f"{uplink.address}: {reason}")
 
-    def lost(self, uplink: Uplink) -> None:
+    def lost(self, uplink: BrokerConnection) -> None:
         """A connection is gone."""
         is_short = uplink.connected_for_s < self._options.pause_last_s
         if not is_short:
@@ -620,11 +624,11 @@ class Roaming:
         elif uplink is self.origin:
             self._return_to_origin(uplink)
 
-    def _return_to_origin(self, origin: Uplink) -> None:
+    def _return_to_origin(self, origin: BrokerConnection) -> None:
         if self._return is None and not self._is_closed:
             self._return = _task(self._find_origin(origin))
 
-    async def _find_origin(self, origin: Uplink) -> None:
+    async def _find_origin(self, origin: BrokerConnection) -> None:
         while self._is_wanted(origin):
             try:
                 call = await self._dial(origin.address)
@@ -641,7 +645,7 @@ class Roaming:
             await self._pause()
         self._return = None
 
-    def _is_wanted(self, origin: Uplink) -> bool:
+    def _is_wanted(self, origin: BrokerConnection) -> bool:
         """Whether a connection to this origin has to be looked for, beside the home."""
         return self.origin is origin and self.home is not origin and not origin.is_connected
 

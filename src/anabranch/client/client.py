@@ -25,20 +25,27 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from anabranch.client.batches import Batches, BatchWriter
-from anabranch.client.broker_connections import Roaming, Tls, Uplink, check_tls
+from anabranch.client.broker_connections import BrokerConnection, BrokerConnections, Tls, check_tls
 from anabranch.client.errors import ClockError, ClosedError
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions, parse_address
 from anabranch.client.patterns import Patterns, PatternUser
-from anabranch.client.publish import Advertisement, Advertisements, How, Outbox, Promise, compose
+from anabranch.client.publish import (
+    Advertisement,
+    ClientAdvertisements,
+    Outbox,
+    Promise,
+    PublishOptions,
+    compose,
+)
 from anabranch.client.requests import REPLY_TO, Requests, inbox_filter
-from anabranch.client.state_file import State
+from anabranch.client.state_file import ClientState
 from anabranch.client.stream_reader import Fetches, LogReader
 from anabranch.client.subscription import (
-    Episodes,
     OnWithheld,
     Received,
     Since,
     Subscription,
+    SubscriptionEpisodes,
     check_durable,
     check_existence,
     read_filter,
@@ -73,13 +80,13 @@ class Client(BatchWriter, LogReader, PatternUser):
 
     def __init__(
         self,
-        roaming: Roaming,
+        roaming: BrokerConnections,
         name: str,
         is_named: bool,
         *,
         options: ClientOptions,
         limits: Limits,
-        state: State | None,
+        state: ClientState | None,
         trace: Trace | None,
     ) -> None:
         self.name = name
@@ -97,10 +104,10 @@ class Client(BatchWriter, LogReader, PatternUser):
             options=options,
             limits=limits,
             state=state,
-            episodes=Episodes(name, time.time_ns(), trace),
+            episodes=SubscriptionEpisodes(name, time.time_ns(), trace),
             reply=self.reply,
         )
-        self._advertisements = Advertisements(roaming, self._outbox)
+        self._advertisements = ClientAdvertisements(roaming, self._outbox)
         self._batches = Batches(roaming, options, limits, self._advertisements)
         self._fetches = Fetches(roaming, options, limits)
         self._patterns = Patterns(roaming, options, limits, self._subscriptions, self.subscribe)
@@ -154,11 +161,11 @@ class Client(BatchWriter, LogReader, PatternUser):
 
     # -- publishing -----------------------------------------------------------------------------
 
-    async def publish(self, attributes: Attributes, **how: Unpack[How]) -> EventId:
+    async def publish(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> EventId:
         """Publish an event; returns its id when it is safe in its origin's log."""
         return await (await self.publish_soon(attributes, **how))
 
-    async def publish_soon(self, attributes: Attributes, **how: Unpack[How]) -> Promise:
+    async def publish_soon(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> Promise:
         """Publish an event; returns a future that is done when the event is safe.
 
         Waits only while too many events are unconfirmed."""
@@ -167,7 +174,9 @@ class Client(BatchWriter, LogReader, PatternUser):
         promise = self._outbox.accept(event)
         return await self._outbox.accept_later(event) if promise is None else promise
 
-    async def publish_many(self, events: Iterable[Attributes], **how: Unpack[How]) -> list[EventId]:
+    async def publish_many(
+        self, events: Iterable[Attributes], **how: Unpack[PublishOptions]
+    ) -> list[EventId]:
         """Publish events in this order; returns their ids when all are safe.
 
         If some fail, the first failure is raised when the outcome of all is known."""
@@ -249,7 +258,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         attributes: Attributes,
         *,
         timeout: float = 10.0,  # noqa: ASYNC109 - it bounds several steps, and its error says so
-        **how: Unpack[How],
+        **how: Unpack[PublishOptions],
     ) -> Received:
         """Publish a request, and return the first reply; `RequestTimeoutError` if none comes."""
         if isinstance(attributes, Event):
@@ -257,7 +266,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         return await self._requests.ask(self.publish, attributes, timeout, how)
 
     async def reply(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
         """Answer a request: only the client that published it gets the answer."""
         requester = received.id.publisher
@@ -335,7 +344,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._incarnation = least if self._state is None else self._state.next_incarnation(least)
         return self._incarnation
 
-    def arriving(self, old: Uplink | None, new: Uplink) -> None:
+    def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
         """There is a home again."""
         self._subscriptions.arriving(old, new)
         self._fetches.moved()
@@ -348,7 +357,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._outbox.move_to(self._roaming.origin)
         self._outbox.pump()
 
-    def connected(self, uplink: Uplink, effects: SessionEffects) -> None:
+    def connected(self, uplink: BrokerConnection, effects: SessionEffects) -> None:
         """There is a connection."""
         self._subscriptions.connected(uplink)
         uplink.perform(effects)
@@ -356,7 +365,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._fetches.moved()
         self._patterns.connected(uplink)
 
-    def hear(self, uplink: Uplink, effect: SessionEffect) -> None:
+    def hear(self, uplink: BrokerConnection, effect: SessionEffect) -> None:
         """A session has news."""
         if isinstance(effect, DeliverToApplication):
             if uplink is self._roaming.home:
@@ -388,17 +397,17 @@ class Client(BatchWriter, LogReader, PatternUser):
         elif uplink is self._roaming.home:
             self._subscriptions.hear(effect)
 
-    def progressed(self, uplink: Uplink, frame: AnyClientFrame) -> None:
+    def progressed(self, uplink: BrokerConnection, frame: AnyClientFrame) -> None:
         """A frame was dealt with."""
         if uplink is self._roaming.home:
             self._subscriptions.progressed(frame)
 
-    def settled(self, uplink: Uplink) -> None:
+    def settled(self, uplink: BrokerConnection) -> None:
         """What came together was dealt with."""
         if uplink is self._roaming.home:
             self._subscriptions.settled()
 
-    def lost(self, uplink: Uplink, reason: str) -> None:
+    def lost(self, uplink: BrokerConnection, reason: str) -> None:
         """A connection is gone."""
         if self._closed is None:
             self._roaming.note_lost(uplink, reason)
@@ -445,12 +454,12 @@ async def connect(
     default_name = f"anonymous-{secrets.token_hex(8)}"
     if name is not None:
         check_name(name, "name", limits.name_bytes_max)
-    kept = None if state is None else State(Path(state), name, default_name)
+    kept = None if state is None else ClientState(Path(state), name, default_name)
     own_name = kept.name if kept is not None else (name or default_name)
     written = None
     try:
         written = None if trace is None else Trace(Path(trace))
-        roaming = Roaming(
+        roaming = BrokerConnections(
             parsed, name=own_name, network=network, tls=context, options=options, limits=limits
         )
         is_named = name is not None or kept is not None

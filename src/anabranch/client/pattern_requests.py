@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from anabranch.client.broker_connections import Roaming, Uplink
+from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import (
     ClientError,
     ClosedError,
@@ -25,14 +25,14 @@ from anabranch.client.errors import (
     PatternUnknownError,
 )
 from anabranch.client.options import PATTERN_LASTS, ClientOptions
-from anabranch.client.subscriptions import Later
+from anabranch.client.subscriptions import Debounce
 from anabranch.core.session.effects import SessionEffects, TellDefined
-from anabranch.core.session.queries import Defining
+from anabranch.core.session.queries import SessionPatterns
 from anabranch.model.client_frames import DEPARTING, UNKNOWN
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.pattern.match import Placement
 
-_Asking = Callable[[Defining], tuple[int, SessionEffects]]
+_Asking = Callable[[SessionPatterns], tuple[int, SessionEffects]]
 _Promise = asyncio.Future[TellDefined]
 
 
@@ -40,13 +40,13 @@ class _LostError(ClientError):
     """The connection on which something was asked is gone."""
 
 
-class Definitions:
+class PatternRequests:
     """The requests of one client about patterns. See the rules at the top of this module."""
 
-    def __init__(self, roaming: Roaming, options: ClientOptions) -> None:
+    def __init__(self, roaming: BrokerConnections, options: ClientOptions) -> None:
         self._roaming = roaming
         self._options = options
-        self._waiting: dict[tuple[Uplink, int], _Promise] = {}
+        self._waiting: dict[tuple[BrokerConnection, int], _Promise] = {}
         self._moved = asyncio.Event()
         #: How often there was a connection, or another home.
         self._moves = 0
@@ -68,7 +68,7 @@ class Definitions:
         """Have a pattern detected; returns when it has begun."""
         is_first = True
 
-        def ask(defining: Defining) -> tuple[int, SessionEffects]:
+        def ask(defining: SessionPatterns) -> tuple[int, SessionEffects]:
             nonlocal is_first
             is_so, is_first = is_new and is_first, False
             return defining.define(
@@ -138,7 +138,7 @@ class Definitions:
                 f"{what} was not answered{where} within {bound_s:g} s; it {advice} again"
             ) from None
 
-    async def _asked(self, home: Uplink, ask: _Asking) -> TellDefined:
+    async def _asked(self, home: BrokerConnection, ask: _Asking) -> TellDefined:
         request, effects = ask(home.session.defining)
         promise: _Promise = asyncio.get_running_loop().create_future()
         self._waiting[home, request] = promise
@@ -151,7 +151,7 @@ class Definitions:
             if self._closed is None:
                 self._roaming.settle_publisher()
 
-    async def _home(self) -> Uplink:
+    async def _home(self) -> BrokerConnection:
         """The home, when there is a connection to it."""
         while (home := self._roaming.home) is None or not home.is_connected:
             self._check_open()
@@ -166,7 +166,7 @@ class Definitions:
 
     # -- for the client ---------------------------------------------------------------------------
 
-    def answered(self, uplink: Uplink, effect: TellDefined) -> None:
+    def answered(self, uplink: BrokerConnection, effect: TellDefined) -> None:
         """A broker has answered."""
         promise = self._waiting.get((uplink, effect.request))
         if promise is not None and not promise.done():
@@ -177,7 +177,7 @@ class Definitions:
         self._moves += 1
         self._moved.set()
 
-    def lost(self, uplink: Uplink) -> None:
+    def lost(self, uplink: BrokerConnection) -> None:
         """A connection is gone, with all that was asked on it."""
         for (asked, _), promise in self._waiting.items():
             if asked is uplink and not promise.done():
@@ -192,7 +192,7 @@ class Definitions:
                 promise.set_exception(why)
 
 
-class Kept(NamedTuple):
+class RenewedPattern(NamedTuple):
     """A pattern that is kept."""
 
     text: str
@@ -203,7 +203,7 @@ class Kept(NamedTuple):
     is_own: bool = False
 
 
-class Keeping:
+class PatternRenewal:
     """Keeping patterns that end with their client, and noticing when one has ended before.
 
     Rules:
@@ -219,21 +219,21 @@ class Keeping:
     State: what is kept. Lost with the process, and the patterns end.
     """
 
-    def __init__(self, definitions: Definitions, options: ClientOptions) -> None:
+    def __init__(self, definitions: PatternRequests, options: ClientOptions) -> None:
         self._definitions = definitions
-        self._kept: dict[str, Kept] = {}
-        self._again = Later(options.pattern_keep_s, self._keep)
+        self._kept: dict[str, RenewedPattern] = {}
+        self._again = Debounce(options.pattern_keep_s, self._keep)
         self._keeps = 0
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    def add(self, pattern_id: str, kept: Kept) -> None:
+    def add(self, pattern_id: str, kept: RenewedPattern) -> None:
         """Keep a pattern from now on."""
         if not self._is_closed:
             self._kept[pattern_id] = kept
             self._again.ask()
 
-    def remove(self, pattern_id: str) -> Kept | None:
+    def remove(self, pattern_id: str) -> RenewedPattern | None:
         """Keep it no more; returns what was kept."""
         return self._kept.pop(pattern_id, None)
 

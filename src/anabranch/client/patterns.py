@@ -33,7 +33,7 @@ from typing import Literal, Protocol, Self
 
 import msgspec
 
-from anabranch.client.broker_connections import Roaming, Uplink
+from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import (
     ClosedError,
     PatternRefusedError,
@@ -41,11 +41,11 @@ from anabranch.client.errors import (
     SubscriptionCutError,
 )
 from anabranch.client.options import ClientOptions
-from anabranch.client.pattern_requests import Definitions, Keeping, Kept
+from anabranch.client.pattern_requests import PatternRenewal, PatternRequests, RenewedPattern
 from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.core.patterns.join_points.records import check_pattern_id, wanted_filter
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.encoding import decode_event
@@ -262,7 +262,7 @@ def read_pattern(pattern: str | Pattern, pattern_id: str, limits: Limits) -> str
     """Its canonical text, if it can be detected under this id."""
     check_pattern_id(pattern_id, limits)
     parsed = Pattern.parse(pattern, limits) if isinstance(pattern, str) else pattern
-    scheme = Scheme(parsed, pattern_id, limits)
+    scheme = PatternScheme(parsed, pattern_id, limits)
     # Whether the normal form of what it wants is within the limits shows when it is made.
     _ = Filter.parse(wanted_filter(scheme), limits).conjunctions
     return scheme.text
@@ -291,7 +291,7 @@ class Patterns:
 
     def __init__(
         self,
-        roaming: Roaming,
+        roaming: BrokerConnections,
         options: ClientOptions,
         limits: Limits,
         subscriptions: Subscriptions,
@@ -302,8 +302,8 @@ class Patterns:
         self.limits = limits
         self._subscriptions = subscriptions
         self.subscribe = subscribe
-        self._definitions = Definitions(roaming, options)
-        self._keeping = Keeping(self._definitions, options)
+        self._definitions = PatternRequests(roaming, options)
+        self._keeping = PatternRenewal(self._definitions, options)
 
     def within_s(self, given_s: float | None) -> float:
         """How long a call waits."""
@@ -341,7 +341,7 @@ class Patterns:
         )
         if lasts_s:
             on_gone = partial(_log.warning, "pattern %r is kept here, and is gone: %s", pattern_id)
-            self._keeping.add(pattern_id, Kept(text, lambda: True, on_gone))
+            self._keeping.add(pattern_id, RenewedPattern(text, lambda: True, on_gone))
 
     async def drop(self, pattern_id: str, within_s: float | None) -> None:
         """Detect it no more."""
@@ -383,7 +383,7 @@ class Patterns:
             raise
         if not is_durable:
             on_gone = partial(self._gone, subscription)
-            kept = Kept(text, lambda: not subscription.is_over, on_gone, is_own=True)
+            kept = RenewedPattern(text, lambda: not subscription.is_over, on_gone, is_own=True)
             self._keeping.add(pattern_id, kept)
         return PatternSubscription(
             subscription, pattern_id, self.limits, lambda: self._end(pattern_id, is_durable)
@@ -405,7 +405,7 @@ class Patterns:
 
     # -- for the client ---------------------------------------------------------------------------
 
-    def answered(self, uplink: Uplink, effect: TellDefined) -> None:
+    def answered(self, uplink: BrokerConnection, effect: TellDefined) -> None:
         """A broker has answered."""
         self._definitions.answered(uplink, effect)
 
@@ -413,13 +413,13 @@ class Patterns:
         """There is another home."""
         self._definitions.moved()
 
-    def connected(self, uplink: Uplink) -> None:
+    def connected(self, uplink: BrokerConnection) -> None:
         """There is a connection."""
         self._definitions.moved()
         if uplink is self._roaming.home:
             self._keeping.connected()
 
-    def lost(self, uplink: Uplink) -> None:
+    def lost(self, uplink: BrokerConnection) -> None:
         """There is none any more."""
         self._definitions.lost(uplink)
 

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypedDict, Unpack
 
-from anabranch.client.broker_connections import Roaming, Uplink
+from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import (
     ClockError,
     ClosedError,
@@ -86,7 +86,7 @@ class Outbox:
         self._unconfirmed: deque[Sent] = deque()
         self._bytes = 0
         self._accepted = 0
-        self._origin: Uplink | None = None
+        self._origin: BrokerConnection | None = None
         self._incarnation = 0
         self._is_open = False
         #: Incarnation → the broker it was opened at; one for every move.
@@ -193,14 +193,14 @@ class Outbox:
             self._brokers.get(event_id.incarnation, "") if event_id.publisher == self._name else ""
         )
 
-    def move_to(self, origin: Uplink) -> None:
+    def move_to(self, origin: BrokerConnection) -> None:
         """Events go to this origin from now on; nothing is unconfirmed elsewhere."""
         if origin is not self._origin:
             assert not self._unconfirmed
             self._origin = origin
             self._is_open = False
 
-    def connected(self, uplink: Uplink) -> None:
+    def connected(self, uplink: BrokerConnection) -> None:
         """There is a new connection."""
         if uplink is self._origin:
             self._fresh_since = _LONG_AGO
@@ -220,7 +220,7 @@ class Outbox:
                 return
             chunk = 1
 
-    def _open(self, origin: Uplink) -> bool:
+    def _open(self, origin: BrokerConnection) -> bool:
         """Whether there is an incarnation to publish with."""
         if not self._is_open and not self._unconfirmed:
             try:
@@ -234,7 +234,7 @@ class Outbox:
             self._is_open = True
         return self._is_open
 
-    def _give(self, origin: Uplink, count: int) -> bool:
+    def _give(self, origin: BrokerConnection, count: int) -> bool:
         """Give the session the next events, all of them or (if it takes not all) none."""
         chosen = [self._queue[place] for place in range(count)]
         try:
@@ -363,15 +363,15 @@ def _size_of(event: Event) -> int:
 # From what an application says to `publish` to an event.
 #
 #
-# The keywords are those of `How`; attributes are one mapping, as in `Event`. An event that was made
-# before is taken as it is, and then the keywords have no place.
+# The keywords are those of `PublishOptions`; attributes are one mapping, as in `Event`. An `Event`
+# is published as it is, and takes no keywords.
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_S = 1_000_000_000
 
 
-class How(TypedDict, total=False):
+class PublishOptions(TypedDict, total=False):
     """How an event is to be published. All of it may be left out."""
 
     #: Bytes that only the application reads, and what they are.
@@ -395,7 +395,9 @@ class How(TypedDict, total=False):
     correlation_id: str
 
 
-def compose(attributes: Event | Mapping[str, Value], limits: Limits, **how: Unpack[How]) -> Event:
+def compose(
+    attributes: Event | Mapping[str, Value], limits: Limits, **how: Unpack[PublishOptions]
+) -> Event:
     """The event that is meant, or an `EventError`."""
     if isinstance(attributes, Event):
         if how:
@@ -415,7 +417,7 @@ def compose(attributes: Event | Mapping[str, Value], limits: Limits, **how: Unpa
     )
 
 
-def _control(how: How) -> Control:
+def _control(how: PublishOptions) -> Control:
     destinations = how.get("destinations", ())
     if isinstance(destinations, str):
         raise EventError(
@@ -453,7 +455,7 @@ def _duration_ns(duration: timedelta | float) -> int:
 class Advertisement:
     """One filter that a client's events may match. `withdraw` takes it back."""
 
-    def __init__(self, advertised: "Advertisements", filter: Filter) -> None:
+    def __init__(self, advertised: "ClientAdvertisements", filter: Filter) -> None:
         self._advertised = advertised
         self.filter = filter
 
@@ -465,7 +467,7 @@ class Advertisement:
         return f"Advertisement({str(self.filter)!r})"
 
 
-class Advertisements:
+class ClientAdvertisements:
     """Advertisements: what a client says that it will publish.
 
         client.advertise("class = 'STOCK' AND price > 0")
@@ -488,7 +490,7 @@ class Advertisements:
     State: the advertisements; the application makes them again after a crash.
     """
 
-    def __init__(self, roaming: Roaming, outbox: Outbox) -> None:
+    def __init__(self, roaming: BrokerConnections, outbox: Outbox) -> None:
         self._roaming = roaming
         self._outbox = outbox
         self._loop = asyncio.get_running_loop()

@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from anabranch.client.errors import ClientError, RequestTimeoutError
-from anabranch.client.publish import How
+from anabranch.client.publish import PublishOptions
 from anabranch.client.subscription import Received, Subscription
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId, Value
@@ -53,7 +53,11 @@ class Requests:
         return f"{self._prefix}-{self._count}"
 
     async def ask(
-        self, publish: Publish, attributes: Mapping[str, Value], within_s: float, how: How
+        self,
+        publish: Publish,
+        attributes: Mapping[str, Value],
+        within_s: float,
+        how: PublishOptions,
     ) -> Received:
         """Publish a request, and return the first reply; `RequestTimeoutError` if none comes."""
         try:

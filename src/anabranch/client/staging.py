@@ -40,7 +40,7 @@ from anabranch.client.errors import (
 )
 from anabranch.client.options import Address, ClientOptions, parse_address
 from anabranch.client.stream_reader import Fetcher
-from anabranch.client.sync_connection import Plug
+from anabranch.client.sync_connection import SyncConnection
 from anabranch.core.session.effects import (
     SendFrame,
     SessionEffects,
@@ -49,7 +49,7 @@ from anabranch.core.session.effects import (
     TellOfBatch,
     TellStagingRefused,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import OTHER_BATCH, REPLACED, Alive
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -95,8 +95,8 @@ class Stager:
         self._options = options
         self._limits = limits
         self._found: Address | None = None
-        self._plug: Plug | None = None
-        self._session = Session(self.name, limits=limits)
+        self._plug: SyncConnection | None = None
+        self._session = ClientSession(self.name, limits=limits)
         #: Requests that are not answered.
         self._open: set[int] = set()
         self._committed: TellCommitted | None = None
@@ -287,14 +287,14 @@ class Stager:
         longest = min(options.pause_last_s, options.pause_first_s * 2 ** min(attempt, 20))
         time.sleep(min(uniform(0.0, longest), max(deadline - time.monotonic(), 0.0)))
 
-    def _connected(self) -> Plug:
+    def _connected(self) -> SyncConnection:
         """A connection to the origin, on which everything unanswered was sent again."""
         if self._plug is None:
             self._plug = self._reached()
             self._perform(self._session.connected(time.monotonic()))
         return self._plug
 
-    def _reached(self) -> Plug:
+    def _reached(self) -> SyncConnection:
         """The origin, wherever it is."""
         given = self._addresses if self.stream else self._addresses[:1]
         places = given if self._found is None else [self._found, *given]
@@ -309,7 +309,7 @@ class Stager:
             raise ConnectError("; ".join(problems.values()))
         return self._dialled(elsewhere)
 
-    def _dialled(self, address: Address) -> Plug:
+    def _dialled(self, address: Address) -> SyncConnection:
         """A connection to this place, if the origin is there."""
         ours = Greeting(
             kind="client",
@@ -317,7 +317,7 @@ class Stager:
             name=self.name,
             frame_bytes_max=self._limits.frame_bytes_max,
         )
-        plug = Plug(address, ours, self._tls, self._options)
+        plug = SyncConnection(address, ours, self._tls, self._options)
         there = plug.theirs.name
         if self.stream and there != self.stream:
             plug.close()

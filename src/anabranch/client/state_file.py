@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from anabranch.core.session.effects import Standing
+from anabranch.core.session.effects import ResumePoint
 from anabranch.model.errors import LocalError
 from anabranch.store.files import take_lock, write_whole
 
@@ -33,14 +33,14 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     client: str
     incarnation: int = 0
-    standings: list[Standing] = []
+    standings: list[ResumePoint] = []
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Kept)
 
 
-class State:
+class ClientState:
     """The state directory of one client. See the rules at the top of this module."""
 
     def __init__(self, directory: Path, name: str | None, default_name: str) -> None:
@@ -93,11 +93,11 @@ class State:
         self._save()
         return self._incarnation
 
-    def standing(self, name: str) -> Standing | None:
+    def standing(self, name: str) -> ResumePoint | None:
         """How a durable subscription stood."""
         return self._standings.get(name)
 
-    def keep(self, standings: Iterable[Standing]) -> None:
+    def keep(self, standings: Iterable[ResumePoint]) -> None:
         """Write down how durable subscriptions stand, if anything has changed."""
         before = dict(self._standings)
         for standing in standings:

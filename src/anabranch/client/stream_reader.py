@@ -33,7 +33,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Literal, Self
 
-from anabranch.client.broker_connections import Roaming, Tls, Uplink, check_tls
+from anabranch.client.broker_connections import BrokerConnection, BrokerConnections, Tls, check_tls
 from anabranch.client.errors import (
     ClientError,
     ClosedError,
@@ -43,10 +43,10 @@ from anabranch.client.errors import (
     TicksNotKeptError,
 )
 from anabranch.client.options import DEFAULT_OPTIONS, Address, ClientOptions, parse_address
-from anabranch.client.sync_connection import Plug
+from anabranch.client.sync_connection import SyncConnection
 from anabranch.config.tls import client_context
 from anabranch.core.session.effects import SendFrame, SessionEffects, TellAnswer, TellCut
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import NOT_KEPT, REPLACED, Described, Fetched, Refused
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.filter import Filter, FilterSource
@@ -62,7 +62,7 @@ TICK_MAX = 1 << 62
 _BYTES_CEILING = 1 << 31
 
 Answer = Described | Fetched
-_Ask = Callable[[Session], tuple[int, SessionEffects]]
+_Ask = Callable[[ClientSession], tuple[int, SessionEffects]]
 
 
 class _LostError(ClientError):
@@ -94,11 +94,11 @@ def refusal(refused: Refused) -> FetchRefusedError:
 class Fetches:
     """The questions of one client about logs. See the rules at the top of this module."""
 
-    def __init__(self, roaming: Roaming, options: ClientOptions, limits: Limits) -> None:
+    def __init__(self, roaming: BrokerConnections, options: ClientOptions, limits: Limits) -> None:
         self._roaming = roaming
         self._options = options
         self._limits = limits
-        self._waiting: dict[tuple[Uplink, int], asyncio.Future[Answer]] = {}
+        self._waiting: dict[tuple[BrokerConnection, int], asyncio.Future[Answer]] = {}
         self._places = asyncio.Semaphore(limits.fetches_max)
         self._moved = asyncio.Event()
         self._closed: ClosedError | None = None
@@ -107,7 +107,7 @@ class Fetches:
 
     async def describe(self) -> Described:
         """What the stream of the client's broker holds."""
-        answer = await self._answer(Session.describe, "")
+        answer = await self._answer(ClientSession.describe, "")
         assert isinstance(answer, Described)
         return answer
 
@@ -184,7 +184,7 @@ class Fetches:
             raise
         return answer
 
-    async def _uplink(self, broker: str) -> Uplink:
+    async def _uplink(self, broker: str) -> BrokerConnection:
         """The connection to the home, which has to be this broker if one is named."""
         try:
             async with asyncio.timeout(self._options.connect_within_s):
@@ -208,7 +208,7 @@ class Fetches:
 
     # -- for the client -------------------------------------------------------------------------
 
-    def answered(self, uplink: Uplink, effect: TellAnswer) -> None:
+    def answered(self, uplink: BrokerConnection, effect: TellAnswer) -> None:
         """A broker has answered."""
         answer = effect.answer
         waiting = self._waiting.get((uplink, answer.request))
@@ -223,7 +223,7 @@ class Fetches:
         """There is a connection, or another home."""
         self._moved.set()
 
-    def lost(self, uplink: Uplink) -> None:
+    def lost(self, uplink: BrokerConnection) -> None:
         """A connection is gone, with all that was asked on it."""
         for (asked, _), waiting in self._waiting.items():
             if asked is uplink and not waiting.done():
@@ -261,7 +261,7 @@ class LogReader:
         return self._fetches.fetch(first, last, filter, bytes_max)
 
 
-_BulkAsk = Callable[[Session], tuple[int, SessionEffects]]
+_BulkAsk = Callable[[ClientSession], tuple[int, SessionEffects]]
 
 
 class Fetcher:
@@ -323,8 +323,8 @@ class Fetcher:
         self._process = os.getpid()
         #: Where the origin was found.
         self._found: Address | None = None
-        self._plug: Plug | None = None
-        self._session = Session(self.name, limits=limits)
+        self._plug: SyncConnection | None = None
+        self._session = ClientSession(self.name, limits=limits)
         #: Request → its answer, None until it is here.
         self._answers: dict[int, Described | Fetched | Refused | None] = {}
 
@@ -332,7 +332,7 @@ class Fetcher:
 
     def describe(self) -> Described:
         """What the stream holds, and where the others are."""
-        answer = self._answer(Session.describe, None)
+        answer = self._answer(ClientSession.describe, None)
         assert isinstance(answer, Described)
         return answer
 
@@ -400,7 +400,7 @@ class Fetcher:
             self._hang_up()
             raise
 
-    def _sent(self, ask: _BulkAsk, plug: Plug) -> int:
+    def _sent(self, ask: _BulkAsk, plug: SyncConnection) -> int:
         request, effects = ask(self._session)
         self._answers[request] = None
         for effect in effects:
@@ -471,14 +471,14 @@ class Fetcher:
 
     # -- reaching the origin --------------------------------------------------------------------
 
-    def _connected(self) -> Plug:
+    def _connected(self) -> SyncConnection:
         """A connection to the origin of the stream."""
         if self._plug is None:
             self._plug = self._reached()
             self._begin_session(self._plug)
         return self._plug
 
-    def _reached(self) -> Plug:
+    def _reached(self) -> SyncConnection:
         """The first broker that answers, or the origin as far as anybody knows where it is."""
         waiting = [*self._addresses]
         if self._found is not None:
@@ -502,29 +502,29 @@ class Fetcher:
                 waiting.insert(0, elsewhere)
         raise ConnectError("; ".join(problems.values()))
 
-    def _dialled(self, address: Address) -> Plug:
+    def _dialled(self, address: Address) -> SyncConnection:
         ours = Greeting(
             kind="client",
             network=self.network,
             name=self.name,
             frame_bytes_max=self._limits.frame_bytes_max,
         )
-        plug = Plug(address, ours, self._tls, self._options)
+        plug = SyncConnection(address, ours, self._tls, self._options)
         self.network = self.network or plug.theirs.network
         self.stream = self.stream or plug.theirs.name
         return plug
 
-    def _begin_session(self, plug: Plug) -> None:
+    def _begin_session(self, plug: SyncConnection) -> None:
         for effect in self._session.connected(time.monotonic()):
             assert isinstance(effect, SendFrame)
             plug.send(effect.frame)
 
-    def _origin_by(self, plug: Plug) -> Address | None:
+    def _origin_by(self, plug: SyncConnection) -> Address | None:
         """Where another broker says that the origin is."""
         try:
             self._plug = plug
             self._begin_session(plug)
-            answer = self._received(self._sent(Session.describe, plug))
+            answer = self._received(self._sent(ClientSession.describe, plug))
         finally:
             self._hang_up()
         if not isinstance(answer, Described):

@@ -34,9 +34,9 @@ import msgspec
 from msgspec import structs
 
 from anabranch.client.errors import ClientError, WithheldError
-from anabranch.client.publish import How
+from anabranch.client.publish import PublishOptions
 from anabranch.client.tracing import Trace
-from anabranch.core.session.effects import Standing, StartKind
+from anabranch.core.session.effects import ResumePoint, StartKind
 from anabranch.model.client_frames import Quality
 from anabranch.model.errors import LocalError
 from anabranch.model.event import DEFAULT_CONTROL, Event, EventId, Value
@@ -81,7 +81,9 @@ class Received(msgspec.Struct, frozen=True, eq=False):
         """The value of an attribute, or `default` if the event has none of that name."""
         return self.event.get(name, default)
 
-    async def reply(self, attributes: Mapping[str, Value], **how: Unpack[How]) -> EventId:
+    async def reply(
+        self, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
+    ) -> EventId:
         """Publish an answer that only the client gets that published this event."""
         return await self.subscription.reply(self, attributes, **how)
 
@@ -175,7 +177,7 @@ Since = Literal["now", "beginning"] | Mapping[str, int] | datetime | int
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription as it was asked for."""
 
     name: str
@@ -192,7 +194,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
     must_exist: bool = False
 
-    def renewed(self, kept: Standing) -> Standing:
+    def renewed(self, kept: ResumePoint) -> ResumePoint:
         """What a former process knew of it, as this one wants it. It has nothing in hand."""
         return structs.replace(
             kept, filter=self.filter, received={}, window=self.window, manual_ack=True
@@ -211,10 +213,10 @@ def read_wish(
     manual_ack: bool,
     is_new: bool,
     must_exist: bool,
-) -> Wish:
+) -> SubscribeRequest:
     """What an application asks for; `name` is that of a subscription without one of its own."""
     start, time_ns, ticks = read_since(since)
-    return Wish(
+    return SubscribeRequest(
         name=name if durable is None else durable,
         filter=str(read_filter(filter, limits)),
         quality=quality if durable is None else "durable",
@@ -297,12 +299,12 @@ class Reply(Protocol):
     """Publishes the answer to a request."""
 
     async def __call__(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
         """Publish it."""
 
 
-class Desk(Protocol):
+class SubscriptionOwner(Protocol):
     """Who looks after all subscriptions of a client."""
 
     trace: Trace | None
@@ -348,7 +350,9 @@ class Subscription:
         "withheld_ticks",
     )
 
-    def __init__(self, desk: Desk, wish: Wish, on_withheld: OnWithheld | None = None) -> None:
+    def __init__(
+        self, desk: SubscriptionOwner, wish: SubscribeRequest, on_withheld: OnWithheld | None = None
+    ) -> None:
         self._desk = desk
         self.wish = wish
         #: Its name: network-wide for a durable one, otherwise this client's own.
@@ -554,7 +558,7 @@ class Subscription:
             del self._open[stream]
 
     async def reply(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[How]
+        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
         """Answer a request that came here."""
         return await self._desk.reply(received, attributes, **how)
@@ -660,7 +664,7 @@ class Subscription:
 # application reads it when the next one has begun.
 
 
-class Episodes:
+class SubscriptionEpisodes:
     """Begins and ends the episodes of one client's subscriptions."""
 
     def __init__(self, client: str, life: int, trace: Trace | None) -> None:

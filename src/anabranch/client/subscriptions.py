@@ -17,29 +17,29 @@ makes the two agree whenever there is a new home. Rules:
    before: to end that would lose what it has to bring. It waits for who asks for the same again.
 7. Numbers of durable subscriptions are on disk before they are used, where there is a state.
 
-State: what the `State` keeps; the rest is lost with the process, which is safe.
+State: what the `ClientState` keeps; the rest is lost with the process, which is safe.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from anabranch.client.broker_connections import Uplink
+from anabranch.client.broker_connections import BrokerConnection
 from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
 from anabranch.client.options import ClientOptions
-from anabranch.client.state_file import State
+from anabranch.client.state_file import ClientState
 from anabranch.client.subscription import (
-    Episodes,
     OnWithheld,
     Received,
     Reply,
+    SubscribeRequest,
     Subscription,
-    Wish,
+    SubscriptionEpisodes,
     Withheld,
 )
 from anabranch.core.session.effects import (
     DeliverToApplication,
+    ResumePoint,
     SessionEffect,
-    Standing,
     StartKind,
     TellCut,
     TellEnded,
@@ -58,7 +58,7 @@ from anabranch.model.limits import Limits
 # Something to be done a while after it was first asked for, once for all who asked meanwhile.
 
 
-class Later:
+class Debounce:
     """One such thing. It belongs to the event loop that runs when it is made."""
 
     __slots__ = ("_action", "_loop", "_timer", "delay_s")
@@ -97,7 +97,7 @@ def pause_s(keep_every_s: float, took_s: float) -> float:
     return max(keep_every_s, min(_PAUSES * took_s, KEEP_S_MAX))
 
 
-class Acknowledging:
+class Acknowledgements:
     """What the application has dealt with, on its way to the own disk and to the broker.
 
     Rules:
@@ -118,7 +118,7 @@ class Acknowledging:
     def __init__(
         self,
         options: ClientOptions,
-        state: State | None,
+        state: ClientState | None,
         arrived: Callable[[Subscription], Mapping[str, int] | None],
     ) -> None:
         """`arrived` tells how far the streams that moved have come; None for a subscription that
@@ -127,12 +127,12 @@ class Acknowledging:
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
         #: Where the subscriptions are.
-        self.home: Uplink | None = None
+        self.home: BrokerConnection | None = None
         self._owing: dict[Subscription, None] = {}
         self._owing_kept: dict[Subscription, None] = {}
-        self._paying = Later(options.ack_after_s, self._pay)
+        self._paying = Debounce(options.ack_after_s, self._pay)
         self._keep_every_s = options.keep_every_s
-        self._keeping = Later(options.keep_every_s, self._keep)
+        self._keeping = Debounce(options.keep_every_s, self._keep)
         self._is_unkept = False
 
     def _is_kept(self, subscription: Subscription) -> bool:
@@ -212,8 +212,8 @@ class Subscriptions:
         *,
         options: ClientOptions,
         limits: Limits,
-        state: State | None,
-        episodes: Episodes,
+        state: ClientState | None,
+        episodes: SubscriptionEpisodes,
         reply: Reply,
     ) -> None:
         self._client = client
@@ -223,7 +223,7 @@ class Subscriptions:
         self.trace = episodes.trace
         self.reply = reply
         self._loop = asyncio.get_running_loop()
-        self._home: Uplink | None = None
+        self._home: BrokerConnection | None = None
         self._all: dict[str, Subscription] = {}
         #: Those that look for their owner.
         self._finding: set[str] = set()
@@ -233,11 +233,11 @@ class Subscriptions:
         self._resumed: dict[str, Mapping[str, int]] = {}
         #: Those whose end was asked for.
         self._ending: set[str] = set()
-        self._acknowledging = Acknowledging(options, state, self._arrived)
+        self._acknowledging = Acknowledgements(options, state, self._arrived)
 
     # -- the application ------------------------------------------------------------------------
 
-    def subscribe(self, wish: Wish, on_withheld: OnWithheld | None) -> Subscription:
+    def subscribe(self, wish: SubscribeRequest, on_withheld: OnWithheld | None) -> Subscription:
         """Make a subscription, or come back to a durable one."""
         known = self._all.get(wish.name)
         if known is not None and known.is_unclaimed and known.wish == wish:
@@ -307,7 +307,7 @@ class Subscriptions:
 
     # -- brokers --------------------------------------------------------------------------------
 
-    def arriving(self, old: Uplink | None, new: Uplink) -> None:
+    def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
         """There is a home again: let it have every subscription."""
         if old is not None and old is not new:
             self._acknowledging.acknowledge(self._all.values())
@@ -326,12 +326,12 @@ class Subscriptions:
                 if name in self._ending and new.session.knows(name):
                     new.perform(new.session.unsubscribe(now, name))
 
-    def connected(self, uplink: Uplink) -> None:
+    def connected(self, uplink: BrokerConnection) -> None:
         """The effects of a new connection are about to be performed."""
         if uplink is self._home:
             self._acknowledging.store()
 
-    def lost(self, uplink: Uplink) -> None:
+    def lost(self, uplink: BrokerConnection) -> None:
         """The home is gone: what is not durable has to be asked for again."""
         if uplink is not self._home:
             return
@@ -347,7 +347,9 @@ class Subscriptions:
             else:
                 self.hear(effect)
 
-    def _let_go(self, old: Uplink | None, subscription: Subscription) -> Standing | None:
+    def _let_go(
+        self, old: BrokerConnection | None, subscription: Subscription
+    ) -> ResumePoint | None:
         """Take a subscription out of the old session; its standing if it is durable."""
         name = subscription.name
         if old is None or not old.session.knows(name):
@@ -396,7 +398,7 @@ class Subscriptions:
             self._acknowledging.store()
         home.perform(effects)
 
-    def _take_over(self, subscription: Subscription, standing: Standing) -> None:
+    def _take_over(self, subscription: Subscription, standing: ResumePoint) -> None:
         home = self._home
         assert home is not None
         effects = home.session.take_over(self._loop.time(), standing)
@@ -505,7 +507,7 @@ class Subscriptions:
         subscription.ends(effect.ticks)
 
     def _fail(
-        self, subscription: Subscription, failure: ClientError, standing: Standing | None
+        self, subscription: Subscription, failure: ClientError, standing: ResumePoint | None
     ) -> None:
         if standing is not None and self._state is not None:
             self._state.keep([standing])

@@ -41,7 +41,7 @@ from anabranch.wire.greeting import (
 _BUFFER_BYTES = 64 * 1024
 
 
-class Plug:
+class SyncConnection:
     """One connection. See the rules at the top of this module."""
 
     def __init__(self, address: Address, ours: Greeting, tls: Tls, options: ClientOptions) -> None:

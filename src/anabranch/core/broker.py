@@ -10,7 +10,7 @@ order, and all of it before the next stimulus is looked at. Rules:
 
 1. One call of `handle` does about `step_work_max` of work. What is left goes on with the next call;
    until then `is_working` is true, and `next_deadline` is now. A part that has much to do returns
-   an iterator instead of a list; it says how much it has done (`Spent`), and may be interrupted
+   an iterator instead of a list; it says how much it has done (`WorkDone`), and may be interrupted
    there. One that had much to do and returns a list says so at its end.
 2. Stimuli that come meanwhile wait, in order. So the parts see each stimulus handled whole before
    the next one, however many calls that takes; only `now` moves on. The driver should hold back
@@ -35,8 +35,8 @@ from msgspec.structs import replace
 
 from anabranch.core import contract as say
 from anabranch.core import departure
-from anabranch.core.catalog_recovery import Kept, decoded, number_in, set_aside
-from anabranch.core.client_services import Home, Who
+from anabranch.core.catalog_recovery import SetAsideRecords, decoded, number_in, set_aside
+from anabranch.core.client_services import ClientServices, Who
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
 from anabranch.core.departure import TABLE
 from anabranch.core.edge.edge import Edge
@@ -44,26 +44,26 @@ from anabranch.core.links import Links
 from anabranch.core.options import Options
 from anabranch.core.origin import rollback
 from anabranch.core.origin.origin import Origin
-from anabranch.core.origin.rollback import Inquiry, Witness
+from anabranch.core.origin.rollback import RollbackInquiry, StreamWitness
 from anabranch.core.part_requests import (
-    Ask,
     CarryTo,
+    ChangeAdvertisements,
     ChangeInterest,
-    ChangeOffers,
+    JoinPointRequest,
     Marked,
-    PointAsk,
-    SyncPlease,
+    PartRequest,
+    RequestSync,
 )
 from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.routing.contract import (
     Arrival,
-    Delivery,
+    CarriedMessage,
     Emission,
+    InterestVersions,
     Outcome,
     Router,
-    Spent,
     VectorAdvance,
-    VersionsAre,
+    WorkDone,
 )
 from anabranch.core.routing.registry import ROUTINGS, RouterMaker, RoutingName
 from anabranch.model.client_frames import Alive
@@ -114,7 +114,7 @@ class Broker:
         self.is_edge = config.name in network.edges
         self._links = Links(config.name, network.links_of(config.name), config.options)
         #: What it knows of the streams of others.
-        self.witness = Witness(config.name, network.edges, recovered)
+        self.witness = StreamWitness(config.name, network.edges, recovered)
         self._rollback = rollback.stored(recovered)
         self._is_first_life = not recovered.catalog.get("broker")
         routing = ROUTINGS[config.routing]
@@ -129,7 +129,7 @@ class Broker:
         parts = (config.name, network, config.options, config.limits, recovered, now)
         self.router.know_statistics(config.statistics)
         is_edge, scout = self.is_edge, self.router.scout
-        self._home = Home(*parts, self._do, self.life, scout) if is_edge else None
+        self._home = ClientServices(*parts, self._do, self.life, scout) if is_edge else None
         newest = 0 if self._home is None else self._home.origin.newest
         self._departed = departure.stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours that came before the life was on disk.
@@ -139,17 +139,17 @@ class Broker:
         #: Streams whose contradictions were noted.
         self._contradicted: dict[str, None] = {}
         #: Records of the catalog that could not be read.
-        self.set_aside = Kept(recovered, config.limits, now)
+        self.set_aside = SetAsideRecords(recovered, config.limits, now)
         self._repairs = self.set_aside.effects(recovered)
         self._sync_number = 0
         #: (sync number, who asked, its ticket), oldest first.
         self._syncs: deque[tuple[int, Who, int]] = deque()
         self._sync_wanted: list[tuple[Who, int]] = []
         #: (who wants it, what is left of that), oldest first; all of it follows from `_current`.
-        self._work: deque[tuple[Who, Iterator[Ask | Outcome]]] = deque()
+        self._work: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
         #: (who does it, the rest of it): long work of a part, of which a portion was done.
-        self._long: deque[tuple[Who, Iterator[Ask | Outcome]]] = deque()
-        self._deferred: list[Ask | Outcome] = []
+        self._long: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
+        self._deferred: list[PartRequest | Outcome] = []
         self._current: Stimulus = say.Started()
         #: What happened meanwhile.
         self._stimuli: deque[Stimulus] = deque()
@@ -270,10 +270,10 @@ class Broker:
             self._repairs = []
             if self._departed is not None and self.departure is None:
                 self._do(None, [departure.void()])
-            self._do(None, [say.Put(TABLE, _LIFE_KEY, b"%d" % self.life), SyncPlease(_LIFE)])
+            self._do(None, [say.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)])
         elif isinstance(stimulus, say.Depart):
             self._depart(now)
-        elif isinstance(stimulus, say.MovePoint):
+        elif isinstance(stimulus, say.MoveJoinPoint):
             if self._home is not None and self.is_ready:
                 points = self._home.points
                 self._do(points, points.move(now, stimulus.pattern, stimulus.target))
@@ -368,10 +368,10 @@ class Broker:
     def _greet(self, peer: str) -> None:
         self._do(None, self._links.hello(peer, self.life, self.witness.of(peer)))
 
-    def _inquiry(self, origin: Origin) -> Inquiry:
+    def _inquiry(self, origin: Origin) -> RollbackInquiry:
         """What the neighbours are asked before the origin goes on."""
         config = self.config
-        return Inquiry(
+        return RollbackInquiry(
             config.name,
             config.network.links_of(config.name),
             origin.newest,
@@ -424,7 +424,7 @@ class Broker:
         if home is None or not self.is_ready or self.departure is not None:
             return
         self._departed = departure.Departure(self.config.revision, home.origin.newest)
-        self._do(None, [self._departed.put(), SyncPlease(_DEPARTURE)])
+        self._do(None, [self._departed.put(), RequestSync(_DEPARTURE)])
         home.depart(now)
 
     def _time_passed(self, now: float) -> None:
@@ -437,15 +437,15 @@ class Broker:
 
     # -- what the parts want --------------------------------------------------------------------
 
-    def _do(self, who: Who, wishes: Iterable[Ask | Outcome]) -> None:
-        if isinstance(wishes, list) and wishes and isinstance(wishes[-1], Spent):
+    def _do(self, who: Who, wishes: Iterable[PartRequest | Outcome]) -> None:
+        if isinstance(wishes, list) and wishes and isinstance(wishes[-1], WorkDone):
             # The work is done, not only promised: it counts before others are begun.
             self._spent += wishes.pop().work
         if who is not None and isinstance(wishes, chain):
             # What is computed already, and then work that has not begun.
-            computed: list[Ask | Outcome] = []
+            computed: list[PartRequest | Outcome] = []
             for wish in wishes:
-                if isinstance(wish, Spent):
+                if isinstance(wish, WorkDone):
                     self._long.append((who, wishes))
                     break
                 computed.append(wish)
@@ -460,7 +460,7 @@ class Broker:
         the order in which they were computed; what it asks of others waits until it is done."""
         who, wishes = self._long[0]
         for wish in wishes:
-            if isinstance(wish, Spent):
+            if isinstance(wish, WorkDone):
                 self._spent += wish.work
                 if self._spent >= work_max:
                     return
@@ -483,7 +483,7 @@ class Broker:
                 continue
             who, wishes = work[0]
             for wish in wishes:
-                if isinstance(wish, Spent):
+                if isinstance(wish, WorkDone):
                     self._spent += wish.work
                     if self._spent >= work_max:
                         return
@@ -496,7 +496,7 @@ class Broker:
                     self._home.to_point(now, wish)
                 elif isinstance(wish, Effect):
                     effects.append(wish)
-                elif isinstance(wish, SyncPlease):
+                elif isinstance(wish, RequestSync):
                     self._sync_wanted.append((who, wish.ticket))
                 else:
                     self._spent += _WISH_WORK
@@ -505,12 +505,12 @@ class Broker:
                         return
             work.popleft()
 
-    def _pass_on(self, now: float, wish: Ask | Outcome, effects: Effects) -> None:
+    def _pass_on(self, now: float, wish: PartRequest | Outcome, effects: Effects) -> None:
         router, home = self.router, self._home
         if isinstance(wish, CarryTo):
             self._do(None, router.carry(now, wish.target, wish.content))
             return
-        if isinstance(wish, Delivery):
+        if isinstance(wish, CarriedMessage):
             self._deliver(now, wish, effects)
             return
         assert home is not None
@@ -521,21 +521,21 @@ class Broker:
             self._do(None, router.publish(now, wish))
         elif isinstance(wish, ChangeInterest):
             self._do(None, router.interest_changes(now, wish.added, wish.removed))
-        elif isinstance(wish, VersionsAre):
+        elif isinstance(wish, InterestVersions):
             self._do(home.edge, home.edge.versions(now, wish.versions))
-        elif isinstance(wish, ChangeOffers):
+        elif isinstance(wish, ChangeAdvertisements):
             parts = wish.added, wish.removed, home.origin.newest
             self._do(None, router.advertise(now, *parts))
         elif isinstance(wish, Marked):
             self._do(None, router.marked(now, wish.mark, wish.vector))
         elif isinstance(wish, VectorAdvance):
             self._do(home.origin, home.origin.vector_advance(now, wish.vector))
-        elif isinstance(wish, PointAsk):
+        elif isinstance(wish, JoinPointRequest):
             home.from_point(now, wish)
         else:
             raise AssertionError(f"nobody takes {wish!r}")
 
-    def _deliver(self, now: float, delivery: Delivery, effects: Effects) -> None:
+    def _deliver(self, now: float, delivery: CarriedMessage, effects: Effects) -> None:
         """A carried message; a bad one is its sender's fault, not the neighbour's."""
         try:
             if self._home is None:

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 import msgspec
 
-from anabranch.core.contract import Aside, Damaged, Effect, Note, Put, Recovered
+from anabranch.core.contract import DamagedRecord, Effect, Note, Put, Recovered, SetAsideRecord
 from anabranch.model.errors import AnabranchError
 from anabranch.model.limits import Limits
 
@@ -119,7 +119,7 @@ Row = TypeVar("Row")
 _encoder = msgspec.msgpack.Encoder()
 
 
-class AsideRow(msgspec.Struct, frozen=True, array_like=True):
+class SetAsideRow(msgspec.Struct, frozen=True, array_like=True):
     """One row of `set_aside`."""
 
     time_ns: int
@@ -132,12 +132,12 @@ class AsideRow(msgspec.Struct, frozen=True, array_like=True):
     value: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(AsideRow)
+_decoder = msgspec.msgpack.Decoder(SetAsideRow)
 
 
 def decoded(
     recovered: Recovered, table: str, read: Callable[[str, bytes], Row]
-) -> tuple[dict[str, Row], list[Damaged]]:
+) -> tuple[dict[str, Row], list[DamagedRecord]]:
     """The rows of a table by key, and those that are unreadable.
 
     `read` makes a row of key and bytes; what it raises is why it cannot."""
@@ -147,13 +147,13 @@ def decoded(
         try:
             good[key] = read(key, value)
         except _FAILURES as error:
-            bad.append(Damaged(table, key, value, str(error) or type(error).__name__))
+            bad.append(DamagedRecord(table, key, value, str(error) or type(error).__name__))
     return good, bad
 
 
-def set_aside(recovered: Recovered, record: Damaged, instead: bytes | None = None) -> None:
+def set_aside(recovered: Recovered, record: DamagedRecord, instead: bytes | None = None) -> None:
     """A record is unreadable; this row takes its place, or none."""
-    recovered.aside.append(Aside(record, instead))
+    recovered.aside.append(SetAsideRecord(record, instead))
 
 
 def rows(recovered: Recovered, table: str, read: Callable[[str, bytes], Row]) -> dict[str, Row]:
@@ -176,7 +176,7 @@ def number_in(text: str | bytes, most: int) -> int:
     return number
 
 
-class Kept:
+class SetAsideRecords:
     """The records that are set aside: how many in this life, and how many there are."""
 
     __slots__ = ("_limits", "_now", "_old", "count", "kept")
@@ -209,10 +209,10 @@ class Kept:
             out.append(Note("error", f"{rest}; `anabranch log aside` shows those that are kept"))
         return out
 
-    def _copies(self, aside: list[Aside]) -> list[Effect]:
+    def _copies(self, aside: list[SetAsideRecord]) -> list[Effect]:
         """Put copies of what is new, and make room for them (rule 4)."""
         rows_max, bytes_max = self._limits.set_aside_max, self._limits.set_aside_bytes_max
-        copies: dict[int, AsideRow] = {}
+        copies: dict[int, SetAsideRow] = {}
         number, size = max(self._old, default=0), 0
         for each in aside[:rows_max]:
             record = each.record
@@ -221,7 +221,7 @@ class Kept:
             number += 1
             value = record.value if size + len(record.value) <= bytes_max else b""
             size += len(value)
-            copies[number] = AsideRow(
+            copies[number] = SetAsideRow(
                 int(self._now * 1e9),
                 record.table,
                 record.key,
@@ -239,17 +239,17 @@ class Kept:
         return out + [Put(TABLE, str(key), _encoder.encode(row)) for key, row in copies.items()]
 
 
-def _read(key: str, value: bytes) -> AsideRow:
+def _read(key: str, value: bytes) -> SetAsideRow:
     number_in(key, 1 << 62)
     return _decoder.decode(value)
 
 
-def decode_aside(value: bytes) -> AsideRow:
+def decode_aside(value: bytes) -> SetAsideRow:
     """A row of `set_aside`; `msgspec.DecodeError` if it is none."""
     return _decoder.decode(value)
 
 
-def line(record: Damaged) -> str:
+def line(record: DamagedRecord) -> str:
     """What is said about one record that is set aside."""
     table, key = record.table, record.key[:_KEY_CHARACTERS_MAX]
     text = CONSEQUENCES.get(f"{table}/{key}") or CONSEQUENCES.get(table) or _OTHER

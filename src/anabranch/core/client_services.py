@@ -1,6 +1,6 @@
-"""What a broker has that takes clients: an origin, an edge, and join points.
+"""The client-facing parts of an edge broker: an origin, an edge, and join points.
 
-They know neither each other nor the router, but for what a `Scout` tells join points about places.
+They know neither each other nor the router; only join points ask a `PlacementFacts` about places.
 Whatever comes from a client, from the disk or from another broker goes to the one that it is for;
 what that asks for goes to the broker, which works it off. Join points are clients here, with
 sessions of their own: their numbers are negative, so what is meant for them never leaves the
@@ -17,11 +17,21 @@ from anabranch.core.contract import Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.options import Options
 from anabranch.core.origin.origin import Origin
-from anabranch.core.origin.rollback import Inquiry
-from anabranch.core.part_requests import Ask, FromPoint, PointAsk, PointCame, PointFull
+from anabranch.core.origin.rollback import RollbackInquiry
+from anabranch.core.part_requests import (
+    JoinPointConnected,
+    JoinPointFrame,
+    JoinPointFull,
+    JoinPointRequest,
+    PartRequest,
+)
 from anabranch.core.patterns.join_points.join_points import JoinPoints
-from anabranch.core.patterns.join_points.records import Outlook, Scout, stored_records
-from anabranch.core.routing.contract import Delivery, Outcome
+from anabranch.core.patterns.join_points.records import (
+    JoinPointSurroundings,
+    PlacementFacts,
+    stored_records,
+)
+from anabranch.core.routing.contract import CarriedMessage, Outcome
 from anabranch.model.client_frames import (
     Advertises,
     AnyClientFrame,
@@ -41,10 +51,10 @@ from anabranch.model.network import Network
 #: A part that may ask for a sync; None for the broker itself, and the router.
 Who = Edge | Origin | JoinPoints | None
 #: Takes what a part asks for.
-Do = Callable[[Who, Iterable[Ask | Outcome]], None]
+Do = Callable[[Who, Iterable[PartRequest | Outcome]], None]
 
 
-class Home:
+class ClientServices:
     """The parts that clients have to do with. See the top of this module."""
 
     def __init__(  # noqa: PLR0917 - what every part of a broker is made of, and where asks go
@@ -57,14 +67,14 @@ class Home:
         now: float,
         do: Do,
         life: int,
-        scout: Scout | None,
+        scout: PlacementFacts | None,
     ) -> None:
         self.origin = origin = Origin(name, network, options, limits, recovered, now)
         # Before the edge, which sets the subscriptions of unreadable patterns aside.
         records = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now)
         origin.know_clients(edge.clients, edge.host_of)
-        outlook = Outlook(
+        outlook = JoinPointSurroundings(
             name,
             tuple(network.edges),
             edge.reach,
@@ -81,7 +91,7 @@ class Home:
 
     # -- life -------------------------------------------------------------------------------------
 
-    def started(self, now: float, inquiry: Inquiry) -> None:
+    def started(self, now: float, inquiry: RollbackInquiry) -> None:
         """The broker has begun its life."""
         self._do(self.origin, self.origin.inquire(now, inquiry))
         self._do(self.origin, self.origin.started(now))
@@ -141,14 +151,14 @@ class Home:
 
     # -- join points ------------------------------------------------------------------------------
 
-    def from_point(self, now: float, ask: PointAsk) -> None:
+    def from_point(self, now: float, ask: JoinPointRequest) -> None:
         """A join point does what a client would; no neighbour is to suffer for its mistakes."""
         try:
-            if isinstance(ask, FromPoint):
+            if isinstance(ask, JoinPointFrame):
                 self.client_frame(now, ask.session, ask.frame)
-            elif isinstance(ask, PointCame):
+            elif isinstance(ask, JoinPointConnected):
                 self._do(self.edge, self.edge.client_came(now, ask.session))
-            elif isinstance(ask, PointFull):
+            elif isinstance(ask, JoinPointFull):
                 self._do(self.edge, self.edge.client_full(now, ask.session, ask.full))
             else:
                 self._left(now, ask.session)
@@ -171,7 +181,7 @@ class Home:
         elif isinstance(stimulus, say.LogFull):
             self._do(self.origin, self.origin.log_full(now, stimulus.full))
 
-    def carried(self, now: float, delivery: Delivery) -> None:
+    def carried(self, now: float, delivery: CarriedMessage) -> None:
         """Another broker has sent something. `RemoteError` if that cannot be."""
         source, content = delivery.source, delivery.content
         if isinstance(content, Nack | Done | Replay | Hold):

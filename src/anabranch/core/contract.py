@@ -138,7 +138,7 @@ class Depart(Stimulus, frozen=True):
     """The broker is to leave the network: see `departing`."""
 
 
-class MovePoint(Stimulus, frozen=True):
+class MoveJoinPoint(Stimulus, frozen=True):
     """A pattern is to be detected at another broker, if it is detected here; see `points`."""
 
     pattern: str
@@ -227,7 +227,7 @@ class Note(Effect, frozen=True):
 Effects = list[Effect]
 
 
-class Damaged(msgspec.Struct, frozen=True):
+class DamagedRecord(msgspec.Struct, frozen=True):
     """A record of the catalog that cannot be read, and why."""
 
     table: str
@@ -236,10 +236,10 @@ class Damaged(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Aside(msgspec.Struct, frozen=True):
+class SetAsideRecord(msgspec.Struct, frozen=True):
     """A damaged record that a start sets aside (`catalog_recovery`)."""
 
-    record: Damaged
+    record: DamagedRecord
     #: What takes its place; None: nothing does.
     instead: bytes | None
 
@@ -256,10 +256,10 @@ class Recovered(msgspec.Struct, frozen=True):
     #: 0: the same as `first_tick`.
     records_first: int = 0
     #: Rows that the store could read but not believe; they are not in `catalog`.
-    damaged: tuple[Damaged, ...] = ()
+    damaged: tuple[DamagedRecord, ...] = ()
     #: What reading it finds (`catalog_recovery`): records to be set aside, and rows that have to be
     #: put before these go. Filled while a broker is made.
-    aside: list[Aside] = msgspec.field(default_factory=list)
+    aside: list[SetAsideRecord] = msgspec.field(default_factory=list)
     repairs: list[Put] = msgspec.field(default_factory=list)
 
     @property

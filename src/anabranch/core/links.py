@@ -20,7 +20,7 @@ State: per neighbour what is below; volatile, all of it safe to lose.
 
 from anabranch.core.contract import CutLink, Effects, Send
 from anabranch.core.options import Options
-from anabranch.core.origin.rollback import Heard
+from anabranch.core.origin.rollback import KnownStream
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.instants import utc_text
@@ -115,7 +115,7 @@ class Links:
         self._links[peer] = _Link(now)
         return []
 
-    def hello(self, peer: str, life: int, heard: Heard) -> Effects:
+    def hello(self, peer: str, life: int, heard: KnownStream) -> Effects:
         """Greet, if the link is there, and tell what was heard of the neighbour's stream."""
         if peer not in self._links:
             return []

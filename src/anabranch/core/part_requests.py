@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anabranch.core.contract import Effect
-from anabranch.core.routing.contract import Emission, Spent
+from anabranch.core.routing.contract import Emission, WorkDone
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AnyCarried
@@ -30,7 +30,7 @@ class ChangeInterest(msgspec.Struct, frozen=True, gc=False):
     removed: Sequence[str] = ()
 
 
-class ChangeOffers(msgspec.Struct, frozen=True, gc=False):
+class ChangeAdvertisements(msgspec.Struct, frozen=True, gc=False):
     """What is published at the origin changed: filters that came, and that went."""
 
     added: Sequence[str]
@@ -44,7 +44,7 @@ class Marked(msgspec.Struct, frozen=True, gc=False):
     vector: Mapping[str, Version]
 
 
-class SyncPlease(msgspec.Struct, frozen=True, gc=False):
+class RequestSync(msgspec.Struct, frozen=True, gc=False):
     """What was appended and put so far shall be synced; the broker numbers it.
 
     The asker is told by `synced(now, ticket)` with the ticket it chose, which grows."""
@@ -52,40 +52,40 @@ class SyncPlease(msgspec.Struct, frozen=True, gc=False):
     ticket: int
 
 
-class PointAsk(msgspec.Struct, frozen=True, gc=False):
+class JoinPointRequest(msgspec.Struct, frozen=True, gc=False):
     """What a join point does, as a client of its own broker would."""
 
     session: int
 
 
-class PointCame(PointAsk, frozen=True, gc=False):
+class JoinPointConnected(JoinPointRequest, frozen=True, gc=False):
     """It connects."""
 
 
-class PointLeft(PointAsk, frozen=True, gc=False):
+class JoinPointDisconnected(JoinPointRequest, frozen=True, gc=False):
     """It is gone."""
 
 
-class PointFull(PointAsk, frozen=True, gc=False):
+class JoinPointFull(JoinPointRequest, frozen=True, gc=False):
     """It takes no more for the time being, or takes again."""
 
     full: bool
 
 
-class FromPoint(PointAsk, frozen=True, gc=False):
+class JoinPointFrame(JoinPointRequest, frozen=True, gc=False):
     """It says something."""
 
     frame: AnyClientFrame
 
 
-Ask = (
+PartRequest = (
     Effect
     | CarryTo
     | ChangeInterest
-    | ChangeOffers
+    | ChangeAdvertisements
     | Emission
     | Marked
-    | Spent
-    | SyncPlease
-    | PointAsk
+    | WorkDone
+    | RequestSync
+    | JoinPointRequest
 )

@@ -12,9 +12,9 @@ from itertools import islice
 import msgspec
 
 from anabranch.core.broker import Broker
-from anabranch.core.edge.state import State
-from anabranch.core.edge.subscriptions import Stream, Subscription
-from anabranch.core.origin.batches import Sink
+from anabranch.core.edge.state import EdgeState
+from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription
+from anabranch.core.origin.batches import SinkState
 from anabranch.core.patterns.join_points.join_points import PatternsReport, patterns_report
 from anabranch.core.routing.contract import MeshReport
 
@@ -109,7 +109,7 @@ class DepartureReport(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
 
 
-class PlacingReport(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
     """What this broker has done to find better places for patterns, in this life."""
 
     #: Questions to other brokers, and moves that came of them.
@@ -144,7 +144,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     #: None unless routing is `mesh`.
     mesh: MeshReport | None = None
     #: None if it is no edge.
-    placing: PlacingReport | None = None
+    placing: PlacementReport | None = None
 
 
 def report(broker: Broker) -> BrokerReport:
@@ -190,7 +190,7 @@ def knows_subscriptions(broker: Broker) -> bool:
     return broker.router.knows_interest
 
 
-def _stream(stream: Stream) -> StreamReport:
+def _stream(stream: EdgeStream) -> StreamReport:
     line, done = stream.line, max(stream.done_told, 0)
     return StreamReport(
         stream=stream.name,
@@ -204,13 +204,13 @@ def _stream(stream: Stream) -> StreamReport:
     )
 
 
-def _cursors(state: State) -> Iterator[CursorReport]:
+def _cursors(state: EdgeState) -> Iterator[CursorReport]:
     for subscription in islice(state.subscriptions.values(), LOOKED_AT_MAX):
         if subscription.is_durable:
             yield _cursor(subscription)
 
 
-def _cursor(subscription: Subscription) -> CursorReport:
+def _cursor(subscription: EdgeSubscription) -> CursorReport:
     places = subscription.places.values()
     return CursorReport(
         subscription=subscription.name,
@@ -258,18 +258,18 @@ def _staging(broker: Broker) -> StagingReport | None:
     )
 
 
-def _batch(sink: Sink) -> BatchReport:
+def _batch(sink: SinkState) -> BatchReport:
     written = 0 if sink.work is None else sink.work.appended
     row = sink.row
     return BatchReport(sink=sink.name, batch=row.batch, events=row.count, written=written)
 
 
-def _placing(broker: Broker) -> PlacingReport | None:
+def _placing(broker: Broker) -> PlacementReport | None:
     points = broker.points
     if points is None:
         return None
     counters = points.placing.counters
-    return PlacingReport(asked=counters.asked, moved=counters.moved)
+    return PlacementReport(asked=counters.asked, moved=counters.moved)
 
 
 def _departure(broker: Broker) -> DepartureReport | None:

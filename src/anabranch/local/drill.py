@@ -34,7 +34,7 @@ from anabranch.local.logs import LogFollower
 from anabranch.local.network import LocalNetwork
 from anabranch.local.quotes import Quotes
 from anabranch.local.traces import encode_line, merge, read_trace, without_forgotten
-from anabranch.local.verdict import Verdict, concluded, judge
+from anabranch.local.verdict import RunVerdict, concluded, judge
 from anabranch.model.event import EventId, Value
 from anabranch.model.filter import Filter
 
@@ -43,7 +43,7 @@ _LOOK_S = 0.05
 _BATCH_EVENTS_MAX = 64
 
 
-class Listener:
+class TrialSubscriber:
     """An application that subscribes, and reads as fast as it is let."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Listener:
         return self.received + self.withheld >= self.expected or self.cuts > 0
 
 
-class Speaker:
+class TrialPublisher:
     """An application that publishes quotes at a rate."""
 
     def __init__(
@@ -143,14 +143,14 @@ class Speaker:
         return self.published - self.failed - self.client.unconfirmed
 
 
-class Drill:
+class Trial:
     """Traffic through a network. See the top of this module."""
 
     def __init__(self, network: LocalNetwork, directory: Path, seed: int = 0) -> None:
         self.network = network
         self.directory = directory
-        self.listeners: dict[str, Listener] = {}
-        self.speakers: dict[str, Speaker] = {}
+        self.listeners: dict[str, TrialSubscriber] = {}
+        self.speakers: dict[str, TrialPublisher] = {}
         self._seed = seed
         self._logged: list[saw.Logged] = []
         self._followers: dict[str, LogFollower] = {}
@@ -185,14 +185,14 @@ class Drill:
         window: int | None = None,
         pause_s: float = 0.0,
         options: ClientOptions | None = None,
-    ) -> Listener:
+    ) -> TrialSubscriber:
         """An application that subscribes; returns when it has started on every stream."""
         client = await self.connect(name, *edges, options=options)
         subscription = await client.subscribe(
             filter_text, durable=name if durable else None, new=durable, window=window
         )
         await subscription.wait_started(*self.network.edges)
-        listener = Listener(name, filter_text, client, is_durable=durable, pause_s=pause_s)
+        listener = TrialSubscriber(name, filter_text, client, is_durable=durable, pause_s=pause_s)
         listener.task = asyncio.create_task(listener.read(subscription), name=f"listen {name}")
         self.listeners[name] = listener
         return listener
@@ -205,12 +205,12 @@ class Drill:
         events_max: int = 2**62,
         advertised: Sequence[str] = (),
         options: ClientOptions | None = None,
-    ) -> Speaker:
+    ) -> TrialPublisher:
         """An application that publishes at a rate: what it advertises, or anything."""
         client = await self.connect(name, *edges, options=options)
         self._seed += 1
         promised = [client.advertise(text).filter for text in advertised]
-        speaker = Speaker(name, client, Quotes(self._seed, promised), self._tell)
+        speaker = TrialPublisher(name, client, Quotes(self._seed, promised), self._tell)
         speaker.task = asyncio.create_task(speaker.speak(rate, events_max), name=f"speak {name}")
         self.speakers[name] = speaker
         return speaker
@@ -263,7 +263,7 @@ class Drill:
         for follower in self._followers.values():
             self._logged += follower.read()
 
-    async def verdict(self, bound_s: float = 10.0) -> Verdict:
+    async def verdict(self, bound_s: float = 10.0) -> RunVerdict:
         """The checker's judgement on everything so far, as if it ended here.
 
         Writes the end of the history beside the traces, so that anybody can judge again."""
@@ -280,7 +280,10 @@ class Drill:
 
     async def close(self) -> None:
         """End all applications."""
-        everyone: list[Listener | Speaker] = [*self.listeners.values(), *self.speakers.values()]
+        everyone: list[TrialSubscriber | TrialPublisher] = [
+            *self.listeners.values(),
+            *self.speakers.values(),
+        ]
         for each in everyone:
             await _end(each.task)
         await asyncio.gather(*(each.client.close() for each in everyone))

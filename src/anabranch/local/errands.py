@@ -33,7 +33,7 @@ TAKEN_WITHIN_S = 5.0
 _LOOK_S = 0.1
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The network shall be this one."""
 
     #: A network file, and where it stood.
@@ -43,7 +43,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     within_s: float = 60.0
 
 
-class Said(msgspec.Struct, frozen=True):
+class ChangeProgress(msgspec.Struct, frozen=True):
     """What came of it so far."""
 
     text: str
@@ -52,11 +52,11 @@ class Said(msgspec.Struct, frozen=True):
 
 
 _json = msgspec.json.Encoder()
-_errands = msgspec.json.Decoder(Errand)
-_answers = msgspec.json.Decoder(Said)
+_errands = msgspec.json.Decoder(ChangeRequest)
+_answers = msgspec.json.Decoder(ChangeProgress)
 
 
-def send(directory: Path, errand: Errand) -> Iterator[str]:
+def send(directory: Path, errand: ChangeRequest) -> Iterator[str]:
     """Have it done, and tell what is said about it; `LocalError` if it cannot be done."""
     folder = directory / FOLDER
     if not directory.is_dir():
@@ -110,7 +110,7 @@ def _waiting(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]*.errand"))
 
 
-def _take(request: Path) -> Errand | None:
+def _take(request: Path) -> ChangeRequest | None:
     try:
         data = request.read_bytes()
         request.unlink()
@@ -127,7 +127,7 @@ async def _see_to(network: LocalNetwork, request: Path) -> None:
     with request.with_suffix(".answer").open("ab", buffering=0) as answer:
 
         def tell(text: str, *, is_over: bool = False, has_failed: bool = False) -> None:
-            answer.write(_json.encode(Said(text, is_over, has_failed)) + b"\n")
+            answer.write(_json.encode(ChangeProgress(text, is_over, has_failed)) + b"\n")
 
         try:
             file = loads(errand.text, Path(errand.path))

@@ -34,7 +34,7 @@ from anabranch.config.writing import dump, save
 from anabranch.local.child import Program
 from anabranch.local.home import LOGS, NETWORK_FILE, SECRET_FILE, STATE, hold
 from anabranch.local.observing import ask, is_serving
-from anabranch.local.supervisor import Change, Patience, State, Supervisor
+from anabranch.local.supervisor import Change, State, Supervisor, SupervisorTimeouts
 from anabranch.model.errors import LocalError
 
 
@@ -47,7 +47,7 @@ class LocalNetwork:
         directory: Path,
         report: Callable[[Change], None] | None = None,
         *,
-        patience: Patience = Patience(),  # noqa: B008
+        patience: SupervisorTimeouts = SupervisorTimeouts(),  # noqa: B008
         files: Mapping[str, Path] | None = None,
     ) -> None:
         """`files`: broker → a network file of its own, for those that are not given the common

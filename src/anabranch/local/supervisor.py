@@ -60,7 +60,7 @@ class Change(msgspec.Struct, frozen=True):
     text: str
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long things may take. Times are in seconds."""
 
     ready_bound_s: float = 60.0
@@ -82,7 +82,7 @@ class Supervisor:
         self,
         programs: Iterable[Program],
         report: Callable[[Change], None] = _ignore,
-        patience: Patience = Patience(),  # noqa: B008
+        patience: SupervisorTimeouts = SupervisorTimeouts(),  # noqa: B008
     ) -> None:
         self._new_watch = partial(_Watch, report=report, patience=patience)
         self._watches: dict[str, _Watch] = {}
@@ -175,7 +175,7 @@ class _Watch:
     """One program, and the task that keeps it running."""
 
     def __init__(
-        self, program: Program, report: Callable[[Change], None], patience: Patience
+        self, program: Program, report: Callable[[Change], None], patience: SupervisorTimeouts
     ) -> None:
         self.program = program
         self.state: State = "stopped"

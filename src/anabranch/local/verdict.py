@@ -19,7 +19,7 @@ EXAMPLES_MAX = 5
 ALWAYS_NAMED = ("lost", "gap", "duplicate", "reordered")
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionAccount(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription, and what it came to."""
 
     subscription: str
@@ -30,14 +30,14 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     anomalies: dict[str, int]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a history came to."""
 
     published: int
     confirmed: int
     logged: int
     delivered: int
-    accounts: tuple[Account, ...]
+    accounts: tuple[SubscriptionAccount, ...]
     #: Name → how many.
     anomalies: dict[str, int]
     #: At most `EXAMPLES_MAX` of each name.
@@ -51,7 +51,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return not self.examples
 
 
-def judge(history: Sequence[saw.Record], bound_s: float = 10.0) -> Verdict:
+def judge(history: Sequence[saw.Record], bound_s: float = 10.0) -> RunVerdict:
     """Check a history and count what is in it."""
     found = check(history, bound_s)
     published = {_name(r): r for r in history if isinstance(r, saw.Published)}
@@ -59,7 +59,7 @@ def judge(history: Sequence[saw.Record], bound_s: float = 10.0) -> Verdict:
     delivered = Counter(r.subscription for r in history if isinstance(r, saw.Delivered))
     counts = Counter(anomaly.name for anomaly in found)
     events = [event for name, event in published.items() if name in logged]
-    return Verdict(
+    return RunVerdict(
         published=len(published),
         confirmed=_confirmed(history, published),
         logged=len(logged),
@@ -91,19 +91,19 @@ def _accounts(
     events: list[saw.Published],
     delivered: Counter[str],
     found: list[Anomaly],
-) -> tuple[Account, ...]:
+) -> tuple[SubscriptionAccount, ...]:
     by_subscription: dict[str, Counter[str]] = {}
     for anomaly in found:
         by_subscription.setdefault(anomaly.subscription, Counter())[anomaly.name] += 1
     matching: dict[saw.AnyFilter, int] = {}
-    accounts: dict[str, Account] = {}
+    accounts: dict[str, SubscriptionAccount] = {}
     for record in history:
         if not isinstance(record, saw.Subscribed) or record.subscription in accounts:
             continue
         plain = record.filter
         if plain not in matching:
             matching[plain] = sum(matches(plain, event.attributes) for event in events)
-        accounts[record.subscription] = Account(
+        accounts[record.subscription] = SubscriptionAccount(
             subscription=record.subscription,
             quality=record.quality,
             matching=matching[plain],

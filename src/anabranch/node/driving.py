@@ -24,12 +24,12 @@ from collections.abc import Callable
 
 from anabranch.core import contract as say
 from anabranch.core.broker import Broker
-from anabranch.node.links import Links
-from anabranch.node.metrics import Counters
+from anabranch.node.links import NodeLinks
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import LEVELS, NodeLog, Throttle
-from anabranch.node.sessions import Sessions
+from anabranch.node.sessions import NodeSessions
 from anabranch.node.steps import StepMeter
-from anabranch.node.turns import Turns
+from anabranch.node.turns import FrameQueue
 from anabranch.store.store import Store
 
 #: A timer that is later than the deadline by less than this is not set anew.
@@ -39,7 +39,7 @@ _NEVER = float("inf")
 _LOOK_S = 1e-3
 
 
-class Clock:
+class CoreClock:
     """What a broker takes for the time (rule 3)."""
 
     __slots__ = ("_floor_s", "_offset_s")
@@ -59,18 +59,18 @@ class Clock:
         self._floor_s = max(self._floor_s, moment)
 
 
-class Driver:
+class CoreDriver:
     """Drives the core of one node. See the rules at the top of this module."""
 
     def __init__(
-        self, log: NodeLog, counters: Counters, steps: StepMeter, fail: Callable[[str], None]
+        self, log: NodeLog, counters: NodeCounters, steps: StepMeter, fail: Callable[[str], None]
     ) -> None:
         self._log = log
         self._throttle = Throttle(log)
         self._counters = counters
         self.steps = steps
         self._fail = fail
-        self.clock = Clock()
+        self.clock = CoreClock()
         self._loop = asyncio.get_running_loop()
         #: Done when the life is on disk.
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -79,7 +79,7 @@ class Driver:
         #: Whether the sockets are looked at before a late timer counts.
         self._is_looking = False
         #: Whose frames come next.
-        self.turns = Turns(self._is_working)
+        self.turns = FrameQueue(self._is_working)
         self._waiting: deque[say.Stimulus] = deque()
         self._is_busy = False
         self._is_settling = False
@@ -102,7 +102,7 @@ class Driver:
             say.Note: self._note,
         }
 
-    def begin(self, broker: Broker, store: Store, links: Links, sessions: Sessions) -> None:
+    def begin(self, broker: Broker, store: Store, links: NodeLinks, sessions: NodeSessions) -> None:
         """The life begins; `ready` tells when it is on disk."""
         self._broker = broker
         self._store = store

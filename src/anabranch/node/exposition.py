@@ -6,7 +6,7 @@ One function from a node's status and counters to the text of `/metrics`. Names 
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from anabranch.node.metrics import Counters, Histogram
+from anabranch.node.metrics import Histogram, NodeCounters
 from anabranch.node.status import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,12 +62,12 @@ _Sample = tuple[_Labels, float]
 _NONE: _Labels = {}
 
 
-def exposition(status: Status, counters: Counters) -> str:
+def exposition(status: Status, counters: NodeCounters) -> str:
     """The text of `/metrics`."""
     return "".join(f"{line}\n" for line in _lines(status, counters))
 
 
-def _lines(status: Status, counters: Counters) -> Iterator[str]:
+def _lines(status: Status, counters: NodeCounters) -> Iterator[str]:
     yield from _family("info", "gauge", "Who this is", [(_who(status), 1)])
     for name, text in _COUNTERS.items():
         yield from _family(f"{name}_total", "counter", text, [(_NONE, status.counters[name])])

@@ -37,7 +37,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import NodeLog
 from anabranch.store.bulk.slices import FRONT_BYTES, NotKeptError, Slice, Slicer, Wanted
 from anabranch.store.log import Piece, read_records, record_time_ns
@@ -75,7 +75,7 @@ class OwnStream:
     now: Callable[[], float]
 
 
-class Asker(Protocol):
+class FetchSession(Protocol):
     """A session, as it is seen from here."""
 
     number: int
@@ -97,7 +97,7 @@ class Asker(Protocol):
 class _Desk:
     """The questions of one session."""
 
-    asker: Asker
+    asker: FetchSession
     questions: deque[Describe | Fetch] = field(default_factory=deque)
     is_busy: bool = False
     #: Whether nobody waits for an answer any more; threads look here.
@@ -122,13 +122,13 @@ class _Job:
     frame_bytes_max: int
 
 
-class Fetching:
+class FetchService:
     """Serves the log of one node. See the rules at the top of this module."""
 
     def __init__(
         self,
         stream: OwnStream,
-        counters: Counters,
+        counters: NodeCounters,
         limits: Limits,
         log: NodeLog,
         fail: Callable[[str], None],
@@ -145,7 +145,7 @@ class Fetching:
 
     # -- for sessions ---------------------------------------------------------------------------
 
-    def ask(self, asker: Asker, question: Describe | Fetch) -> None:
+    def ask(self, asker: FetchSession, question: Describe | Fetch) -> None:
         """A client has a question."""
         desk = self._desks.get(asker.number)
         if desk is None:
@@ -161,7 +161,7 @@ class Fetching:
         desk.questions.append(question)
         self._begin(desk)
 
-    def room(self, asker: Asker) -> None:
+    def room(self, asker: FetchSession) -> None:
         """A client takes answers again."""
         desk = self._desks.get(asker.number)
         if desk is not None:
@@ -189,7 +189,7 @@ class Fetching:
         job = self._job(desk.asker, desk.questions.popleft())
         self._threads.submit(self._work, desk, job, asyncio.get_running_loop())
 
-    def _job(self, asker: Asker, question: Describe | Fetch) -> _Job:
+    def _job(self, asker: FetchSession, question: Describe | Fetch) -> _Job:
         now_ns = int(self._stream.now() * _NS_PER_S)
         who = (asker.number, asker.client)
         return _Job(question, *who, *self._stream.extent(), now_ns, asker.frame_bytes_max)
@@ -217,7 +217,7 @@ class Fetching:
             desk.asker.answer(data)
         self._begin(desk)
 
-    def _refuse(self, asker: Asker, refused: Refused) -> None:
+    def _refuse(self, asker: FetchSession, refused: Refused) -> None:
         self._counters.requests_refused += 1
         asker.answer(memoryview(framed(encode_client(refused, self._limits))))
 

@@ -32,13 +32,13 @@ from anabranch.core.links import life_ahead
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Nack, Ping, Replay
 from anabranch.model.mesh_frames import Copies
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import NodeLog
-from anabranch.node.preparing import Preparation
+from anabranch.node.preparing import FilterPreparation
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.steps import StepMeter
-from anabranch.node.strangers import Caller, certificate_objection
-from anabranch.node.turns import Turns
+from anabranch.node.strangers import OutgoingHandshake, certificate_objection
+from anabranch.node.turns import FrameQueue
 from anabranch.node.warming import WarmUp, conjunctions_told
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.greeting import Greeting
@@ -51,7 +51,7 @@ _TURN_S = 0.01
 _LOADS_EVERY_S = 0.1
 
 
-class Link:
+class NodeLink:
     """The connection to one neighbour, whenever there is one."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Link:
         "up_at",
     )
 
-    def __init__(self, every: "Links", peer: str) -> None:
+    def __init__(self, every: "NodeLinks", peer: str) -> None:
         self._every = every
         self.peer = peer
         self.connection: Connection | None = None
@@ -286,7 +286,7 @@ class Link:
             self.cut(str(error))
 
 
-class Links:
+class NodeLinks:
     """All links of a node. See the rules at the top of this module."""
 
     def __init__(
@@ -294,13 +294,13 @@ class Links:
         config: NodeConfig,
         greeting: Greeting,
         handle: Handle,
-        counters: Counters,
+        counters: NodeCounters,
         warm_up: WarmUp,
         *,
         now: Callable[[], float],
-        preparation: Preparation,
+        preparation: FilterPreparation,
         steps: StepMeter,
-        turns: Turns,
+        turns: FrameQueue,
     ) -> None:
         self.name = config.name
         self._now = now
@@ -317,7 +317,7 @@ class Links:
         self._tls = config.tls
         self._secret = config.secret
         self._greeting = greeting
-        self._links = {peer: Link(self, peer) for peer in config.network.links_of(config.name)}
+        self._links = {peer: NodeLink(self, peer) for peer in config.network.links_of(config.name)}
         #: One way only needs no loads to choose by.
         self._reports_loads = config.routing == "mesh" and config.options.paths == "dynamic"
         self._tasks: list[asyncio.Task[None]] = []
@@ -326,7 +326,7 @@ class Links:
     def __len__(self) -> int:
         return len(self._links)
 
-    def all(self) -> Iterable[Link]:
+    def all(self) -> Iterable[NodeLink]:
         """Every neighbour's."""
         return self._links.values()
 
@@ -396,7 +396,7 @@ class Links:
             for link in self._links.values():
                 link.report_load()
 
-    async def _keep(self, link: Link, address: Address) -> None:
+    async def _keep(self, link: NodeLink, address: Address) -> None:
         pause = redial_s = self._timing.redial_s
         while True:
             try:
@@ -411,9 +411,9 @@ class Links:
             await asyncio.sleep(random.random() * pause)
             pause = min(2 * pause, self._timing.redial_max_s)
 
-    async def _connect(self, link: Link, address: Address) -> None:
+    async def _connect(self, link: NodeLink, address: Address) -> None:
         """Dial and greet; when this returns, the link is up."""
-        caller = Caller(self._greeting, _Callee(self, link.peer), self._secret)
+        caller = OutgoingHandshake(self._greeting, _Callee(self, link.peer), self._secret)
         connection = Connection(caller, self.limits.link_waiting_bytes_max)
         tls = self._tls.dialling
         try:
@@ -430,7 +430,7 @@ class Links:
             connection.cut("the greeting came to nothing")
             raise
 
-    def _failed(self, link: Link, address: Address, error: Exception) -> None:
+    def _failed(self, link: NodeLink, address: Address, error: Exception) -> None:
         reason = _reason(error)
         if reason != link.down_because:
             self.log.warning("no link to %s at %s: %s; will try again", link.peer, address, reason)
@@ -462,7 +462,7 @@ class _Callee:
 
     __slots__ = ("_links", "_peer")
 
-    def __init__(self, links: Links, peer: str) -> None:
+    def __init__(self, links: NodeLinks, peer: str) -> None:
         self._links = links
         self._peer = peer
 

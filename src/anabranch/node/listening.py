@@ -1,6 +1,6 @@
 """Listening: sockets that others connect to, and how many may.
 
-A `Listener` accepts connections on one address and makes each a `Visitor`, who has to greet. It
+A `Listener` accepts connections on one address; each begins with an `IncomingHandshake`. It
 accepts by itself, instead of leaving that to asyncio, so that connections count from the moment
 they are accepted: a TLS handshake that is never finished counts too. Rules:
 
@@ -21,7 +21,7 @@ import ssl
 from collections.abc import Callable
 
 from anabranch.model.errors import LocalError
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import NodeLog, Throttle
 from anabranch.node.settings import Address
 from anabranch.wire.framing import framed
@@ -40,7 +40,7 @@ _WHAT_TO_DO = {
 }
 
 
-class Crowd:
+class ConnectionCount:
     """How many connections others have opened at one listener, in all and from each host."""
 
     __slots__ = ("_hosts", "connections", "connections_max", "host_max")
@@ -77,9 +77,11 @@ class _Counted(Connection):
 
     __slots__ = ("_crowd", "_host")
 
-    def __init__(self, owner: Owner, waiting_bytes_max: int, crowd: Crowd, host: str) -> None:
+    def __init__(
+        self, owner: Owner, waiting_bytes_max: int, crowd: ConnectionCount, host: str
+    ) -> None:
         super().__init__(owner, waiting_bytes_max)
-        self._crowd: Crowd | None = crowd
+        self._crowd: ConnectionCount | None = crowd
         self._host = host
         crowd.count(host, 1)
 
@@ -132,7 +134,7 @@ class Listener:
         *,
         connections_max: int,
         host_connections_max: int,
-        counters: Counters,
+        counters: NodeCounters,
         waiting_bytes_max: int,
         tls: ssl.SSLContext | None,
         greeting_s: float,
@@ -140,7 +142,7 @@ class Listener:
     ) -> None:
         self._socket = listener
         self.address = address_of(listener)
-        self._crowd = Crowd(connections_max, host_connections_max)
+        self._crowd = ConnectionCount(connections_max, host_connections_max)
         self._counters = counters
         self._visitor = visitor
         self._waiting_bytes_max = waiting_bytes_max

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from anabranch.core import contract as say
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 
 _EVERY_S = 1.0
 
@@ -19,7 +19,7 @@ _EVERY_S = 1.0
 class LoadMeter:
     """Tells the core the load of its broker. See the top of this module."""
 
-    def __init__(self, counters: Counters, handle: Callable[[say.Stimulus], None]) -> None:
+    def __init__(self, counters: NodeCounters, handle: Callable[[say.Stimulus], None]) -> None:
         self._counters = counters
         self._handle = handle
         self._loop = asyncio.get_running_loop()

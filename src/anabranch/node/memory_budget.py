@@ -36,7 +36,7 @@ from functools import cache
 from typing import Protocol, cast
 
 from anabranch.model.limits import Limits, clients_bytes_max
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 from anabranch.wire.transport import Connection
 
 #: Of the bound: free after a cut; held by connections that are ending; between two measurements.
@@ -108,7 +108,7 @@ class Account:
 class MemoryBudget:
     """All accounts of a node. See the rules at the top of this module."""
 
-    def __init__(self, limits: Limits, frame_s: float, counters: Counters) -> None:
+    def __init__(self, limits: Limits, frame_s: float, counters: NodeCounters) -> None:
         self.bytes_max = clients_bytes_max(limits)
         self._frame_s = frame_s
         self._counters = counters

@@ -1,8 +1,7 @@
 """What a node counts: plain numbers that the hot path can afford.
 
-A counter is an attribute of `Counters` that only grows within a life. A `Histogram` counts values
-below bounds. How they are written down is in `exposition`. All of it is lost with the process, as
-whoever reads such numbers expects.
+A counter is an attribute of `NodeCounters` that only grows within a life. A `Histogram` counts
+values below bounds. `exposition` writes them as text. All of it is lost with the process.
 """
 
 from bisect import bisect_left
@@ -40,7 +39,7 @@ class Histogram:
         return found
 
 
-class Counters:
+class NodeCounters:
     """What happened in this life."""
 
     __slots__ = (

@@ -1,7 +1,7 @@
 """Between a node and its store: calls one way, news the other, across threads.
 
 The store works in threads of its own. What it has to tell is put into a queue, and the node's loop
-is woken once for everything that is in there (`StoreNews`). Rules:
+is woken once for everything that is in there (`StoreBridge`). Rules:
 
 1. News are handed on in the order in which they came; of several syncs the last one says it all.
 2. After `close` nothing is handed on.
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from anabranch.core import contract as say
 
 
-class StoreNews:
+class StoreBridge:
     """Takes what the store's threads tell to the node's loop. See the rules at the top."""
 
     def __init__(

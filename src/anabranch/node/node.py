@@ -4,7 +4,7 @@
     await node.start()        # listening, and its life on disk
     await node.stopped()      # until it fails, or somebody calls `drain` or `stop`
 
-A `Driver` drives the core; the node gives it a store, links and sessions, and looks after their
+A `CoreDriver` drives the core; the node gives it a store, links and sessions, and looks after their
 beginning and their end. Rules:
 
 1. `start` takes the ports before it touches the disk, and listens when the life is on disk.
@@ -36,24 +36,24 @@ from anabranch.core.edge.cursors import SUBSCRIPTIONS
 from anabranch.core.report import knows_subscriptions, report
 from anabranch.matching.kernel_compiler import KernelCompiler
 from anabranch.model.errors import LocalError
-from anabranch.node.driving import Driver
+from anabranch.node.driving import CoreDriver
 from anabranch.node.exposition import CONTENT_TYPE, exposition
-from anabranch.node.fetching import Fetching, OwnStream
-from anabranch.node.links import Links
+from anabranch.node.fetching import FetchService, OwnStream
+from anabranch.node.links import NodeLinks
 from anabranch.node.listening import Listener, address_of, bind
 from anabranch.node.load_meter import LoadMeter
 from anabranch.node.memory_budget import MemoryBudget
-from anabranch.node.metrics import Counters
-from anabranch.node.news import StoreNews
+from anabranch.node.metrics import NodeCounters
+from anabranch.node.news import StoreBridge
 from anabranch.node.notes import NodeLog, Throttle
-from anabranch.node.observe import Observatory, Page
-from anabranch.node.preparing import Preparation
-from anabranch.node.room import Room, free_bytes
-from anabranch.node.sessions import Sessions
+from anabranch.node.observe import ObservePort, Page
+from anabranch.node.preparing import FilterPreparation
+from anabranch.node.room import DiskSpace, free_bytes
+from anabranch.node.sessions import NodeSessions
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
 from anabranch.node.steps import StepMeter
-from anabranch.node.strangers import Host, Strangers, Visitor
+from anabranch.node.strangers import HandshakeOwner, Handshakes, IncomingHandshake
 from anabranch.node.warming import WarmUp
 from anabranch.store.store import Store
 from anabranch.wire.greeting import Greeting, Kind
@@ -82,7 +82,7 @@ class Node:
         self._compiler = KernelCompiler()
         self._load = load or self._compiler.load
         self.log = NodeLog(config.name)
-        self.counters = Counters()
+        self.counters = NodeCounters()
         self.addresses = Addresses()
         #: Why it ended, if it did not end in order.
         self.failure = ""
@@ -101,10 +101,10 @@ class Node:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         step_bound_s = config.options.dead_after_s * STEP_PART
         self._steps = StepMeter(self.counters, self.log, step_bound_s)
-        self._driver = Driver(self.log, self.counters, self._steps, self.fail)
+        self._driver = CoreDriver(self.log, self.counters, self._steps, self.fail)
         self.warm_up = WarmUp(self.log, config.state, self.fail, self._load, self._compiler.close)
         token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
-        self._observatory = Observatory(
+        self._observatory = ObservePort(
             {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page},
             config.observe_hosts,
             token,
@@ -132,7 +132,7 @@ class Node:
     async def _open(self) -> None:
         """Take the state directory and begin the life."""
         config = self.config
-        self._news = StoreNews(self._loop, self._driver.from_store, self._store_failed)
+        self._news = StoreBridge(self._loop, self._driver.from_store, self._store_failed)
         self.store = Store.open(
             config.state,
             network=config.network_name,
@@ -179,9 +179,9 @@ class Node:
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         now = self._driver.clock.now
         steps, turns = self._steps, self._driver.turns
-        self._preparation = preparation = Preparation(limits)
+        self._preparation = preparation = FilterPreparation(limits)
         greeting = self._greeting("link")
-        self.links = Links(
+        self.links = NodeLinks(
             config,
             greeting,
             handle,
@@ -192,17 +192,17 @@ class Node:
             steps=steps,
             turns=turns,
         )
-        self.fetching = Fetching(self._own_stream(), counters, limits, self.log, self.fail)
+        self.fetching = FetchService(self._own_stream(), counters, limits, self.log, self.fail)
         self._meter = LoadMeter(counters, handle)
-        self.strangers = Strangers(config.timing.greeting_s, limits.greetings_max)
+        self.strangers = Handshakes(config.timing.greeting_s, limits.greetings_max)
         self.memory = MemoryBudget(limits, config.options.frame_s, counters)
-        self.sessions = Sessions(
+        self.sessions = NodeSessions(
             handle,
             counters,
             limits,
             warm_up,
             self.fetching,
-            room=Room(self._left_bytes, config.options, limits),
+            room=DiskSpace(self._left_bytes, config.options, limits),
             strangers=self.strangers,
             memory=self.memory,
             preparation=preparation,
@@ -277,7 +277,7 @@ class Node:
         self,
         plug: socket.socket,
         kind: Kind,
-        host: Host,
+        host: HandshakeOwner,
         *,
         tls: ssl.SSLContext | None,
         waiting_bytes_max: int,
@@ -287,7 +287,9 @@ class Node:
         greeting = self._greeting(kind)
         listener = Listener(
             plug,
-            partial(Visitor, self.strangers, greeting, host, self._came_to_nothing, secret),
+            partial(
+                IncomingHandshake, self.strangers, greeting, host, self._came_to_nothing, secret
+            ),
             connections_max=connections_max,
             host_connections_max=self.config.limits.host_connections_max,
             counters=self.counters,

@@ -71,7 +71,7 @@ class Page:
         return head.encode() + (self.body if with_body else b"")
 
 
-class Observatory:
+class ObservePort:
     """Answers questions about a node. See the rules at the top of this module."""
 
     def __init__(

@@ -23,7 +23,7 @@ from anabranch.model.mesh_frames import Advertise, Bind
 SHORT_CHARACTERS = 96
 
 
-class Preparation:
+class FilterPreparation:
     """Reads filters ahead for one node. See the rules at the top of this module."""
 
     def __init__(self, limits: Limits) -> None:

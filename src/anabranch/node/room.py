@@ -34,7 +34,7 @@ def free_bytes(path: Path) -> int:
 Look = Callable[[], int]
 
 
-class Room:
+class DiskSpace:
     """What the disk of one node has left. See the rules at the top of this module."""
 
     def __init__(self, look: Look, options: Options, limits: Limits) -> None:

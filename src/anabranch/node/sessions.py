@@ -44,15 +44,15 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
-from anabranch.node.fetching import Fetching
+from anabranch.node.fetching import FetchService
 from anabranch.node.memory_budget import MemoryBudget
-from anabranch.node.metrics import Counters
-from anabranch.node.preparing import Preparation
-from anabranch.node.room import Room
+from anabranch.node.metrics import NodeCounters
+from anabranch.node.preparing import FilterPreparation
+from anabranch.node.room import DiskSpace
 from anabranch.node.splitting import parts_of
 from anabranch.node.steps import StepMeter
-from anabranch.node.strangers import Strangers
-from anabranch.node.turns import Turns
+from anabranch.node.strangers import Handshakes
+from anabranch.node.turns import FrameQueue
 from anabranch.node.warming import WarmUp, conjunctions_asked
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting
@@ -64,7 +64,7 @@ _HELD_BYTES_MAX = 1024 * 1024
 _ALIVE = encode_client(Alive())
 
 
-class Session:
+class NodeSession:
     """One client that is connected. See the rules at the top of this module."""
 
     __slots__ = (
@@ -83,7 +83,9 @@ class Session:
         "number",
     )
 
-    def __init__(self, every: "Sessions", number: int, connection: Connection, name: str) -> None:
+    def __init__(
+        self, every: "NodeSessions", number: int, connection: Connection, name: str
+    ) -> None:
         self._every = every
         self.number = number
         self.connection = connection
@@ -273,23 +275,23 @@ class Session:
         self._every.cut(self.number, reason)
 
 
-class Sessions:
+class NodeSessions:
     """All clients of a node. See the rules at the top of this module."""
 
     def __init__(
         self,
         handle: Callable[[say.Stimulus], None],
-        counters: Counters,
+        counters: NodeCounters,
         limits: Limits,
         warm_up: WarmUp,
-        fetching: Fetching,
+        fetching: FetchService,
         *,
-        room: Room,
-        strangers: Strangers,
+        room: DiskSpace,
+        strangers: Handshakes,
         memory: MemoryBudget,
-        preparation: Preparation,
+        preparation: FilterPreparation,
         steps: StepMeter,
-        turns: Turns,
+        turns: FrameQueue,
     ) -> None:
         self.handle = handle
         self.steps = steps
@@ -303,9 +305,9 @@ class Sessions:
         self.counters = counters
         self.limits = limits
         self._last_number = 0
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, NodeSession] = {}
         #: Sessions that are over, and whose connections are not.
-        self._leaving: set[Session] = set()
+        self._leaving: set[NodeSession] = set()
         self._all_left = asyncio.Event()
         #: Why nobody is let in; "" if everybody is.
         self.closed_because = ""
@@ -320,7 +322,7 @@ class Sessions:
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
         """A client has greeted."""
         self._last_number += 1
-        session = Session(self, self._last_number, connection, theirs.name)
+        session = NodeSession(self, self._last_number, connection, theirs.name)
         self._sessions[session.number] = session
         connection.hand_over(session)
         self.strangers.add(connection)
@@ -367,7 +369,7 @@ class Sessions:
         for session in self._sessions.values():
             session.connection.deafen()
 
-    def gone(self, session: Session) -> None:
+    def gone(self, session: NodeSession) -> None:
         """A connection is over."""
         session.let_go()
         session.account.close()

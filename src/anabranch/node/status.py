@@ -18,15 +18,15 @@ from anabranch.core.report import (
     CursorReport,
     DepartureReport,
     LogReport,
-    PlacingReport,
+    PlacementReport,
     StagingReport,
     StreamReport,
 )
 from anabranch.core.routing.contract import MeshReport
 from anabranch.model.limits import Limits, detectors_bytes_max, reads_bytes_max
-from anabranch.node.links import Link
+from anabranch.node.links import NodeLink
 from anabranch.node.memory_budget import MemoryBudget
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 
 _STATM = Path("/proc/self/statm")
 
@@ -129,11 +129,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     #: None unless routing is `mesh`.
     mesh: MeshReport | None = None
     #: Where patterns are detected; None if it is no edge.
-    placing: PlacingReport | None = None
+    placing: PlacementReport | None = None
 
 
 def memory_status(
-    budget: MemoryBudget, links: Iterable[Link], broker: Broker, limits: Limits
+    budget: MemoryBudget, links: Iterable[NodeLink], broker: Broker, limits: Limits
 ) -> MemoryStatus:
     """What is held, and for whom."""
     options, origin, points = broker.config.options, broker.origin, broker.points
@@ -152,7 +152,7 @@ def memory_status(
     )
 
 
-def link_status(link: Link) -> LinkStatus:
+def link_status(link: NodeLink) -> LinkStatus:
     """What there is to say about a link."""
     connection = link.connection
     return LinkStatus(
@@ -171,9 +171,9 @@ def link_status(link: Link) -> LinkStatus:
     )
 
 
-def counted(counters: Counters) -> dict[str, int]:
+def counted(counters: NodeCounters) -> dict[str, int]:
     """All plain counters by name."""
-    named = {name: getattr(counters, name) for name in Counters.__slots__}
+    named = {name: getattr(counters, name) for name in NodeCounters.__slots__}
     return {name: value for name, value in named.items() if isinstance(value, int)}
 
 

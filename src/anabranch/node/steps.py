@@ -18,7 +18,7 @@ State: counts of this life. Safe to lose.
 from time import perf_counter, thread_time
 
 from anabranch.core import contract as say
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import NodeLog, Throttle
 
 
@@ -27,7 +27,7 @@ class StepMeter:
 
     __slots__ = ("_began", "_bound_s", "_counters", "_depth", "_inner", "_throttle", "_what")
 
-    def __init__(self, counters: Counters, log: NodeLog, bound_s: float) -> None:
+    def __init__(self, counters: NodeCounters, log: NodeLog, bound_s: float) -> None:
         self._counters = counters
         self._bound_s = bound_s
         self._throttle = Throttle(log, per_s=1)

@@ -48,7 +48,7 @@ Complaint = Callable[[str, str], None]
 _REASON_CHARACTERS_MAX = 1_000
 
 
-class Host(Protocol):
+class HandshakeOwner(Protocol):
     """Who takes connections that have greeted."""
 
     def judge(self, connection: Connection, theirs: Greeting) -> str:
@@ -58,7 +58,7 @@ class Host(Protocol):
         """It belongs to the host from now on."""
 
 
-class Strangers:
+class Handshakes:
     """All connections of strangers. See the rules at the top of this module."""
 
     def __init__(self, greeting_s: float, strangers_max: int) -> None:
@@ -94,7 +94,7 @@ class Strangers:
             connection.cut(reason)
 
 
-class Visitor:
+class IncomingHandshake:
     """Owns one connection that somebody else has opened, until its greeting, and its proof."""
 
     __slots__ = (
@@ -109,9 +109,9 @@ class Visitor:
 
     def __init__(
         self,
-        strangers: Strangers,
+        strangers: Handshakes,
         ours: Greeting,
-        host: Host,
+        host: HandshakeOwner,
         complain: Complaint,
         secret: Secret | None = None,
     ) -> None:
@@ -179,12 +179,12 @@ class Visitor:
         self._complain(self.address, reason)
 
 
-class Caller:
+class OutgoingHandshake:
     """Owns one connection that we have opened, until it is answered; `answered` says how."""
 
     __slots__ = ("_host", "_ours", "_secret", "answered")
 
-    def __init__(self, ours: Greeting, host: Host, secret: Secret | None = None) -> None:
+    def __init__(self, ours: Greeting, host: HandshakeOwner, secret: Secret | None = None) -> None:
         self._ours = _with_nonce(ours, secret)
         self._host = host
         self._secret = secret

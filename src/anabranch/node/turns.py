@@ -28,7 +28,7 @@ class _Waiter(NamedTuple):
     sign: Callable[[], None]
 
 
-class Turns:
+class FrameQueue:
     """The queue for the core of one node. See the rules at the top of this module."""
 
     def __init__(self, is_working: Callable[[], bool]) -> None:

@@ -17,11 +17,11 @@ from anabranch.core.session.effects import (
     SessionOptions,
     TellPublishRefused,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, EventId, Value
-from anabranch.sim.things import Connection
+from anabranch.sim.things import SimConnection
 from anabranch.sim.workload import (
     DOMAIN,
     PlainFilter,
@@ -45,8 +45,8 @@ class Application:
         self.home = home
         self.history = history
         self.options = SessionOptions(resend_after_s=1.0)
-        self.session = Session(name, options=self.options)
-        self.connection: Connection | None = None
+        self.session = ClientSession(name, options=self.options)
+        self.connection: SimConnection | None = None
         self.is_calm = False
         self._wake_at = _NEVER
         #: Counts connections wanted, so that an attempt that was overtaken is dropped.
@@ -85,12 +85,12 @@ class Application:
         if self.connection is not None:
             self.world.hang_up(self.connection)
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: SimConnection) -> None:
         """The connection is there."""
         self.connection = connection
         self.perform(self.session.connected(self.world.now))
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: SimConnection) -> None:
         """The connection is gone."""
         if connection is not self.connection:
             return
@@ -98,7 +98,7 @@ class Application:
         self.perform(self.session.disconnected(self.world.now))
         self.connect_in(0.05 + self.world.rng.random() * 0.5)
 
-    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+    def frame(self, connection: SimConnection, frame: AnyClientFrame) -> None:
         """The broker says something."""
         if connection is not self.connection:
             return
@@ -146,7 +146,7 @@ class Application:
             self.connect_in(0.0)
 
 
-class Publisher(Application):
+class SimPublisher(Application):
     """Publishes events, at one broker at a time."""
 
     def __init__(
@@ -175,7 +175,7 @@ class Publisher(Application):
         #: to some of these.
         self.clients = clients
         self.incarnation = 1
-        self.session = Session(name, incarnation=1, options=self.options)
+        self.session = ClientSession(name, incarnation=1, options=self.options)
         if advertising is not None:
             self._advertise()
         world.after(world.rng.expovariate(rate), self._publish)
@@ -274,7 +274,7 @@ class Publisher(Application):
         self.leave()
         self.home = home
         self.incarnation += 1
-        self.session = Session(self.name, incarnation=self.incarnation, options=self.options)
+        self.session = ClientSession(self.name, incarnation=self.incarnation, options=self.options)
         if self._advertised:
             self._advertise()
         self.connect_in(0.05)

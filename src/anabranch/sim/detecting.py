@@ -22,7 +22,7 @@ from anabranch.model.encoding import decode_envelope
 from anabranch.model.pattern.match import Placement, PointRecord
 from anabranch.sim.applications import Application
 from anabranch.sim.swarm import Plan
-from anabranch.sim.things import Host
+from anabranch.sim.things import SimHost
 from anabranch.sim.world import World
 
 #: The chance that one of a broker's join points is moved, when somebody looks.
@@ -160,7 +160,7 @@ class Detections:
             active = [] if broker is None or broker.points is None else sorted(broker.points.active)
             if active and rng.random() < _MOVED:
                 target = rng.choice(edges)
-                self._world.stimulate(name, say.MovePoint(rng.choice(active), target))
+                self._world.stimulate(name, say.MoveJoinPoint(rng.choice(active), target))
 
     def is_settled(self) -> bool:
         """Whether all patterns are defined, and all that was found is reported."""
@@ -182,7 +182,7 @@ class Detections:
             for definer in self._definers
         )
 
-    def _has_everything(self, host: Host) -> bool:
+    def _has_everything(self, host: SimHost) -> bool:
         """Whether the join points of a broker were given all that there is."""
         broker = host.broker
         if broker is None or broker.points is None or broker.edge is None:

@@ -11,7 +11,7 @@ from random import Random
 from anabranch.core.contract import Recovered
 from anabranch.core.origin import renewal
 from anabranch.core.origin.ledger import first_needed
-from anabranch.core.origin.log_tail import LOST, Quiet, decode_record, entry_of
+from anabranch.core.origin.log_tail import LOST, SilentTick, decode_record, entry_of
 from anabranch.store.segment import HEADER_BYTES, encode_entry, encode_seal, scan, segment_header
 
 _SEGMENT_RECORDS = 64
@@ -90,7 +90,7 @@ class Disk:
         if self.ever_synced.setdefault(tick, record) == record:
             return
         entry = entry_of(tick, decode_record(record))
-        if not (isinstance(entry, Quiet) and entry.reason == LOST):
+        if not (isinstance(entry, SilentTick) and entry.reason == LOST):
             self.reused.append((tick, record))
 
     def _apply(self, count: int) -> None:

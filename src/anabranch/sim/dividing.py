@@ -10,7 +10,7 @@ end.
 
 from random import Random
 
-from anabranch.sim.things import Wire
+from anabranch.sim.things import SimLink
 from anabranch.sim.world import World
 
 
@@ -21,7 +21,7 @@ class Division:
         self._world = world
         self._rng = rng
         self._by_all_links = by_all_links
-        self._broken: list[Wire] = []
+        self._broken: list[SimLink] = []
 
     def begin(self) -> int:
         """Divide it; returns how many links are broken."""
@@ -41,7 +41,7 @@ class Division:
             for direction in (0, 1):
                 self._world.open(wire, direction)
 
-    def _joining(self) -> list[Wire]:
+    def _joining(self) -> list[SimLink]:
         """Broken links that join all parts, and no more of them than it takes."""
         part = {name: {name} for name in self._world.hosts}
         broken = self._rng.sample(self._broken, len(self._broken))

@@ -11,7 +11,7 @@ from random import Random
 from anabranch.model.network import Network
 from anabranch.sim.dividing import Division
 from anabranch.sim.fault_mix import FaultMix
-from anabranch.sim.things import Queue, Wire
+from anabranch.sim.things import Queue, SimLink
 from anabranch.sim.world import World
 
 #: What may wait where queues are bounded.
@@ -28,7 +28,7 @@ class Faults:
         self._mix = mix
         self._division = division
         self._healed = False
-        self._blocks: list[tuple[Wire, int]] = []
+        self._blocks: list[tuple[SimLink, int]] = []
         self._narrow: list[Queue] = []
         self.counts: dict[str, int] = {}
         #: While a fault is going on, and a little longer.
@@ -127,7 +127,7 @@ class Faults:
         wires = list(self._world.wires.values())
         return self._block(rng, [(rng.choice(wires), rng.randrange(2))]) if wires else 0.0
 
-    def _block(self, rng: Random, sides: list[tuple[Wire, int]]) -> float:
+    def _block(self, rng: Random, sides: list[tuple[SimLink, int]]) -> float:
         if not sides:
             return 0.0
         for wire, direction in sides:
@@ -137,7 +137,7 @@ class Faults:
         self._world.after(lasts_s, self._unblock, sides)
         return lasts_s + 0.3
 
-    def _unblock(self, sides: list[tuple[Wire, int]]) -> None:
+    def _unblock(self, sides: list[tuple[SimLink, int]]) -> None:
         for side in sides:
             if side in self._blocks:
                 self._blocks.remove(side)
@@ -192,5 +192,5 @@ class Faults:
         queue.rate = 0
 
 
-def _crosses(wire: Wire, inside: set[str]) -> bool:
+def _crosses(wire: SimLink, inside: set[str]) -> bool:
     return (wire.ends[0] in inside) != (wire.ends[1] in inside)

@@ -11,7 +11,7 @@ until the world is calm.
 from random import Random
 
 from anabranch.core import contract as say
-from anabranch.sim.things import Wire
+from anabranch.sim.things import SimLink
 from anabranch.sim.world import World
 
 #: Events per second, and the seconds that one takes and waits.
@@ -25,7 +25,7 @@ _MOODS = (
 )
 
 
-class MoodReports:
+class BrokerLoadReports:
     """Tells brokers how busy they are. See the top of this module."""
 
     def __init__(self, world: World, every_s: float, rng: Random) -> None:
@@ -48,7 +48,7 @@ class MoodReports:
         self._world.after(self._every_s, self._report)
 
 
-class LoadReports:
+class LinkLoadReports:
     """Tells brokers the loads of their links."""
 
     def __init__(self, world: World, every_s: float) -> None:
@@ -67,7 +67,7 @@ class LoadReports:
         self._world.after(self._every_s, self._report)
 
     def _report_one(
-        self, wire: Wire, direction: int, before: dict[tuple[tuple[str, str], int, int], int]
+        self, wire: SimLink, direction: int, before: dict[tuple[tuple[str, str], int, int], int]
     ) -> None:
         queue, key = wire.queues[direction], (wire.ends, wire.number, direction)
         waited = before.get(key, 0)

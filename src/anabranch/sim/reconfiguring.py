@@ -24,7 +24,7 @@ from anabranch.core import contract as say
 from anabranch.core.broker import BrokerConfig
 from anabranch.model.network import Network
 from anabranch.sim import meshes
-from anabranch.sim.things import Host, Wire
+from anabranch.sim.things import SimHost, SimLink
 from anabranch.sim.world import World
 
 _LOOK_S = 0.2
@@ -34,7 +34,7 @@ _EDGES_MAX = 8
 Joins = list[tuple[str, str]]
 
 
-class Reconfiguring:
+class Reconfiguration:
     """The operator of one simulation. See the rules at the top of this module."""
 
     def __init__(
@@ -189,7 +189,7 @@ class Reconfiguring:
 
     def _add_host(self, name: str) -> None:
         world = self._world
-        world.hosts[name] = Host(self._config(next(iter(world.hosts.values())).config, name))
+        world.hosts[name] = SimHost(self._config(next(iter(world.hosts.values())).config, name))
 
     def _config(self, before: BrokerConfig, name: str) -> BrokerConfig:
         return msgspec.structs.replace(
@@ -206,7 +206,7 @@ class Reconfiguring:
         host.config = self._config(host.config, name)
         for peer in self.network.links_of(name):
             ends = (min(name, peer), max(name, peer))
-            self._world.wires.setdefault(ends, Wire(ends))
+            self._world.wires.setdefault(ends, SimLink(ends))
         if host.broker is not None:
             if self._rng.random() < 0.5:
                 # It ended in order.

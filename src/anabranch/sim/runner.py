@@ -16,7 +16,7 @@ from anabranch.sim.fault_mix import ANY
 from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan, Shape, draw
-from anabranch.sim.verdict import Verdict
+from anabranch.sim.verdict import SimVerdict
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Order(msgspec.Struct, frozen=True):
 class Timed(msgspec.Struct, frozen=True):
     """A verdict and what it cost."""
 
-    verdict: Verdict
+    verdict: SimVerdict
     cpu_s: float
 
 

@@ -17,7 +17,7 @@ import msgspec
 from anabranch.check import history as told
 from anabranch.check.checker import Anomaly, check
 from anabranch.core.broker import BrokerConfig
-from anabranch.core.origin.ledger import Beginning
+from anabranch.core.origin.ledger import LogStart
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     BlankRecord,
@@ -29,20 +29,20 @@ from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.core.routing.registry import RouterMaker
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
-from anabranch.sim.applications import Application, Publisher
+from anabranch.sim.applications import Application, SimPublisher
 from anabranch.sim.detecting import Definer, Detections, draw_definers
 from anabranch.sim.dividing import Division
 from anabranch.sim.faults import Faults
 from anabranch.sim.interests import InterestWatch
-from anabranch.sim.loads import LoadReports, MoodReports
+from anabranch.sim.loads import BrokerLoadReports, LinkLoadReports
 from anabranch.sim.paths import PathWatch
-from anabranch.sim.reconfiguring import Reconfiguring
+from anabranch.sim.reconfiguring import Reconfiguration
 from anabranch.sim.rollbacks import Rollbacks
-from anabranch.sim.sinks import Sink, draft_in
-from anabranch.sim.subscribers import Subscriber
+from anabranch.sim.sinks import SimSink, draft_in
+from anabranch.sim.subscribers import SimSubscriber
 from anabranch.sim.swarm import Plan
 from anabranch.sim.things import CLOCK_BEGIN_S, Weather
-from anabranch.sim.verdict import Verdict
+from anabranch.sim.verdict import SimVerdict
 from anabranch.sim.world import World
 
 _WARM_UP_S = 0.5
@@ -57,7 +57,7 @@ _ROOMY_TICKS = 100_000
 #: The same of a quota of bytes held back.
 _ROOMY_BYTES = 1 << 30
 
-_beginnings = msgspec.msgpack.Decoder(Beginning)
+_beginnings = msgspec.msgpack.Decoder(LogStart)
 
 
 class Simulation:
@@ -86,7 +86,9 @@ class Simulation:
         division = Division(self.world, chance, by_all_links=by_all_links)
         self.faults = Faults(self.world, plan.network, plan.faults, division)
         operator = Random(plan.seed ^ 0xB055)
-        self.reconfiguring = Reconfiguring(self.world, plan.network, operator, self._stream_joined)
+        self.reconfiguring = Reconfiguration(
+            self.world, plan.network, operator, self._stream_joined
+        )
         self.history: list[told.Record] = []
         self.applications: list[Application] = []
         self.definers: list[Definer] = []
@@ -96,12 +98,12 @@ class Simulation:
         self.troubled_changes = 0
         self._watch = InterestWatch(self.world)
         self.paths: PathWatch | None = None
-        self._moods: MoodReports | None = None
+        self._moods: BrokerLoadReports | None = None
         if plan.routing == "mesh":
-            LoadReports(self.world, _LOADS_EVERY_S)
+            LinkLoadReports(self.world, _LOADS_EVERY_S)
             if plan.patterns:
                 moody = Random(plan.seed ^ 0x300D)
-                self._moods = MoodReports(self.world, _MOODS_EVERY_S, moody)
+                self._moods = BrokerLoadReports(self.world, _MOODS_EVERY_S, moody)
             self.paths = PathWatch(self.world, is_fixed=plan.options.paths == "fixed")
             self.world.watcher = self.paths.step
         self.rollbacks = Rollbacks(
@@ -109,7 +111,7 @@ class Simulation:
         )
         self._is_calm = False
 
-    def run(self) -> Verdict:
+    def run(self) -> SimVerdict:
         """Run it to its end. Whatever a broker or a client raises is an anomaly too."""
         try:
             self._live()
@@ -136,7 +138,7 @@ class Simulation:
         self.rollbacks.heal()
         self._is_calm = True
         for application in self.applications:
-            if isinstance(application, Subscriber):
+            if isinstance(application, SimSubscriber):
                 application.calm()
         self._detections.calm()
         if self._moods is not None:
@@ -168,7 +170,7 @@ class Simulation:
         for number in range(self.plan.publishers):
             home = victim or self.rng.choice(edges)
             name = f"pub{number}"
-            publisher = Publisher(
+            publisher = SimPublisher(
                 self.world,
                 name,
                 home,
@@ -184,7 +186,7 @@ class Simulation:
         is_tight = options.retention == "refuse" and options.log_ticks_max < _ROOMY_TICKS
         for number in range(self.plan.subscribers):
             home = self.rng.choice([edge for edge in edges if edge != victim])
-            subscriber = Subscriber(
+            subscriber = SimSubscriber(
                 self.world,
                 f"sub{number}",
                 home,
@@ -199,7 +201,7 @@ class Simulation:
         for number in range(self.plan.sinks):
             home = more.choice(edges)
             rate = self.plan.batch_rate
-            sink = Sink(self.world, f"sink{number}", home, self.history, more, rate=rate)
+            sink = SimSink(self.world, f"sink{number}", home, self.history, more, rate=rate)
             self.applications.append(sink)
         self.definers += draw_definers(self.world, self.plan, edges, self.history)
         self.applications += self.definers
@@ -226,7 +228,7 @@ class Simulation:
     def _churn(self) -> None:
         if self._is_calm:
             return
-        subscribers = [each for each in self.applications if isinstance(each, Subscriber)]
+        subscribers = [each for each in self.applications if isinstance(each, SimSubscriber)]
         self.rng.choice(subscribers).churn(self.rng)
         self.interest_changes += 1
         self.troubled_changes += self.faults.is_on()
@@ -300,13 +302,13 @@ class Simulation:
         settled = [
             application.is_settled(heads)
             for application in self.applications
-            if isinstance(application, Publisher | Subscriber)
+            if isinstance(application, SimPublisher | SimSubscriber)
         ]
         is_detected = self._detections.is_settled()
         return is_detected and all(settled) and all(sink.is_settled() for sink in self._sinks())
 
-    def _sinks(self) -> list[Sink]:
-        return [each for each in self.applications if isinstance(each, Sink)]
+    def _sinks(self) -> list[SimSink]:
+        return [each for each in self.applications if isinstance(each, SimSink)]
 
     def _unfinished(self) -> list[Anomaly]:
         """Sinks that are not done although all is well."""
@@ -338,10 +340,10 @@ class Simulation:
         found += self._detections.judged(list(self.reconfiguring.streams))
         return [*found, *check(self.history)]
 
-    def _verdict(self, anomalies: list[Anomaly]) -> Verdict:
+    def _verdict(self, anomalies: list[Anomaly]) -> SimVerdict:
         world = self.world
         kinds = [type(record) for record in self.history]
-        return Verdict(
+        return SimVerdict(
             seed=self.plan.seed,
             anomalies=tuple(anomalies),
             simulated_s=world.now,
@@ -358,7 +360,7 @@ class Simulation:
             faults=dict(sorted(self._fault_counts().items())),
             batches=kinds.count(told.BatchTold),
             matches=self._detections.reported,
-            advertised=sum(a.advertised for a in self.applications if isinstance(a, Publisher)),
+            advertised=sum(a.advertised for a in self.applications if isinstance(a, SimPublisher)),
             splits=0 if self.paths is None else self.paths.splits,
             moves=0 if self.paths is None else self.paths.moves,
         )
@@ -383,7 +385,7 @@ class Simulation:
         return [
             Anomaly("repeated", each.subscription, each.stream, each.tick, "sent twice")
             for application in self.applications
-            if isinstance(application, Subscriber)
+            if isinstance(application, SimSubscriber)
             for each in application.repeated
         ]
 

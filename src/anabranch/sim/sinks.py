@@ -16,7 +16,7 @@ from random import Random
 
 from anabranch.check import history as told
 from anabranch.core.session.effects import TellCommitted, TellStaged, TellStagingRefused
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.encoding import encode_draft
 from anabranch.model.event import Event, Value
 from anabranch.sim.applications import Application
@@ -37,10 +37,12 @@ def draft_in(attributes: Mapping[str, Value]) -> tuple[str, int] | None:
     return (token, int(place)) if token else None
 
 
-class Task(Application):
+class SinkTask(Application):
     """Stages what it is given, one token at a time."""
 
-    def __init__(self, driver: "Sink", name: str, ended: Callable[["Task", bool], None]) -> None:
+    def __init__(
+        self, driver: "SimSink", name: str, ended: Callable[["SinkTask", bool], None]
+    ) -> None:
         super().__init__(driver.world, name, driver.home, driver.history)
         #: Told whether all is staged.
         self._ended = ended
@@ -76,10 +78,10 @@ class Task(Application):
         """A new process takes its place."""
         self.leave()
         self._waiting.clear()
-        self.session = Session(self.name, options=self.options)
+        self.session = ClientSession(self.name, options=self.options)
 
 
-class Sink(Application):
+class SimSink(Application):
     """The driver of one sink. See the top of this module."""
 
     def __init__(
@@ -101,9 +103,9 @@ class Sink(Application):
         self._batch = 0
         #: Counts the executions, so that every token is used once.
         self._execution = 0
-        self._tasks = [Task(self, f"{name}.{n}", self._task_ended) for n in range(_TASKS_MAX)]
+        self._tasks = [SinkTask(self, f"{name}.{n}", self._task_ended) for n in range(_TASKS_MAX)]
         #: Task → its token, of those that have not staged everything yet; and all tokens in order.
-        self._staging: dict[Task, str] = {}
+        self._staging: dict[SinkTask, str] = {}
         self._tokens: tuple[str, ...] = ()
         self._request = 0
         #: Whether a batch is to be written that nobody was told of, and whether one ever was.
@@ -146,13 +148,13 @@ class Sink(Application):
         if not tokens:
             self._commit(self._execution)
 
-    def _stage(self, task: Task, token: str) -> str:
+    def _stage(self, task: SinkTask, token: str) -> str:
         drafts = self._draw(token)
         self._staging[task] = token
         task.stage(token, drafts)
         return token
 
-    def _stage_in_vain(self, task: Task, place: int) -> None:
+    def _stage_in_vain(self, task: SinkTask, place: int) -> None:
         """An attempt of a task that comes to nothing."""
         token = f"{self.sink}.{self._execution}.{place}.in-vain"
         task.stage(token, self._draw(token), is_half=self._rng.random() < 0.5)
@@ -167,7 +169,7 @@ class Sink(Application):
         self.history.append(told.Drafted(self.world.now, token, tuple(drafts)))
         return drafts
 
-    def _task_ended(self, task: Task, is_staged: bool) -> None:
+    def _task_ended(self, task: SinkTask, is_staged: bool) -> None:
         if self._staging.get(task) != task.token:
             return
         if not is_staged:
@@ -246,7 +248,7 @@ class Sink(Application):
         had_asked = self._request != 0
         self._request = 0
         self.leave()
-        self.session = Session(self.name, options=self.options)
+        self.session = ClientSession(self.name, options=self.options)
         if is_exact and had_asked:
             self.world.after(self._rng.random() * 0.5, self._commit, self._execution)
         else:
@@ -263,7 +265,7 @@ class Sink(Application):
         self.history.append(told.SinkLeft(self.world.now, self.sink))
         self._moves += 1
         self.home = edge
-        self.session = Session(self.name, options=self.options)
+        self.session = ClientSession(self.name, options=self.options)
         self._request = 0
         for task in self._tasks:
             task.forget()

@@ -8,7 +8,7 @@ import msgspec
 from anabranch.check import history as told
 from anabranch.core.session.effects import (
     DeliverToApplication,
-    Standing,
+    ResumePoint,
     StartKind,
     TellCut,
     TellEnded,
@@ -17,13 +17,13 @@ from anabranch.core.session.effects import (
     TellStart,
     TellWithheld,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.core.session.subscribe import LOST
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.frame_parts import Datum
 from anabranch.sim.applications import Application
-from anabranch.sim.things import CLOCK_BEGIN_S, Connection
+from anabranch.sim.things import CLOCK_BEGIN_S, SimConnection
 from anabranch.sim.workload import PlainFilter, draw_filter, filter_text
 from anabranch.sim.world import World
 
@@ -51,7 +51,7 @@ class _Subscription:
         self.acked: dict[str, int] = {}
 
 
-class Subscriber(Application):
+class SimSubscriber(Application):
     """Has subscriptions at one broker at a time; durable ones go with it."""
 
     def __init__(
@@ -79,19 +79,19 @@ class Subscriber(Application):
         #: What a broker sent twice over one connection, though the session drops it.
         self.repeated: list[told.Delivered] = []
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: SimConnection) -> None:
         """The connection is there."""
         self._last.clear()
         super().connected(connection)
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: SimConnection) -> None:
         """The connection is gone."""
         every = self._subscriptions.items()
         reliable = [name for name, mine in every if mine.quality == "reliable"]
         self._broken = {name: dict(self.session.progress(name)) for name in reliable}
         super().disconnected(connection)
 
-    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+    def frame(self, connection: SimConnection, frame: AnyClientFrame) -> None:
         """The broker says something; deliveries over one connection must ascend."""
         if isinstance(frame, Deliver) and connection is self.connection:
             for matches in frame.matches:
@@ -209,7 +209,7 @@ class Subscriber(Application):
     def _settle_at(self, edge: str) -> None:
         old = self.session
         self.home = edge
-        self.session = Session(self.name, options=self.options)
+        self.session = ClientSession(self.name, options=self.options)
         for standing in old.standings():
             self._take_over(standing)
             if old.is_ending(standing.name):
@@ -231,7 +231,7 @@ class Subscriber(Application):
         if self._leaves_nothing and any(e.quality == "durable" and not e.stands for e in every):
             return
         self.home = edge
-        self.session = Session(self.name, options=self.options)
+        self.session = ClientSession(self.name, options=self.options)
         for name, mine in list(self._subscriptions.items()):
             # What never stood may not exist; nobody would ever be found to own it.
             if mine.quality != "durable" or not mine.stands:
@@ -255,7 +255,7 @@ class Subscriber(Application):
         mine.episode = f"{name}#{mine.memories}"
         self._record_asked(name, "resume", latest_start)
 
-    def _give_up(self, standing: Standing) -> None:
+    def _give_up(self, standing: ResumePoint) -> None:
         """The start that was asked for is not there any more, but some broker may have it with
         that start all the same: come back to it, wherever it is, and end it."""
         if not self.session.knows(standing.name) and standing.name in self._subscriptions:
@@ -279,7 +279,7 @@ class Subscriber(Application):
         )
         self.perform(effects)
 
-    def _ack(self, session: Session, name: str) -> None:
+    def _ack(self, session: ClientSession, name: str) -> None:
         """Acknowledge what was given so far."""
         mine = self._subscriptions.get(name)
         if session is not self.session or mine is None or not session.knows(name):
@@ -287,7 +287,7 @@ class Subscriber(Application):
         mine.acked |= session.progress(name)
         self.perform(session.ack(self.world.now, {name: None}))
 
-    def _take_over(self, standing: Standing) -> None:
+    def _take_over(self, standing: ResumePoint) -> None:
         if not self.session.knows(standing.name) and standing.name in self._subscriptions:
             self.perform(self.session.take_over(self.world.now, standing))
 

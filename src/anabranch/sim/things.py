@@ -33,7 +33,7 @@ class Weather:
         self.break_s = 0.05
 
 
-class Counters:
+class WorldCounters:
     """What happened, for the report."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Queue:
         return self.is_full
 
 
-class Wire:
+class SimLink:
     """The link between two brokers; `number` counts its connections."""
 
     __slots__ = ("ends", "is_up", "last_at", "number", "queues", "stopped", "waiting")
@@ -99,22 +99,22 @@ class Wire:
         self.queues = [Queue(), Queue()]
 
 
-def wires_between(configs: Iterable[BrokerConfig]) -> dict[tuple[str, str], Wire]:
+def wires_between(configs: Iterable[BrokerConfig]) -> dict[tuple[str, str], SimLink]:
     """A wire for every link of these brokers' network, by its ends."""
-    wires: dict[tuple[str, str], Wire] = {}
+    wires: dict[tuple[str, str], SimLink] = {}
     for config in configs:
         for peer in config.network.links_of(config.name):
             ends = (min(config.name, peer), max(config.name, peer))
-            wires.setdefault(ends, Wire(ends))
+            wires.setdefault(ends, SimLink(ends))
     return wires
 
 
-class Connection:
+class SimConnection:
     """A client's session at a broker."""
 
     __slots__ = ("broker", "client", "is_open", "last_at", "queue", "sent_at", "session")
 
-    def __init__(self, client: "Client", broker: str, session: int) -> None:
+    def __init__(self, client: "SimClient", broker: str, session: int) -> None:
         self.client = client
         self.broker = broker
         self.session = session
@@ -127,20 +127,20 @@ class Connection:
         self.sent_at = 0.0
 
 
-class Client(Protocol):
+class SimClient(Protocol):
     """What the world needs of a client."""
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: SimConnection) -> None:
         """The connection is there."""
 
-    def frame(self, connection: Connection, frame: AnyClientFrame) -> None:
+    def frame(self, connection: SimConnection, frame: AnyClientFrame) -> None:
         """A frame came from the broker."""
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: SimConnection) -> None:
         """The connection is gone."""
 
 
-class Host:
+class SimHost:
     """A machine with a disk, a clock and perhaps a broker on it."""
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -162,14 +162,14 @@ class Host:
         self.decided_at = 0.0
         #: Extra time every stimulus takes.
         self.slow_s = 0.0
-        self.sessions: dict[int, Connection] = {}
+        self.sessions: dict[int, SimConnection] = {}
         self.session_count = 0
         #: Whether it is on its way out of the network, and whether it is out for good.
         self.is_leaving = False
         self.is_gone = False
 
 
-def may_meet(one: Host, other: Host) -> bool:
+def may_meet(one: SimHost, other: SimHost) -> bool:
     """Whether a link can be between two machines: both have a broker, of the same network."""
     if one.broker is None or other.broker is None:
         return False

@@ -5,7 +5,7 @@ import msgspec
 from anabranch.check.checker import Anomaly
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class SimVerdict(msgspec.Struct, frozen=True):
     """What came of a seed."""
 
     seed: int

@@ -27,12 +27,12 @@ from anabranch.sim.digest import Digest
 from anabranch.sim.things import (
     CLOCK_BEGIN_S,
     NEVER,
-    Client,
-    Connection,
-    Counters,
-    Host,
+    SimClient,
+    SimConnection,
+    SimHost,
+    SimLink,
     Weather,
-    Wire,
+    WorldCounters,
     may_meet,
     wires_between,
 )
@@ -56,12 +56,12 @@ class World:
         self.more = Random(0)
         self.weather = weather
         self.now = 0.0
-        self.count = Counters()
+        self.count = WorldCounters()
         #: Digest of everything that was delivered, in order.
         self.digest = Digest()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = 0
-        self.hosts = {config.name: Host(config) for config in configs}
+        self.hosts = {config.name: SimHost(config) for config in configs}
         self.wires = wires_between(configs)
         #: Told of every effect, if anybody listens.
         self.listener: Callable[[float, str, object], None] | None = None
@@ -121,7 +121,7 @@ class World:
             self.after(self.rng.random() * self.weather.break_s, self.hang_up, connection)
         host.sessions.clear()
 
-    def _clock(self, host: Host) -> float:
+    def _clock(self, host: SimHost) -> float:
         """What the host's clock shows; within a life it never goes back."""
         host.clock_s = max(host.clock_s, CLOCK_BEGIN_S + self.now + host.broker_offset_s)
         return host.clock_s
@@ -154,7 +154,7 @@ class World:
                 host.wake_at = wake_at
                 self.after(wake_at - self.now, self._wake, name, host.life, wake_at)
 
-    def _note_beginning(self, host: Host, broker: Broker) -> None:
+    def _note_beginning(self, host: SimHost, broker: Broker) -> None:
         """What a broker does in this call was decided after it began with the oldest stimulus that
         it works on. Whether an event was too old to be delivered is judged by that time."""
         worked_on = [each for each, _ in broker.worked_on]
@@ -198,7 +198,7 @@ class World:
 
     # -- effects --------------------------------------------------------------------------------
 
-    def _perform(self, host: Host, effects: list[say.Effect]) -> None:
+    def _perform(self, host: SimHost, effects: list[say.Effect]) -> None:
         name = host.config.name
         frames: dict[str, list[bytes]] = {}
         client_frames: dict[int, list[bytes]] = {}
@@ -228,7 +228,7 @@ class World:
             if session in host.sessions:
                 self._to_client(host.sessions[session], batch)
 
-    def _perform_rare(self, host: Host, effect: say.Effect) -> None:
+    def _perform_rare(self, host: SimHost, effect: say.Effect) -> None:
         name = host.config.name
         if isinstance(effect, say.Sync):
             delay = self.weather.sync_s * (0.5 + self.rng.random())
@@ -262,14 +262,14 @@ class World:
 
     # -- links ----------------------------------------------------------------------------------
 
-    def wire(self, one: str, other: str) -> Wire:
+    def wire(self, one: str, other: str) -> SimLink:
         """The link between two brokers."""
         return self.wires[min(one, other), max(one, other)]
 
-    def _wires_of(self, name: str) -> list[Wire]:
+    def _wires_of(self, name: str) -> list[SimLink]:
         return [wire for ends, wire in self.wires.items() if name in ends]
 
-    def _connect(self, wire: Wire) -> None:
+    def _connect(self, wire: SimLink) -> None:
         one, other = wire.ends
         if wire.is_up or not may_meet(self.hosts[one], self.hosts[other]):
             return
@@ -282,7 +282,7 @@ class World:
         self.stimulate(one, say.LinkUp(other))
         self.stimulate(other, say.LinkUp(one))
 
-    def cut(self, wire: Wire, number: int) -> None:
+    def cut(self, wire: SimLink, number: int) -> None:
         """End a connection; what is on it is lost, and it is tried again."""
         if not wire.is_up or wire.number != number:
             return
@@ -298,11 +298,11 @@ class World:
         again = self.weather.reconnect_s * (0.5 + self.rng.random())
         self.after(again, self._connect, wire)
 
-    def stop(self, wire: Wire, direction: int) -> None:
+    def stop(self, wire: SimLink, direction: int) -> None:
         """Block a direction; blocks add up."""
         wire.stopped[direction] += 1
 
-    def open(self, wire: Wire, direction: int) -> None:
+    def open(self, wire: SimLink, direction: int) -> None:
         """Take a block back; what waited arrives."""
         wire.stopped[direction] -= 1
         if wire.stopped[direction] == 0:
@@ -322,7 +322,7 @@ class World:
         else:
             self._send(wire, direction, batch)
 
-    def _send(self, wire: Wire, direction: int, batch: list[bytes]) -> None:
+    def _send(self, wire: SimLink, direction: int, batch: list[bytes]) -> None:
         weather = self.weather
         target = self.hosts[wire.ends[direction]]
         delay = weather.delay_s + self.rng.random() * weather.jitter_s + target.slow_s
@@ -331,7 +331,7 @@ class World:
         wire.last_at[direction] = at
         self.after(at - self.now, self._arrive, wire, wire.number, direction, batch)
 
-    def _arrive(self, wire: Wire, number: int, direction: int, batch: list[bytes]) -> None:
+    def _arrive(self, wire: SimLink, number: int, direction: int, batch: list[bytes]) -> None:
         if not wire.is_up or wire.number != number:
             self.count.lost_frames += len(batch)
             return
@@ -350,7 +350,7 @@ class World:
                 self.count.repeats += 1
                 self.stimulate(name, say.FrameReceived(peer, frame))
 
-    def _count_link(self, wire: Wire, direction: int, size: int) -> None:
+    def _count_link(self, wire: SimLink, direction: int, size: int) -> None:
         queue, bytes_max = wire.queues[direction], self.weather.link_bytes_max
         queue.given += max(size, 0)
         queue.gone -= min(size, 0)
@@ -361,7 +361,7 @@ class World:
         if queue.is_told and size > 0 and queue.bytes > _OVERFULL * bytes_max:
             self.after(0.0, self.cut, wire, wire.number)
 
-    def _tell_link(self, wire: Wire, number: int, direction: int, full: bool) -> None:
+    def _tell_link(self, wire: SimLink, number: int, direction: int, full: bool) -> None:
         if wire.is_up and wire.number == number:
             self.count.full += full
             sender, peer = wire.ends[1 - direction], wire.ends[direction]
@@ -376,20 +376,20 @@ class World:
 
     # -- clients --------------------------------------------------------------------------------
 
-    def dial(self, client: Client, name: str) -> Connection | None:
+    def dial(self, client: SimClient, name: str) -> SimConnection | None:
         """Connect a client to a broker; None if nobody answers."""
         host = self.hosts[name]
         if host.broker is None:
             return None
         host.session_count += 1
-        connection = Connection(client, name, host.session_count)
+        connection = SimConnection(client, name, host.session_count)
         host.sessions[connection.session] = connection
         self.stimulate(name, say.ClientCame(connection.session))
         if connection.is_open:
             client.connected(connection)
         return connection
 
-    def hang_up(self, connection: Connection) -> None:
+    def hang_up(self, connection: SimConnection) -> None:
         """End a client's connection, from whichever side."""
         if not connection.is_open:
             return
@@ -399,26 +399,26 @@ class World:
             self.stimulate(connection.broker, say.ClientLeft(connection.session))
         connection.client.disconnected(connection)
 
-    def from_client(self, connection: Connection, frames: list[AnyClientFrame]) -> None:
+    def from_client(self, connection: SimConnection, frames: list[AnyClientFrame]) -> None:
         """Frames from a client to its broker."""
         self._client_frames(connection, 0, [encode_client(frame) for frame in frames])
 
-    def _to_client(self, connection: Connection, batch: list[bytes]) -> None:
+    def _to_client(self, connection: SimConnection, batch: list[bytes]) -> None:
         self._count_client(connection, sum(map(len, batch)))
         decided_at = self.hosts[connection.broker].decided_at
         self._client_frames(connection, 1, batch, decided_at)
 
-    def _count_client(self, connection: Connection, size: int) -> None:
+    def _count_client(self, connection: SimConnection, size: int) -> None:
         if (bound := self.weather.client_bytes_max) and connection.queue.changes(size, bound):
             self.after(0.0, self._tell_client_full, connection, connection.queue.is_full)
 
-    def _tell_client_full(self, connection: Connection, full: bool) -> None:
+    def _tell_client_full(self, connection: SimConnection, full: bool) -> None:
         if connection.is_open:
             self.count.full += full
             self.stimulate(connection.broker, say.ClientFull(connection.session, full))
 
     def _client_frames(
-        self, connection: Connection, direction: int, batch: list[bytes], sent: float = 0.0
+        self, connection: SimConnection, direction: int, batch: list[bytes], sent: float = 0.0
     ) -> None:
         delay = self.weather.delay_s + self.rng.random() * self.weather.jitter_s
         at = max(connection.last_at[direction], self.now + delay)
@@ -428,7 +428,9 @@ class World:
         arrive = self._client_to_broker if direction == 0 else self._broker_to_client
         self.after(at - self.now, arrive, connection, batch, sent)
 
-    def _client_to_broker(self, connection: Connection, batch: list[bytes], _sent: float) -> None:
+    def _client_to_broker(
+        self, connection: SimConnection, batch: list[bytes], _sent: float
+    ) -> None:
         limits = self.hosts[connection.broker].config.limits
         for data in batch:
             if not connection.is_open or self.hosts[connection.broker].broker is None:
@@ -438,7 +440,7 @@ class World:
             received = say.ClientFrameReceived(connection.session, frame)
             self.stimulate(connection.broker, received)
 
-    def _broker_to_client(self, connection: Connection, batch: list[bytes], sent: float) -> None:
+    def _broker_to_client(self, connection: SimConnection, batch: list[bytes], sent: float) -> None:
         limits = self.hosts[connection.broker].config.limits
         connection.sent_at = sent
         self._count_client(connection, -sum(map(len, batch)))

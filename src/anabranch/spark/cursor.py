@@ -25,17 +25,17 @@ from collections.abc import Mapping
 
 from anabranch.client.errors import ConnectError
 from anabranch.client.options import DEFAULT_OPTIONS, parse_address
-from anabranch.client.sync_connection import Plug
+from anabranch.client.sync_connection import SyncConnection
 from anabranch.core.session.effects import (
+    ResumePoint,
     SendFrame,
     SessionEffects,
-    Standing,
     TellCut,
     TellRefused,
     TellStands,
     TellStart,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.errors import EventError, LocalError, RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS
@@ -82,7 +82,7 @@ class Cursor:
 
     def standing(self, seen: Seen) -> dict[str, int] | None:
         """The first ticks that it holds; None if there is no such cursor."""
-        found = self._visit(Standing(name=self.name, filter=_NOTHING), seen.network)
+        found = self._visit(ResumePoint(name=self.name, filter=_NOTHING), seen.network)
         if found is None:
             return None
         return {
@@ -103,7 +103,7 @@ class Cursor:
                 for stream, extent in seen.extents.items()
                 if stream in first
             }
-            made = Standing(name=self.name, filter=_NOTHING, start="tick", start_ticks=ticks)
+            made = ResumePoint(name=self.name, filter=_NOTHING, start="tick", start_ticks=ticks)
             self._visit(made, seen.network)
         for stream, tick in (held or {}).items():
             if tick > first.get(stream, tick):
@@ -133,7 +133,7 @@ class Cursor:
         seen = survey.look(everything=everything)
         ticks = {stream: extent.end - 1 for stream, extent in seen.extents.items() if everything}
         ticks |= {s: tick - 1 for s, tick in self._owed.items() if s in seen.origins}
-        standing = Standing(name=self.name, filter=_NOTHING, number=self._number, acked=ticks)
+        standing = ResumePoint(name=self.name, filter=_NOTHING, number=self._number, acked=ticks)
         try:
             self._visit(standing, seen.network)
         except ConnectError as error:
@@ -143,12 +143,12 @@ class Cursor:
 
     # -- one visit ------------------------------------------------------------------------------
 
-    def _visit(self, standing: Standing, network: str) -> dict[str, int] | None:
+    def _visit(self, standing: ResumePoint, network: str) -> dict[str, int] | None:
         """Come to the subscription, or make it, and leave. Stream → where it begins, of those that
         the standing does not name; None if it was to be found, and is not there."""
         plug = self._dialled(network)
         try:
-            session = Session(self._client)
+            session = ClientSession(self._client)
             _send(plug, session.connected(time.monotonic()))
             _send(plug, session.take_over(time.monotonic(), standing))
             return self._answer(plug, session)
@@ -157,7 +157,7 @@ class Cursor:
         finally:
             plug.close()
 
-    def _answer(self, plug: Plug, session: Session) -> dict[str, int] | None:
+    def _answer(self, plug: SyncConnection, session: ClientSession) -> dict[str, int] | None:
         starts: dict[str, int] = {}
         deadline = time.monotonic() + _ANSWER_WITHIN_S
         while time.monotonic() < deadline:
@@ -182,7 +182,7 @@ class Cursor:
             f" {_ANSWER_WITHIN_S:g} s; a broker that may have it does not answer"
         )
 
-    def _dialled(self, network: str) -> Plug:
+    def _dialled(self, network: str) -> SyncConnection:
         ours = Greeting(
             kind="client",
             network=network,
@@ -193,13 +193,13 @@ class Cursor:
         problems = []
         for text in self._options.brokers:
             try:
-                return Plug(parse_address(text), ours, tls, DEFAULT_OPTIONS)
+                return SyncConnection(parse_address(text), ours, tls, DEFAULT_OPTIONS)
             except ConnectError as error:
                 problems.append(str(error))
         raise ConnectError("; ".join(problems))
 
 
-def _send(plug: Plug, effects: SessionEffects) -> None:
+def _send(plug: SyncConnection, effects: SessionEffects) -> None:
     for effect in effects:
         assert isinstance(effect, SendFrame)
         plug.send(effect.frame)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conditions import attribute_names
@@ -62,7 +62,7 @@ def detect(
     if matches_max < 1:
         raise LocalError("one match at least may end with an event: matches_max is 1 or more")
     parsed = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
-    scheme = Scheme(parsed, pattern_id, Limits(pattern_matches_max=matches_max))
+    scheme = PatternScheme(parsed, pattern_id, Limits(pattern_matches_max=matches_max))
     columns = attribute_columns(events.schema, attributes)
     sent = [
         each for each in columns if carry is None or each.attribute in {*carry, *scheme.attributes}

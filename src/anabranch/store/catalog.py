@@ -22,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from anabranch.core.contract import Damaged
+from anabranch.core.contract import DamagedRecord
 from anabranch.model.errors import LocalError
 
 #: Table, key, value; None forgets the key.
@@ -82,7 +82,7 @@ class Catalog:
             #: Name and key of damaged rows as they are told → as they are in the file.
             self._odd: dict[tuple[str, str], tuple[object, object]] = {}
             #: Rows that are not in `tables` because they cannot be believed.
-            self.damaged: list[Damaged] = []
+            self.damaged: list[DamagedRecord] = []
             self.tables = self._read()
             (self._page_bytes,) = self._one("PRAGMA page_size")
             self._count_unused()
@@ -146,7 +146,7 @@ class Catalog:
             told = told[0], f"{told[1]}'"
         self._odd[told] = name, key
         data = value if isinstance(value, bytes) else _printable(value).encode()
-        self.damaged.append(Damaged(*told, data, flaw))
+        self.damaged.append(DamagedRecord(*told, data, flaw))
 
     def _delete(self, name: str, key: str) -> None:
         found = self._odd.pop((name, key), None)

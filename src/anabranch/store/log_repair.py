@@ -26,7 +26,7 @@ import msgspec
 
 from anabranch.core.origin import ledger, renewal, rollback
 from anabranch.core.origin.log_tail import LOST_PUBLISHER, BlankRecord, encode_record
-from anabranch.core.origin.renewal import SPARE_TICKS, Renewal
+from anabranch.core.origin.renewal import SPARE_TICKS, LogRenewal
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
 from anabranch.store.catalog import Catalog, LogFacts, PutRow
@@ -345,7 +345,7 @@ _RENEW_BATCH_TICKS = 1_024
 class RenewalPlan(msgspec.Struct, frozen=True, array_like=True):
     """What is to be done on disk. It is in the catalog until it is done."""
 
-    what: Renewal
+    what: LogRenewal
     #: The first segment that is written again, 0 if none is.
     rewritten_from: int = 0
     #: Where the old segments are kept then, beside the log.
@@ -467,7 +467,7 @@ class HeldForRenewal:
                     yield data
                 log.close()
 
-    def _again(self, what: Renewal, kept: Path | None, time_ns: int) -> Iterator[bytes]:
+    def _again(self, what: LogRenewal, kept: Path | None, time_ns: int) -> Iterator[bytes]:
         """The events of disputed ticks, from the segments that were taken out."""
         if kept is None:
             return

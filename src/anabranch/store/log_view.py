@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from anabranch.core.catalog_recovery import AsideRow, decode_aside
+from anabranch.core.catalog_recovery import SetAsideRow, decode_aside
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import LogFacts
 from anabranch.store.files import CATALOG, LOG, read_identity
@@ -93,7 +93,7 @@ def read_facts(place: LogPlace) -> LogFacts:
     return LogFacts(*rows[0]) if rows else LogFacts()
 
 
-def read_aside(place: LogPlace) -> list[AsideRow]:
+def read_aside(place: LogPlace) -> list[SetAsideRow]:
     """Records of the catalog that could not be read and were set aside, oldest first."""
     query = "SELECT CAST(key AS INTEGER) AS number, value FROM entry WHERE name = 'set_aside'"
     found = []

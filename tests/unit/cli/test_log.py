@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from anabranch.cli import log
 from anabranch.cli.errors import CommandGroup
 from anabranch.core.catalog_recovery import TABLE as SET_ASIDE
-from anabranch.core.catalog_recovery import AsideRow
+from anabranch.core.catalog_recovery import SetAsideRow
 from anabranch.core.origin.log_tail import (
     BlankRecord,
     EventRecord,
@@ -273,7 +273,7 @@ def test_repair_refuses_a_running_broker_and_what_is_no_log(state: Path, tmp_pat
 def test_aside_lists_records_that_were_set_aside(state: Path) -> None:
     assert run("aside", state).stdout == "nothing is set aside\n"
     assert lines("aside", state) == []
-    row = AsideRow(NOON * SECOND, "patterns", "rise", "it is none", 3, b"abc")
+    row = SetAsideRow(NOON * SECOND, "patterns", "rise", "it is none", 3, b"abc")
     catalog = Catalog(state / "catalog.sqlite")
     put = [(SET_ASIDE, str(number), msgspec.msgpack.encode(row)) for number in (10, 9)]
     catalog.commit([*put, (SET_ASIDE, "1", b"broken")], catalog.facts)

@@ -18,7 +18,7 @@ from anabranch.core.report import (
 )
 from anabranch.core.routing.contract import MeshReport
 from anabranch.core.routing.mesh import shared
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.status import LinkStatus, Status, counted
 
 COUNTED = ("patterns", "active", "kept", "events", "reported", "late", "overflows", "withheld")
@@ -68,7 +68,7 @@ def status(broker: str, **more: Any) -> Status:
         "cursors": (),
         "log": None,
         "syncs": 0,
-        "counters": counted(Counters()),
+        "counters": counted(NodeCounters()),
         "routing_counters": {},
     }
     return Status(**(given | more))
@@ -173,7 +173,7 @@ def busy(name: str, life: int = LIFE) -> Status:
         for n in range(3)
     )
     log = vector(**{f"edge{n}": 123 for n in range(40)})
-    counters = dict.fromkeys(counted(Counters()), 123_456)
+    counters = dict.fromkeys(counted(NodeCounters()), 123_456)
     return status(name, links=peers, streams=streams, log=log, life=life, counters=counters)
 
 
@@ -209,7 +209,7 @@ def meshed(name: str, **more: Any) -> Status:
         "origins": 6,
         "costs": {"b": 1.0, "c": 2.345, "d": 123_456.0},
     }
-    counted_here = {**shared.Counters().as_dict(), **more.pop("counters", {})}
+    counted_here = {**shared.MeshCounters().as_dict(), **more.pop("counters", {})}
     return status(
         name,
         routing="mesh",

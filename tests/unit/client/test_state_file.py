@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from anabranch import ClientOptions, LocalError, connect
-from anabranch.client.state_file import State
-from anabranch.core.session.effects import Standing
+from anabranch.client.state_file import ClientState
+from anabranch.core.session.effects import ResumePoint
 from anabranch.model.client_frames import Subscribe
 from tests.client_parts import frames_of, network, run
 
@@ -13,46 +13,46 @@ QUICK = ClientOptions(ack_after_s=0.0, keep_every_s=0.0)
 
 
 def test_a_state_comes_back_as_it_was_kept(tmp_path: Path) -> None:
-    state = State(tmp_path / "s", "c", "unused")
+    state = ClientState(tmp_path / "s", "c", "unused")
     assert state.next_incarnation(7) == 7
     assert state.next_incarnation(5) == 8
-    state.keep([Standing(name="d", filter="TRUE", number=2, acked={"a": 3}, received={"a": 9})])
-    state.keep([Standing(name="unknown", filter="TRUE", number=0)])
+    state.keep([ResumePoint(name="d", filter="TRUE", number=2, acked={"a": 3}, received={"a": 9})])
+    state.keep([ResumePoint(name="unknown", filter="TRUE", number=0)])
     state.close()
-    again = State(tmp_path / "s", None, "unused")
+    again = ClientState(tmp_path / "s", None, "unused")
     assert (again.name, again.next_incarnation(0)) == ("c", 9)
-    assert again.standing("d") == Standing(name="d", filter="TRUE", number=2, acked={"a": 3})
+    assert again.standing("d") == ResumePoint(name="d", filter="TRUE", number=2, acked={"a": 3})
     assert again.standing("unknown") is None
     again.forget("d")
     again.close()
-    last = State(tmp_path / "s", "c", "unused")
+    last = ClientState(tmp_path / "s", "c", "unused")
     assert last.standing("d") is None
     last.close()
 
 
 def test_a_state_is_for_one_process_at_a_time(tmp_path: Path) -> None:
-    state = State(tmp_path, "c", "")
+    state = ClientState(tmp_path, "c", "")
     with pytest.raises(LocalError, match=r"in use by process \d+"):
-        State(tmp_path, "c", "")
+        ClientState(tmp_path, "c", "")
     state.close()
-    State(tmp_path, "c", "").close()
+    ClientState(tmp_path, "c", "").close()
 
 
 @pytest.mark.parametrize("place", ["z.csv", "z.csv/below"])
 def test_a_file_is_no_state(tmp_path: Path, place: str) -> None:
     (tmp_path / "z.csv").touch()
     with pytest.raises(LocalError, match=f"{place} .* that is a directory, and there is a file"):
-        State(tmp_path / place, "c", "c")
+        ClientState(tmp_path / place, "c", "c")
 
 
 def test_a_state_is_for_one_client(tmp_path: Path) -> None:
-    state = State(tmp_path, "c", "")
+    state = ClientState(tmp_path, "c", "")
     state.next_incarnation(1)
     state.close()
     with pytest.raises(LocalError, match="state of client 'c', not of 'd'"):
-        State(tmp_path, "d", "")
+        ClientState(tmp_path, "d", "")
     # The refusal must not keep it locked.
-    State(tmp_path, "c", "").close()
+    ClientState(tmp_path, "c", "").close()
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_a_damaged_state_is_refused_with_its_place(
 ) -> None:
     (tmp_path / "client.json").write_bytes(content)
     with pytest.raises(LocalError, match=rf"client\.json.*{problem}"):
-        State(tmp_path, "c", "")
+        ClientState(tmp_path, "c", "")
 
 
 def test_a_half_written_state_is_not_looked_at(tmp_path: Path) -> None:
-    state = State(tmp_path, "c", "")
+    state = ClientState(tmp_path, "c", "")
     state.next_incarnation(5)
     state.close()
     (tmp_path / "client.new").write_bytes(b"{half")
-    again = State(tmp_path, "c", "")
+    again = ClientState(tmp_path, "c", "")
     assert again.next_incarnation(0) == 6
     again.close()
 
@@ -100,7 +100,7 @@ def test_a_client_with_a_state_comes_back_without_asking_the_owner(tmp_path: Pat
 
 def test_incarnations_grow_with_the_state_even_if_the_clock_goes_back(tmp_path: Path) -> None:
     async def story() -> None:
-        state = State(tmp_path, "p", "")
+        state = ClientState(tmp_path, "p", "")
         an_hour_ahead = time.time_ns() + 3600 * 10**9
         state.next_incarnation(an_hour_ahead)
         state.close()
@@ -118,7 +118,7 @@ def test_an_ended_subscription_is_forgotten(tmp_path: Path) -> None:
             await connect(a.address, state=tmp_path, name="s") as client,
         ):
             await (await client.subscribe("TRUE", durable="d")).unsubscribe()
-        state = State(tmp_path, "s", "")
+        state = ClientState(tmp_path, "s", "")
         assert state.standing("d") is None
         state.close()
 

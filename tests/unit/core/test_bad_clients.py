@@ -3,9 +3,9 @@
 import pytest
 
 from anabranch.core import contract as say
-from anabranch.core.edge.delivery import Delivery
+from anabranch.core.edge.delivery import LiveDelivery
 from anabranch.core.edge.subscribe import NUMBER_LEAP_MAX
-from anabranch.core.edge.subscriptions import Stream
+from anabranch.core.edge.subscriptions import EdgeStream
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,
@@ -259,14 +259,16 @@ def test_ten_thousand_subscriptions_at_once_cost_each_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_at: list[int] = []
-    start = Delivery._start
+    start = LiveDelivery._start
 
-    def counted(self: Delivery, now: float, stream: Stream, tick: int, version: Version) -> None:
+    def counted(
+        self: LiveDelivery, now: float, stream: EdgeStream, tick: int, version: Version
+    ) -> None:
         if stream.earliest is not None and stream.earliest <= version:
             looked_at.append(min(len(stream.waiting), self._starts_at_once))
         start(self, now, stream, tick, version)
 
-    monkeypatch.setattr(Delivery, "_start", counted)
+    monkeypatch.setattr(LiveDelivery, "_start", counted)
     bench = Bench()
     session = bench.client("a", "hoarder")
     for n in range(10_000):

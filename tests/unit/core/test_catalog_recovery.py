@@ -47,7 +47,7 @@ def used() -> Machine:
 def started(
     catalog: Tables,
     *,
-    damaged: tuple[say.Damaged, ...] = (),
+    damaged: tuple[say.DamagedRecord, ...] = (),
     limits: Limits = DEFAULT_LIMITS,
 ) -> Machine:
     """The next life of the one that has used everything, with another catalog; not departing."""
@@ -147,7 +147,7 @@ def test_a_record_that_the_disk_changed_is_set_aside_like_one_that_does_not_deco
     for table, key in every_row():
         catalog = copied(used().catalog)
         value = catalog[table].pop(key)
-        damaged = say.Damaged(table, key, value, "it was changed after it was written")
+        damaged = say.DamagedRecord(table, key, value, "it was changed after it was written")
         machine = started(catalog, damaged=(damaged,))
         # What takes its place may say the same as it did.
         assert machine.broker.set_aside.count >= 1, (table, key)

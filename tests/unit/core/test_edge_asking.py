@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.core.contract import Recovered
 from anabranch.core.edge.cursors import recovered_run
-from anabranch.core.edge.subscriptions import Requests, Subscription
+from anabranch.core.edge.subscriptions import EdgeSubscription, PendingRequests
 from anabranch.core.part_requests import CarryTo
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Find
@@ -12,7 +12,7 @@ from tests.edge_parts import Rig
 
 
 def test_a_run_that_nears_its_end_takes_the_next_one_before_it_needs_it() -> None:
-    requests = Requests(3, 1.0)
+    requests = PendingRequests(3, 1.0)
     assert requests.next_run() == 0
     requests.last_number += (1 << 31) - 1
     assert requests.next_run() == 0
@@ -27,16 +27,16 @@ def test_a_run_that_is_taken_is_on_disk_and_the_next_life_has_a_later_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig()
-    monkeypatch.setattr(Requests, "next_run", lambda _: 7)
+    monkeypatch.setattr(PendingRequests, "next_run", lambda _: 7)
     rig.wait(1.0)
     assert rig.catalog["edge"]["run"] == b"7"
     assert recovered_run(Recovered(rig.crash().catalog), 100.0) == 9
 
 
 def test_each_request_is_repeated_in_its_own_turn_and_closed_ones_are_not() -> None:
-    requests = Requests(1, 1.0)
+    requests = PendingRequests(1, 1.0)
     requests.open()
-    about = Subscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
+    about = EdgeSubscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
     for place in range(1_000):
         requests.ask(place / 1_000, requests.number(), "b", Find(place, "s"), about)
     for number in range(requests.last_number - 998, requests.last_number + 1, 2):
@@ -52,9 +52,9 @@ def test_each_request_is_repeated_in_its_own_turn_and_closed_ones_are_not() -> N
 
 
 def test_what_is_put_off_waits_and_what_was_put_off_often_does_not_pile_up() -> None:
-    requests = Requests(1, 1.0)
+    requests = PendingRequests(1, 1.0)
     requests.open()
-    about = Subscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
+    about = EdgeSubscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
     number = requests.number()
     requests.ask(0.0, number, "b", Find(number, "s"), about)
     for step in range(10_000):

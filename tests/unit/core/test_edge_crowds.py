@@ -3,8 +3,8 @@
 from random import Random
 
 from anabranch.core.edge.delivery import PROGRESS_CROWD, PROGRESS_TICKS_EACH
-from anabranch.core.edge.reorder_buffer import Line
-from anabranch.core.edge.subscriptions import Place, Stream, Subscription
+from anabranch.core.edge.reorder_buffer import ReorderBuffer
+from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
 from anabranch.model.client_frames import Quality
 from anabranch.model.filter import Filter
 from anabranch.model.version import NOTHING, Version
@@ -56,17 +56,17 @@ def test_who_is_told_last_is_told_of_ticks_that_came_meanwhile() -> None:
 
 
 def test_the_floor_is_the_highest_version_that_anybody_live_needs() -> None:
-    stream = Stream("b", Line(16, 1_000, 1_000), 1)
+    stream = EdgeStream("b", ReorderBuffer(16, 1_000, 1_000), 1)
     random = Random(7)
-    live: list[Place] = []
+    live: list[StreamPosition] = []
     for number in range(2_000):
         if live and random.random() < 0.45:
             stream.leave(live.pop(random.randrange(len(live))))
         else:
             quality: Quality = random.choice(("reliable", "best-effort"))
             every = Filter.parse("TRUE")
-            who = Subscription(f"s{number}", "s", "c", every, quality=quality, number=1)
-            live.append(Place(who, stream, 1))
+            who = EdgeSubscription(f"s{number}", "s", "c", every, quality=quality, number=1)
+            live.append(StreamPosition(who, stream, 1))
             stream.enter(live[-1], Version(1, random.randrange(50)))
         needs = [place.needs for place in live if place.subscription.quality == "reliable"]
         assert stream.floor() == max(needs, default=NOTHING)

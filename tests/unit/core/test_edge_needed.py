@@ -2,33 +2,38 @@
 
 import random
 
-from anabranch.core.edge.reorder_buffer import Line
-from anabranch.core.edge.subscriptions import Needed, Place, Stream, Subscription
+from anabranch.core.edge.reorder_buffer import ReorderBuffer
+from anabranch.core.edge.subscriptions import (
+    EdgeStream,
+    EdgeSubscription,
+    LowestNeeded,
+    StreamPosition,
+)
 from anabranch.model.filter import Filter
 
 ALL = Filter.parse("price > 0")
 
 
-def stream() -> Stream:
-    return Stream("b", Line(10, 10, 10), 0)
+def stream() -> EdgeStream:
+    return EdgeStream("b", ReorderBuffer(10, 10, 10), 0)
 
 
-def place_on(where: Stream, start: int) -> Place:
-    subscription = Subscription("c\0s", "s", "c", ALL, quality="reliable", number=0)
-    return Place(subscription, where, start)
+def place_on(where: EdgeStream, start: int) -> StreamPosition:
+    subscription = EdgeSubscription("c\0s", "s", "c", ALL, quality="reliable", number=0)
+    return StreamPosition(subscription, where, start)
 
 
-def acked(place: Place) -> int | None:
+def acked(place: StreamPosition) -> int | None:
     """A place without a subscription's place in it is nobody's, as if it had ended."""
     return None if place.mode == "holding" else place.acked
 
 
-def end(place: Place) -> None:
+def end(place: StreamPosition) -> None:
     place.mode = "holding"
 
 
 def test_nothing_is_needed_where_there_is_no_place() -> None:
-    assert Needed().least(acked) is None
+    assert LowestNeeded().least(acked) is None
 
 
 def test_a_new_place_counts_from_its_start() -> None:
@@ -41,15 +46,15 @@ def test_a_new_place_counts_from_its_start() -> None:
 
 def test_best_effort_needs_nothing() -> None:
     where = stream()
-    subscription = Subscription("c\0s", "s", "c", ALL, quality="best-effort", number=0)
-    Place(subscription, where, 8)
+    subscription = EdgeSubscription("c\0s", "s", "c", ALL, quality="best-effort", number=0)
+    StreamPosition(subscription, where, 8)
     assert where.needed.least(acked) is None
 
 
 def test_the_least_is_right_however_places_come_move_and_go() -> None:
     draw = random.Random(4)
     where = stream()
-    places: list[Place] = []
+    places: list[StreamPosition] = []
     for _ in range(5_000):
         choice = draw.random()
         if choice < 0.3 or not places:

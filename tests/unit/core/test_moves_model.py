@@ -14,8 +14,8 @@ import pytest
 from anabranch.core.contract import Put, Recovered
 from anabranch.core.edge import cursors
 from anabranch.core.edge.cursors import CURSORS, KEPT_MIN, MOVES, SUBSCRIPTIONS, Cursors
-from anabranch.core.edge.state import CursorsStored, State
-from anabranch.core.edge.subscriptions import Place, Subscription
+from anabranch.core.edge.state import CursorsStored, EdgeState
+from anabranch.core.edge.subscriptions import EdgeSubscription, StreamPosition
 from anabranch.core.options import Options
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
@@ -38,7 +38,7 @@ class Life:
     ) -> None:
         self.draw = draw
         self.choice = names
-        self.state = State("a", NETWORK, Options(), DEFAULT_LIMITS, 1)
+        self.state = EdgeState("a", NETWORK, Options(), DEFAULT_LIMITS, 1)
         self.cursors = Cursors(self.state)
         self.cursors.recover(Recovered(catalog, 1 << 62))
         self.catalog = catalog
@@ -52,7 +52,7 @@ class Life:
         self.synced = 0
         self.writing: CursorsStored | None = None
         #: Those that the disk has not forgotten yet; their names are not free.
-        self.leaving: list[Subscription] = []
+        self.leaving: list[EdgeSubscription] = []
         self.cursors.start()
         self.note()
 
@@ -97,7 +97,7 @@ class Life:
         happens()
         self.note()
 
-    def _some(self) -> Subscription | None:
+    def _some(self) -> EdgeSubscription | None:
         every = [one for one in self.state.subscriptions.values() if not one.is_leaving]
         return self.draw.choice(every) if every else None
 
@@ -105,11 +105,11 @@ class Life:
         name = self.draw.choice(self.choice)
         if name in self.state.subscriptions:
             return
-        made = Subscription(name, name, "client", FILTER, quality="durable", number=1)
+        made = EdgeSubscription(name, name, "client", FILTER, quality="durable", number=1)
         self.state.add(made)
         for stream in self.draw.sample(STREAMS, self.draw.randrange(len(STREAMS) + 1)):
             start = self.draw.randrange(1, 50)
-            made.places[stream] = Place(made, self.state.streams[stream], start)
+            made.places[stream] = StreamPosition(made, self.state.streams[stream], start)
             self.cursors.put_cursor(made.places[stream])
         self.cursors.put_subscription(made)
 
@@ -159,7 +159,9 @@ class Life:
             stream = self.draw.choice(sorted(one.places))
             former = one.places[stream]
             self.cursors.abandon(former)
-            place = Place(one, former.stream, max(1, former.start - self.draw.randrange(1, 9)))
+            place = StreamPosition(
+                one, former.stream, max(1, former.start - self.draw.randrange(1, 9))
+            )
             one.places[stream] = place
             self.cursors.put_cursor(place)
 
@@ -186,7 +188,7 @@ class Life:
 
 def recovered(catalog: Catalog) -> Stands:
     """Where cursors stand in the next life."""
-    state = State("a", NETWORK, Options(), DEFAULT_LIMITS, 1)
+    state = EdgeState("a", NETWORK, Options(), DEFAULT_LIMITS, 1)
     Cursors(state).recover(Recovered(catalog, 1 << 62))
     for one in state.subscriptions.values():
         for place in one.places.values():
@@ -250,9 +252,9 @@ def test_what_rows_hold_is_bounded_by_the_cursors_there_are(seed: int) -> None:
 
 def test_a_client_that_goes_back_again_and_again_leaves_no_rows_behind() -> None:
     life = Life({}, {}, Random(1))
-    made = Subscription("s", "s", "client", FILTER, quality="durable", number=1)
+    made = EdgeSubscription("s", "s", "client", FILTER, quality="durable", number=1)
     life.state.add(made)
-    made.places["b"] = Place(made, life.state.streams["b"], 10_000)
+    made.places["b"] = StreamPosition(made, life.state.streams["b"], 10_000)
     life.cursors.put_cursor(made.places["b"])
     life.cursors.put_subscription(made)
     for _ in range(4 * KEPT_MIN):

@@ -5,7 +5,7 @@ import pytest
 from anabranch.core import contract as say
 from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import BlankRecord, decode_record
-from anabranch.core.part_requests import ChangeOffers, SyncPlease
+from anabranch.core.part_requests import ChangeAdvertisements, RequestSync
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import INT_MAX, Control
 from anabranch.model.frames import Done
@@ -18,7 +18,12 @@ from tests.origin_parts import EDGES, Driver, body, ticks_of
 def test_event_is_confirmed_and_emitted_when_it_is_synced_and_not_before() -> None:
     driver = Driver()
     asks = driver.publish(body(1), body(2))
-    assert [type(ask) for ask in asks] == [ChangeOffers, say.Append, say.Append, SyncPlease]
+    assert [type(ask) for ask in asks] == [
+        ChangeAdvertisements,
+        say.Append,
+        say.Append,
+        RequestSync,
+    ]
     asks = driver.sync()
     assert ticks_of(asks) == [1, 2]
     assert driver.confirmations() == [("p", 1, 2)]

@@ -5,7 +5,7 @@ import pytest
 from anabranch.core import contract as say
 from anabranch.core.options import Options
 from anabranch.core.origin.origin import HOLDS_MAX
-from anabranch.core.part_requests import CarryTo, SyncPlease
+from anabranch.core.part_requests import CarryTo, RequestSync
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Hole
 from anabranch.model.frames import Done, Held, Hold, Nack, NotKept
@@ -42,7 +42,7 @@ def test_checkpoint_is_synced_before_anything_is_deleted() -> None:
     asks = driver.wait(driver.options.done_every_s)
     tables = [ask.table for ask in asks if isinstance(ask, say.Put)]
     assert tables == ["publishers", "done", "done", "done", "stream"]
-    assert isinstance(asks[-1], SyncPlease)
+    assert isinstance(asks[-1], RequestSync)
     assert say.Forget(5) not in asks
     assert say.Forget(5) in driver.sync()
 
@@ -123,7 +123,7 @@ def test_hold_is_granted_when_it_is_on_disk_and_lowers_what_the_edge_is_done_wit
     driver = filled()
     driver.carry(Done(8), "b")
     asks = driver.carry(Hold(1, 3))
-    assert [type(ask) for ask in asks] == [say.Put, SyncPlease]
+    assert [type(ask) for ask in asks] == [say.Put, RequestSync]
     assert CarryTo("b", Held(1, 10)) in driver.sync()
     done(driver, a=10, c=10)
     assert driver.forgotten == 3

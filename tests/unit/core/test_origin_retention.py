@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.core import contract as say
 from anabranch.core.options import Options
-from anabranch.core.origin.retention import Chapters
+from anabranch.core.origin.retention import LogSections
 from anabranch.model.client_frames import PublishRefused
 from anabranch.model.errors import LocalError
 from anabranch.model.frame_parts import Hole
@@ -116,7 +116,7 @@ def test_a_tick_is_forgotten_at_most_a_64th_late() -> None:
 
 
 def test_what_is_remembered_does_not_grow_with_the_log() -> None:
-    chapters = Chapters(100.0, 1_000_000)
+    chapters = LogSections(100.0, 1_000_000)
     chance = random.Random(1)
     now, longest = 0.0, 0
     for tick in range(1, 20_001):

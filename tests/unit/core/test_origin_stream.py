@@ -6,7 +6,7 @@ from anabranch.core import contract as say
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin import log_tail
-from anabranch.core.origin.log_tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX, Marks
+from anabranch.core.origin.log_tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX, InterestMarks
 from anabranch.core.origin.origin import Origin
 from anabranch.core.part_requests import Marked
 from anabranch.core.routing.contract import Emission
@@ -208,7 +208,7 @@ def test_log_that_begins_after_the_beginning_is_an_error() -> None:
 
 
 def test_spans_follow_the_marks() -> None:
-    marks = Marks(0, {})
+    marks = InterestMarks(0, {})
     marks.add(3, {})
     marks.add(5, {})
     assert marks.spans(1, 7) == [(0, 1, 2), (3, 3, 4), (5, 5, 7)]
@@ -222,7 +222,7 @@ def test_spans_follow_the_marks() -> None:
 
 def test_ticks_of_a_dropped_mark_carry_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_tail, "MARKS_MAX", 3)
-    marks = Marks(0, {})
+    marks = InterestMarks(0, {})
     for tick in (2, 4, 6):
         marks.add(tick, {"b": version(tick)})
     assert [mark for mark, _ in marks] == [0, 4, 6]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.local.child import Program
-from anabranch.local.supervisor import Change, Patience, Supervisor
+from anabranch.local.supervisor import Change, Supervisor, SupervisorTimeouts
 from anabranch.model.errors import LocalError
 
 BOUND_S = 30.0
@@ -82,7 +82,7 @@ def test_a_killed_program_is_started_again(tmp_path: Path) -> None:
 
 def test_a_held_program_stays_down_until_it_is_released(tmp_path: Path) -> None:
     async def work() -> None:
-        patience = Patience(delay_s=0.001, delay_s_max=0.001)
+        patience = SupervisorTimeouts(delay_s=0.001, delay_s_max=0.001)
         supervisor = Supervisor([program(tmp_path)], patience=patience)
         await supervisor.start()
         supervisor.hold("one")
@@ -100,7 +100,7 @@ def test_a_held_program_stays_down_until_it_is_released(tmp_path: Path) -> None:
 def test_stopping_leaves_no_process_even_if_one_does_not_listen(tmp_path: Path) -> None:
     async def work() -> None:
         programs = [program(tmp_path), program(tmp_path, "deaf", DEAF)]
-        supervisor = Supervisor(programs, patience=Patience(stop_bound_s=0.2))
+        supervisor = Supervisor(programs, patience=SupervisorTimeouts(stop_bound_s=0.2))
         await supervisor.start()
         pids = [supervisor.pid(name) for name in supervisor.names]
         await supervisor.stop()
@@ -196,7 +196,9 @@ def test_a_program_is_ready_only_if_its_own_process_is(tmp_path: Path) -> None:
 def test_waiting_in_vain_says_what_the_program_said(tmp_path: Path) -> None:
     async def work() -> None:
         mute = program(tmp_path, code="import time; print('thinking', flush=True); time.sleep(600)")
-        supervisor = Supervisor([mute], patience=Patience(ready_bound_s=1.0, stop_bound_s=5.0))
+        supervisor = Supervisor(
+            [mute], patience=SupervisorTimeouts(ready_bound_s=1.0, stop_bound_s=5.0)
+        )
         with pytest.raises(LocalError, match=r"one is starting, not ready, after 1 s.*thinking"):
             await supervisor.start()
         assert supervisor.pid("one") == 0

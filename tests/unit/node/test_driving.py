@@ -10,8 +10,8 @@ import pytest
 from anabranch.core.contract import Note
 from anabranch.core.options import Options
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
-from anabranch.node.driving import Driver
-from anabranch.node.metrics import Counters
+from anabranch.node.driving import CoreDriver
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import NodeLog
 from anabranch.node.steps import StepMeter
 from anabranch.wire.codec import encode_link
@@ -85,8 +85,8 @@ def test_what_a_broken_network_makes_a_core_note_again_and_again_fills_no_disk(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
-        counters = Counters()
-        driver = Driver(
+        counters = NodeCounters()
+        driver = CoreDriver(
             NodeLog("m"), counters, StepMeter(counters, NodeLog("m"), 1.0), fail=pytest.fail
         )
         for _ in range(1_000):

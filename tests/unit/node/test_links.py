@@ -13,10 +13,10 @@ from anabranch.config.tls import TlsFiles, links_client_context, links_server_co
 from anabranch.core.options import Options
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.limits import Limits
-from anabranch.node.links import Link
+from anabranch.node.links import NodeLink
 from anabranch.node.node import Node
 from anabranch.node.settings import Timing, Tls
-from anabranch.node.strangers import Caller
+from anabranch.node.strangers import OutgoingHandshake
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.framing import framed
 from anabranch.wire.greeting import Greeting
@@ -60,7 +60,7 @@ def tls_of(files: TlsFiles, name: str) -> Tls:
     return Tls(links=links_server_context(files, name), dialling=links_client_context(files, name))
 
 
-def link_to(node: Node, peer: str) -> Link:
+def link_to(node: Node, peer: str) -> NodeLink:
     return next(link for link in node.links.all() if link.peer == peer)
 
 
@@ -250,7 +250,7 @@ def test_a_call_that_nobody_waits_for_any_more_ends_in_silence(tmp_path: Path) -
         loop.set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
         async with running(config("a", tmp_path, CHAIN, neighbours=NOWHERE)) as node:
             ours = Greeting(kind="link", network="shop", name="a", frame_bytes_max=1, life=1)
-            caller = Caller(ours, node.links)
+            caller = OutgoingHandshake(ours, node.links)
             caller.closed(Connection(caller), "the broker is stopping")
             del caller
             gc.collect()

@@ -4,12 +4,12 @@ import asyncio
 
 from anabranch.core import contract as say
 from anabranch.node.load_meter import LoadMeter
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 
 
 def test_a_look_tells_what_happened_since_the_last_one() -> None:
     async def story() -> None:
-        counters = Counters()
+        counters = NodeCounters()
         told: list[say.Stimulus] = []
         meter = LoadMeter(counters, told.append)
         counters.events_published += 30

@@ -8,7 +8,7 @@ from anabranch.core.options import Options
 from anabranch.core.session.effects import TellStagingRefused
 from anabranch.model.client_frames import BUSY
 from anabranch.model.limits import Limits
-from anabranch.node.room import Room, free_bytes
+from anabranch.node.room import DiskSpace, free_bytes
 from tests.node_parts import RawClient, address, config, running, until
 
 _OPTIONS = Options(unsynced_bytes_max=1_000)
@@ -16,14 +16,14 @@ _LIMITS = Limits(frame_bytes_max=500)
 
 
 def test_there_is_room_for_twice_what_may_be_on_its_way() -> None:
-    assert Room(lambda: 3_000, _OPTIONS, _LIMITS).why_not() == ""
-    why_not = Room(lambda: 2_999, _OPTIONS, _LIMITS).why_not()
+    assert DiskSpace(lambda: 3_000, _OPTIONS, _LIMITS).why_not() == ""
+    why_not = DiskSpace(lambda: 2_999, _OPTIONS, _LIMITS).why_not()
     assert why_not.startswith("the disk has 2999 bytes left, 3000 are wanted")
 
 
 def test_the_disk_is_not_looked_at_for_every_chunk() -> None:
     looks = iter(range(3_000, 4_000))
-    room = Room(lambda: next(looks), _OPTIONS, _LIMITS)
+    room = DiskSpace(lambda: next(looks), _OPTIONS, _LIMITS)
     for _ in range(2_000):
         assert room.why_not() == ""
 

@@ -14,7 +14,7 @@ from anabranch.config.secret_file import Secret
 from anabranch.core.options import Options
 from anabranch.model.event import INT_MAX
 from anabranch.model.frames import PROTOCOL_VERSION, Hello
-from anabranch.node.links import Link
+from anabranch.node.links import NodeLink
 from anabranch.node.node import Node
 from anabranch.node.settings import Address, Timing
 from anabranch.wire.codec import decode_link, encode_link
@@ -66,7 +66,7 @@ def proved(secret: Secret, ours: Greeting, theirs: Greeting) -> bytes:
     return framed(encode_greeting(Proof(proof)))
 
 
-def link_to(node: Node, peer: str) -> Link:
+def link_to(node: Node, peer: str) -> NodeLink:
     return next(link for link in node.links.all() if link.peer == peer)
 
 

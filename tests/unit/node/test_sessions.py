@@ -26,12 +26,12 @@ def test_what_a_client_sends_at_once_is_dealt_with_in_turns_and_in_order(
     monkeypatch.setattr(sessions, "_TURN_S", -1.0)
     taken: list[int] = []
 
-    class Noting(sessions.Session):
+    class Noting(sessions.NodeSession):
         def _take(self, *arguments: object) -> None:
             taken.append(1)
             super()._take(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sessions, "Session", Noting)
+    monkeypatch.setattr(sessions, "NodeSession", Noting)
 
     async def story() -> None:
         async with running(config("a", tmp_path)) as node:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from anabranch.node.metrics import Counters
+from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import NodeLog
 from anabranch.node.steps import StepMeter
 
@@ -17,7 +17,7 @@ def busy_for(seconds: float) -> None:
 
 
 def test_the_longest_step_is_kept_and_named_for_its_longest_part() -> None:
-    counters = Counters()
+    counters = NodeCounters()
     meter = StepMeter(counters, NodeLog("m"), bound_s=10.0)
     outer = meter.begin()
     for name, seconds in (("short", 0.001), ("long", 0.02), ("shorter", 0.0)):
@@ -37,7 +37,7 @@ def test_the_longest_step_is_kept_and_named_for_its_longest_part() -> None:
 def test_a_step_above_the_bound_is_counted_and_noted_at_most_once_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    counters = Counters()
+    counters = NodeCounters()
     meter = StepMeter(counters, NodeLog("m"), bound_s=0.001)
     with caplog.at_level("WARNING", "anabranch.node"):
         for _ in range(3):

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 import pytest
 
 from anabranch.node import turns as module
-from anabranch.node.turns import Turns
+from anabranch.node.turns import FrameQueue
 
 
 def test_who_comes_first_goes_first_and_only_while_the_core_is_free() -> None:
@@ -19,7 +19,7 @@ def test_who_comes_first_goes_first_and_only_while_the_core_is_free() -> None:
             gone.append(name)
             is_working = name == "a"
 
-        turns = Turns(lambda: is_working)
+        turns = FrameQueue(lambda: is_working)
         for name in "abc":
             turns.wait(lambda name=name: go(name), lambda: None)  # type: ignore[misc]
         turns.give()
@@ -46,7 +46,7 @@ def test_whoever_waits_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def story() -> None:
         signs: asyncio.Queue[str] = asyncio.Queue()
-        turns = Turns(lambda: True)
+        turns = FrameQueue(lambda: True)
         future: Future[None] = Future()
         turns.wait(lambda: None, lambda: signs.put_nowait("turn"))
         turns.wait_for(future, lambda: None, lambda: signs.put_nowait("thread"))
@@ -61,7 +61,7 @@ def test_whoever_waits_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_waits_for_a_thread_has_its_turn_when_that_is_done() -> None:
     async def story() -> None:
-        turns = Turns(lambda: False)
+        turns = FrameQueue(lambda: False)
         future: Future[None] = Future()
         came = asyncio.Event()
         turns.wait_for(future, came.set, lambda: None)

@@ -28,7 +28,7 @@ from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, InterestState, Ping
 from anabranch.model.version import Version
 from anabranch.node import links, sessions, warming
-from anabranch.node.links import Link
+from anabranch.node.links import NodeLink
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeConfig
 from anabranch.node.warming import MARK
@@ -96,7 +96,7 @@ async def neighbour(node: Node, *frames: bytes) -> Stranger:
     return stranger
 
 
-def link_to_a(node: Node) -> Link:
+def link_to_a(node: Node) -> NodeLink:
     return next(link for link in node.links.all() if link.peer == "a")
 
 

@@ -7,7 +7,7 @@ import pytest
 from anabranch.sim.dividing import Division
 from anabranch.sim.runner import Order, plan_of, run_seed
 from anabranch.sim.simulation import Simulation
-from anabranch.sim.things import Wire
+from anabranch.sim.things import SimLink
 from anabranch.sim.world import World
 
 
@@ -18,7 +18,7 @@ def divided(seed: int, *, by_all_links: bool = False) -> tuple[World, Division]:
     return simulation.world, division
 
 
-def stopped(world: World) -> list[Wire]:
+def stopped(world: World) -> list[SimLink]:
     return [wire for wire in world.wires.values() if wire.stopped != [0, 0]]
 
 

@@ -17,7 +17,7 @@ from anabranch.core.origin.log_tail import (
     encode_record,
 )
 from anabranch.core.origin.renewal import LOST_TICKS_MAX
-from anabranch.core.origin.rollback import Verdict
+from anabranch.core.origin.rollback import RollbackVerdict
 from anabranch.model.encoding import decode_event, encode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId
@@ -71,7 +71,7 @@ def state() -> Iterator[Path]:
 
 
 def refute(state: Path, newest: int, start: int = TICKS) -> None:
-    put(state, rollback.ROLLED_BACK, msgspec.msgpack.encode(Verdict(newest, "r", start)))
+    put(state, rollback.ROLLED_BACK, msgspec.msgpack.encode(RollbackVerdict(newest, "r", start)))
 
 
 def renewed(state: Path, above: int = 0, spare: int = 5) -> tuple[RenewalPlan, Path | None]:
@@ -190,7 +190,7 @@ def test_marks_at_disputed_ticks_are_taken_out_of_the_catalog(state: Path) -> No
     vector = msgspec.msgpack.encode({})
     for tick in ("2", "7"):
         store.put("marks", tick, vector)
-    beginning = ledger.Beginning(0, 0, 6, {"b": Version(1, 1)})
+    beginning = ledger.LogStart(0, 0, 6, {"b": Version(1, 1)})
     store.put(ledger.TABLE, ledger.KEY, msgspec.msgpack.encode(beginning))
     store.sync(1)
     ears.wait_synced(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.core.contract import Damaged
+from anabranch.core.contract import DamagedRecord
 from anabranch.model.errors import LocalError
 from anabranch.store.segment import CorruptError
 from tests.store_parts import (
@@ -194,7 +194,7 @@ def test_a_row_whose_bytes_were_changed_is_told_apart_and_the_log_is_read_as_a_w
     path.write_bytes(path.read_bytes().replace(b"precious-value", b"precious-valuf"))
     again = Bench(place / "s", needed_from=lambda _: 1 << 40)
     (damaged,) = again.store.recovered.damaged
-    assert damaged == Damaged(
+    assert damaged == DamagedRecord(
         "cursors", "key", b"precious-valuf", "it was changed after it was written"
     )
     assert again.store.recovered.catalog == {}

@@ -20,48 +20,48 @@ from itertools import pairwise
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.delivery import (
     PROGRESS_TICKS,
-    Delivery,
+    LiveDelivery,
     is_addressed,
     is_beyond_limits,
     is_match,
     read,
 )
 from anabranch.core.edge.reorder_buffer import Run, hole_runs
-from anabranch.core.edge.state import State
-from anabranch.core.edge.subscriptions import Place, Stream, Subscription
-from anabranch.core.edge.unsubscribe import Leaving, Ownership
+from anabranch.core.edge.state import EdgeState
+from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
+from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Answer, Held, Hold, NotKept, Replay
 from anabranch.model.version import NOTHING
 
 
-class Behind:
+class CatchUp:
     """Brings subscriptions forward to the line. See the rules at the top of this module."""
 
-    def __init__(self, state: State, delivery: Delivery) -> None:
+    def __init__(self, state: EdgeState, delivery: LiveDelivery) -> None:
         self._state = state
         self._delivery = delivery
 
     # -- what to do next ------------------------------------------------------------------------
 
-    def resume(self, now: float, place: Place) -> None:
+    def resume(self, now: float, place: StreamPosition) -> None:
         """A place that is behind has a session now, or again."""
         place.stream.behind[place.subscription.key] = place
         self.settle(now, place)
 
-    def settle_stream(self, now: float, stream: Stream) -> None:
+    def settle_stream(self, now: float, stream: EdgeStream) -> None:
         """The line has moved."""
         for place in list(stream.behind.values()):
             if not place.ask and place.subscription.room > 0:
                 self.settle(now, place)
 
-    def settle_subscription(self, now: float, subscription: Subscription) -> None:
+    def settle_subscription(self, now: float, subscription: EdgeSubscription) -> None:
         """There may be room in the window, or the version is known."""
         for place in subscription.places.values():
             if place.mode == "behind" and not place.ask:
                 self.settle(now, place)
 
-    def settle(self, now: float, place: Place) -> None:
+    def settle(self, now: float, place: StreamPosition) -> None:
         """Bring a place forward as far as possible; ask for more if that is not enough."""
         line, subscription = place.stream.line, place.subscription
         if subscription.room < 1 or place.mode != "behind":
@@ -77,12 +77,12 @@ class Behind:
         if not place.ask and (not line.is_placed or place.sent < line.position):
             self._ask(now, place)
 
-    def _join(self, place: Place) -> None:
+    def _join(self, place: StreamPosition) -> None:
         self._state.requests.close(place.ask)
         place.ask = 0
         self._delivery.enter(place)
 
-    def _ask(self, now: float, place: Place) -> None:
+    def _ask(self, now: float, place: StreamPosition) -> None:
         state, subscription = self._state, place.subscription
         options = state.options
         room = subscription.room
@@ -101,7 +101,7 @@ class Behind:
 
     # -- what comes -----------------------------------------------------------------------------
 
-    def answer(self, now: float, place: Place, answer: Answer) -> None:
+    def answer(self, now: float, place: StreamPosition, answer: Answer) -> None:
         """A piece of what was asked for."""
         runs = self._checked(place, answer)
         if answer.through < answer.first:
@@ -114,7 +114,7 @@ class Behind:
         self._feed(now, place, runs, answer.through, is_matched=True)
         self.settle(now, place)
 
-    def not_kept(self, now: float, place: Place, answer: NotKept) -> None:
+    def not_kept(self, now: float, place: StreamPosition, answer: NotKept) -> None:
         """The log does not reach back so far."""
         self._close(place)
         last = answer.oldest - 1
@@ -123,11 +123,11 @@ class Behind:
             place.sent = last
         self.settle(now, place)
 
-    def _close(self, place: Place) -> None:
+    def _close(self, place: StreamPosition) -> None:
         self._state.requests.close(place.ask)
         place.ask = 0
 
-    def _checked(self, place: Place, answer: Answer) -> list[Run]:
+    def _checked(self, place: StreamPosition, answer: Answer) -> list[Run]:
         asked = self._state.requests.content(place.ask)
         assert isinstance(asked, Replay)
         ticks = [datum.tick for datum in answer.data]
@@ -145,7 +145,7 @@ class Behind:
     # -- delivering -----------------------------------------------------------------------------
 
     def _feed(
-        self, now: float, place: Place, runs: list[Run], through: int, is_matched: bool
+        self, now: float, place: StreamPosition, runs: list[Run], through: int, is_matched: bool
     ) -> None:
         """Deliver runs to one place, as far as its window allows."""
         for run in runs:
@@ -166,11 +166,11 @@ class Behind:
         elif place.sent - place.told >= PROGRESS_TICKS:
             self._delivery.tell_through(place)
 
-    def _is_unversed(self, place: Place, run: Run) -> bool:
+    def _is_unversed(self, place: StreamPosition, run: Run) -> bool:
         version = place.subscription.version
         return version is None or version > run.version
 
-    def _take(self, now: float, place: Place, run: Run, is_matched: bool) -> bool:
+    def _take(self, now: float, place: StreamPosition, run: Run, is_matched: bool) -> bool:
         """Deliver one run that is not silent; False if there is no room."""
         envelope = None if run.datum is None else read(run, self._state.limits)
         if envelope is not None:
@@ -187,7 +187,7 @@ class Behind:
         return True
 
 
-class Holding:
+class HoldRequests:
     """Holding: asking origins to keep what a subscription needs that comes from elsewhere.
 
     A client that was at another edge, or whose reliable subscription lost its connection, brings
@@ -236,10 +236,10 @@ class Holding:
 
     def __init__(
         self,
-        state: State,
+        state: EdgeState,
         cursors: Cursors,
-        leaving: Leaving,
-        behind: Behind,
+        leaving: Unsubscription,
+        behind: CatchUp,
         ownership: Ownership,
     ) -> None:
         self._state = state
@@ -248,22 +248,22 @@ class Holding:
         self._behind = behind
         self._ownership = ownership
 
-    def begin(self, now: float, place: Place) -> None:
+    def begin(self, now: float, place: StreamPosition) -> None:
         """Ask the origin to keep what comes after where a place stands."""
         place.mode = "holding"
         self._ask(now, place, place.acked)
 
-    def go_on(self, now: float, subscription: Subscription) -> None:
+    def go_on(self, now: float, subscription: EdgeSubscription) -> None:
         """A new life: ask for what was not answered in the last one."""
         for place in subscription.places.values():
             if place.mode == "holding":
                 self._ask(now, place, place.acked)
 
-    def _ask(self, now: float, place: Place, tick: int) -> None:
+    def _ask(self, now: float, place: StreamPosition, tick: int) -> None:
         self._state.requests.close(place.hold)
         place.hold = self._state.hold(now, place.stream.name, tick, place)
 
-    def held(self, now: float, place: Place, answer: Held) -> None:
+    def held(self, now: float, place: StreamPosition, answer: Held) -> None:
         """The origin keeps it: the stream can be served."""
         state, subscription = self._state, place.subscription
         asked = state.requests.content(place.hold)
@@ -283,7 +283,7 @@ class Holding:
         if subscription.session is not None:
             self._behind.resume(now, place)
 
-    def not_kept(self, now: float, place: Place, answer: NotKept) -> None:
+    def not_kept(self, now: float, place: StreamPosition, answer: NotKept) -> None:
         """The log does not reach back so far."""
         if place.subscription.is_durable:
             self._ask(now, place, max(answer.oldest - 1, place.acked))

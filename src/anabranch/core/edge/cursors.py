@@ -35,8 +35,8 @@ import msgspec
 
 from anabranch.core.catalog_recovery import decoded, number_in, rows, set_aside
 from anabranch.core.contract import Recovered
-from anabranch.core.edge.state import CursorsStored, State
-from anabranch.core.edge.subscriptions import RUN_MAX, Place, Stream, Subscription
+from anabranch.core.edge.state import CursorsStored, EdgeState
+from anabranch.core.edge.subscriptions import RUN_MAX, EdgeStream, EdgeSubscription, StreamPosition
 from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.core.patterns.join_points.records import TABLE as PATTERNS
 from anabranch.model.event import Count
@@ -59,7 +59,7 @@ _decoder = msgspec.msgpack.Decoder(dict[str, dict[str, Position]])
 Moved = dict[int, dict[str, dict[str, int]]]
 
 
-class Moves:
+class CursorMoves:
     """Where cursors have moved to since they were put: few rows of the catalog for many cursors.
 
     A row of its own for every cursor that moves is dear: among many subscriptions hardly two that
@@ -83,12 +83,12 @@ class Moves:
     State: what the rows hold, without the ticks; built from them after a crash.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EdgeState) -> None:
         self._state = state
         #: The number of the next row.
         self.next = 1
         #: (number, whose moves), oldest first.
-        self._rows: deque[tuple[int, list[Place]]] = deque()
+        self._rows: deque[tuple[int, list[StreamPosition]]] = deque()
         self._count = 0
         #: Cursors of which a move counts.
         self._counting = 0
@@ -109,7 +109,7 @@ class Moves:
         self.next = max([1, *since, *(number + 1 for number in moved)])
         return moved
 
-    def recover(self, moved: Moved, since: dict[Place, int]) -> None:
+    def recover(self, moved: Moved, since: dict[StreamPosition, int]) -> None:
         """Let cursors that were put when the next row was this one move to where they were."""
         for number, row in moved.items():
             counting = [
@@ -123,7 +123,7 @@ class Moves:
             else:
                 self._void.append(str(number))
 
-    def _places(self, moved: dict[str, dict[str, int]]) -> Iterable[tuple[Place, int]]:
+    def _places(self, moved: dict[str, dict[str, int]]) -> Iterable[tuple[StreamPosition, int]]:
         subscriptions = self._state.subscriptions
         for stream, ticks in moved.items():
             for name, tick in ticks.items():
@@ -132,7 +132,7 @@ class Moves:
                 if place is not None and place.covers(tick):
                     yield place, tick
 
-    def _take(self, place: Place, number: int, tick: int) -> bool:
+    def _take(self, place: StreamPosition, number: int, tick: int) -> bool:
         self._counting += not place.move
         place.move = number
         place.sent = place.told = place.acked = place.written = place.synced = tick
@@ -144,17 +144,17 @@ class Moves:
             self._state.put(MOVES, key, None)
         self._void.clear()
 
-    def put_anew(self, place: Place) -> None:
+    def put_anew(self, place: StreamPosition) -> None:
         """The own row of a cursor says where it stands, or nothing does any more."""
         self._counting -= place.move > 0
         place.move = 0
 
-    def write(self, places: list[Place]) -> list[Place]:
+    def write(self, places: list[StreamPosition]) -> list[StreamPosition]:
         """Put a row for cursors that have moved; returns them and those that moved once more."""
         if not places:
             return places
         number, self.next = self.next, self.next + 1
-        moved: list[Place] = []
+        moved: list[StreamPosition] = []
         self._enter(places, number, moved)
         gone = []
         while self._rows and self._count + len(moved) > KEPT_MIN + 2 * self._counting:
@@ -169,7 +169,7 @@ class Moves:
         self._count += len(moved)
         return moved
 
-    def _still_counting(self, number: int, were: list[Place]) -> list[Place]:
+    def _still_counting(self, number: int, were: list[StreamPosition]) -> list[StreamPosition]:
         counting = []
         for place in were:
             if place.move != number:
@@ -180,7 +180,9 @@ class Moves:
                 counting.append(place)
         return counting
 
-    def _enter(self, places: list[Place], number: int, moved: list[Place]) -> None:
+    def _enter(
+        self, places: list[StreamPosition], number: int, moved: list[StreamPosition]
+    ) -> None:
         for place in places:
             self._counting += not place.move
             place.move = number
@@ -188,7 +190,7 @@ class Moves:
         moved += places
 
 
-def _ticks(places: list[Place]) -> dict[str, dict[str, int]]:
+def _ticks(places: list[StreamPosition]) -> dict[str, dict[str, int]]:
     moved: dict[str, dict[str, int]] = {}
     for place in places:
         ticks = moved.get(place.stream.name)
@@ -258,14 +260,14 @@ def recovered_run(recovered: Recovered, now: float) -> int:
 class Cursors:
     """The catalog of an edge. See the rules at the top of this module."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EdgeState) -> None:
         self._state = state
         self._is_writing = False
         #: Whether a client went while cursors were being written.
         self._is_wanted = False
-        self._moves = Moves(state)
+        self._moves = CursorMoves(state)
         #: Places of durable subscriptions of which more is acknowledged than written.
-        self._moved: list[Place] = []
+        self._moved: list[StreamPosition] = []
         #: Keys of cursors that belong to nobody.
         self._orphans: list[str] = []
 
@@ -299,14 +301,16 @@ class Cursors:
             set_aside(recovered, each, _cursors_encoder.encode(first) if is_kept else None)
             if is_kept:
                 good[each.key] = first
-        since: dict[Place, int] = {}
+        since: dict[StreamPosition, int] = {}
         for key, cursor in good.items():
             owner = self._whose(key)
             if owner is None:
                 self._orphans.append(key)
                 continue
             stream = key.partition("\0")[2]
-            place = owner.places[stream] = Place(owner, state.streams[stream], cursor.start)
+            place = owner.places[stream] = StreamPosition(
+                owner, state.streams[stream], cursor.start
+            )
             place.sent = place.told = place.acked = cursor.acked
             place.written = place.synced = cursor.acked
             since[place] = cursor.moves_from
@@ -336,7 +340,7 @@ class Cursors:
             set_aside(recovered, each)
         return {each.key for each in bad}
 
-    def _whose(self, key: str) -> Subscription | None:
+    def _whose(self, key: str) -> EdgeSubscription | None:
         """The subscription of a cursor's row; None if it is nobody's, or on no stream."""
         name, _, stream = key.partition("\0")
         return self._state.subscriptions.get(name) if stream in self._state.streams else None
@@ -349,7 +353,7 @@ class Cursors:
         self._moves.sweep()
         self._state.put(RUN_TABLE, RUN_KEY, b"%d" % self._state.run)
 
-    def put_subscription(self, subscription: Subscription, is_closed: bool = False) -> None:
+    def put_subscription(self, subscription: EdgeSubscription, is_closed: bool = False) -> None:
         """Remember a durable subscription; its cursors are put before."""
         row = SubscriptionRow(
             subscription.client,
@@ -360,7 +364,7 @@ class Cursors:
         )
         self._state.put(SUBSCRIPTIONS, subscription.name, _cursors_encoder.encode(row))
 
-    def put_cursor(self, place: Place) -> None:
+    def put_cursor(self, place: StreamPosition) -> None:
         """Remember where a durable subscription stands."""
         place.written = place.acked
         self._moves.put_anew(place)
@@ -368,12 +372,12 @@ class Cursors:
         row = CursorRow(place.start, place.acked, place.mode != "holding", self._moves.next)
         self._state.put(CURSORS, key, _cursors_encoder.encode(row))
 
-    def abandon(self, place: Place) -> None:
+    def abandon(self, place: StreamPosition) -> None:
         """A place is nobody's any more; another one takes its row."""
         place.is_over = True
         self._moves.put_anew(place)
 
-    def forget(self, subscription: Subscription, is_closed: bool = False) -> None:
+    def forget(self, subscription: EdgeSubscription, is_closed: bool = False) -> None:
         """Forget a durable subscription, or all but that it is closed."""
         if is_closed:
             self.put_subscription(subscription, is_closed=True)
@@ -415,13 +419,13 @@ class Cursors:
         elif self._moved:
             self.write(now)
 
-    def moves(self, place: Place, tick: int) -> None:
+    def moves(self, place: StreamPosition, tick: int) -> None:
         """More is acknowledged."""
         if place.acked <= place.written and place.subscription.quality == "durable":
             self._moved.append(place)
         place.acked = tick
 
-    def _write_changed(self) -> list[tuple[Place, int]]:
+    def _write_changed(self) -> list[tuple[StreamPosition, int]]:
         moved, self._moved = self._moved, []
         written = self._moves.write([place for place in moved if _is_unwritten(place)])
         return [(place, place.acked) for place in written]
@@ -462,13 +466,13 @@ class Cursors:
                 held[stream] = min(held.get(stream, tick), tick)
         return held
 
-    def _needs_after(self, place: Place) -> int | None:
+    def _needs_after(self, place: StreamPosition) -> int | None:
         """The tick up to which a place needs nothing any more; None if it is nobody's."""
         if place.is_over:
             return None
         return place.synced if place.subscription.quality == "durable" else place.acked
 
-    def _done(self, stream: Stream, held: dict[str, int]) -> int | None:
+    def _done(self, stream: EdgeStream, held: dict[str, int]) -> int | None:
         if not stream.line.is_placed:
             # What a client claims to have may be beyond what there is.
             return None
@@ -477,17 +481,17 @@ class Cursors:
         return min(tick for tick in ticks if tick is not None)
 
 
-def _is_unwritten(place: Place) -> bool:
+def _is_unwritten(place: StreamPosition) -> bool:
     is_staying = not place.is_over and not place.subscription.is_leaving
     return is_staying and place.acked > place.written
 
 
-def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[Subscription, bool]:
+def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[EdgeSubscription, bool]:
     stored = _subscription_decoder.decode(row)
     check_name(name, "the subscription", limits.name_bytes_max)
     check_name(stored.client, "its client", limits.name_bytes_max)
     filter = Filter.parse(stored.filter, limits)
-    subscription = Subscription(
+    subscription = EdgeSubscription(
         name, name, stored.client, filter, quality="durable", number=stored.number
     )
     subscription.is_claimed = stored.is_claimed

@@ -29,11 +29,16 @@ from collections.abc import Generator, Hashable, Iterator, Sequence
 
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.reorder_buffer import Run
-from anabranch.core.edge.state import StartStored, State
-from anabranch.core.edge.subscriptions import Place, Session, Stream, Subscription
-from anabranch.core.edge.unsubscribe import Leaving
-from anabranch.core.part_requests import Ask
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, Spent
+from anabranch.core.edge.state import EdgeState, StartStored
+from anabranch.core.edge.subscriptions import (
+    EdgeSession,
+    EdgeStream,
+    EdgeSubscription,
+    StreamPosition,
+)
+from anabranch.core.edge.unsubscribe import Unsubscription
+from anabranch.core.part_requests import PartRequest
+from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, WorkDone
 from anabranch.matching.doubts import Check
 from anabranch.matching.index import MatchIndex
 from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
@@ -147,10 +152,10 @@ PROGRESS_TICKS_EACH = 16
 PROGRESS_CROWD = 256
 
 
-class Delivery:
+class LiveDelivery:
     """Delivers what lines pass on. See the rules at the top of this module."""
 
-    def __init__(self, state: State, cursors: Cursors, leaving: Leaving) -> None:
+    def __init__(self, state: EdgeState, cursors: Cursors, leaving: Unsubscription) -> None:
         self._state = state
         self._cursors = cursors
         self._leaving = leaving
@@ -164,10 +169,10 @@ class Delivery:
     # -- the line moves -------------------------------------------------------------------------
 
     def advance(
-        self, now: float, stream: Stream, runs: list[Run], wanted: list[Wanted] | None = None
+        self, now: float, stream: EdgeStream, runs: list[Run], wanted: list[Wanted] | None = None
     ) -> None:
         """The line has passed these runs on; who wants each may be known."""
-        touched: list[Place] = []
+        touched: list[StreamPosition] = []
         if wanted is None:
             wanted = self._wanted(stream, runs)
         for number, run in enumerate(runs):
@@ -185,7 +190,7 @@ class Delivery:
             self.flush(place, stream.line.position)
         self._rests(now, stream)
 
-    def _rests(self, now: float, stream: Stream) -> None:
+    def _rests(self, now: float, stream: EdgeStream) -> None:
         """The line stays where it is for the moment."""
         self.start_resting(now, stream)
         moved, crowd = stream.line.position - stream.progress_at, len(stream.live)
@@ -193,7 +198,7 @@ class Delivery:
         if is_far and crowd <= PROGRESS_CROWD:
             self.progress(stream)
 
-    def is_heavy(self, stream: Stream, runs: int) -> bool:
+    def is_heavy(self, stream: EdgeStream, runs: int) -> bool:
         """Whether delivering so many runs may be more than one step should do."""
         if not (stream.live or stream.waiting):
             return False
@@ -221,7 +226,7 @@ class Delivery:
         crowd = max(1, len(self._state.subscriptions))
         return max(1, min(self._portion, _LOOKED_UP_MAX // crowd))
 
-    def deliver_held(self, now: float, stream: Stream) -> Iterator[Ask]:
+    def deliver_held(self, now: float, stream: EdgeStream) -> Iterator[PartRequest]:
         """Deliver what a line holds back, about as much as one step should do."""
         line, work_max = stream.line, self._state.options.step_work_max
         work = 0
@@ -237,7 +242,7 @@ class Delivery:
                     break
                 count += 1
             spent = _RUN_WORK * len(runs) + min(fans_out, work_max)
-            yield Spent(spent)
+            yield WorkDone(spent)
             work += spent
             if count and fans_out <= work_max:
                 self._state.begin()
@@ -248,8 +253,8 @@ class Delivery:
                 work += yield from self._deliver_one(now, stream, runs[0], wanted[0])
 
     def _deliver_one(
-        self, now: float, stream: Stream, run: Run, wanted: Wanted
-    ) -> Generator[Ask, None, int]:
+        self, now: float, stream: EdgeStream, run: Run, wanted: Wanted
+    ) -> Generator[PartRequest, None, int]:
         """Deliver one run to many, or after many checks, bit by bit; returns the work."""
         state, work = self._state, 0
         if wanted is None:
@@ -261,12 +266,12 @@ class Delivery:
         crowd = self._crowd
         for first in range(0, len(wanted), crowd):
             state.begin()
-            touched: list[Place] = []
+            touched: list[StreamPosition] = []
             self._datum(now, stream, run, wanted[first : first + crowd], touched)
             for place in touched:
                 self.flush(place, run.last)
             yield from state.result()
-            yield Spent(PUSH_WORK * crowd)
+            yield WorkDone(PUSH_WORK * crowd)
         state.begin()
         stream.line.pass_on([run])
         if run.reason:
@@ -276,8 +281,8 @@ class Delivery:
         return work + PUSH_WORK * len(wanted)
 
     def _readers_slowly(
-        self, now: float, stream: Stream, run: Run
-    ) -> Generator[Spent, None, tuple[list[Hashable], int]]:
+        self, now: float, stream: EdgeStream, run: Run
+    ) -> Generator[WorkDone, None, tuple[list[Hashable], int]]:
         """`_readers`, bit by bit; and the work."""
         envelope = read(run, self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
@@ -295,12 +300,12 @@ class Delivery:
                 wanted.append(key)
             work += each
             if work > self._checks_work:
-                yield Spent(work)
+                yield WorkDone(work)
                 work = 0
-        yield Spent(work)
+        yield WorkDone(work)
         return self._addressed(stream, envelope, wanted), each * len(open_ones)
 
-    def _wanted(self, stream: Stream, runs: list[Run]) -> list[Wanted] | None:
+    def _wanted(self, stream: EdgeStream, runs: list[Run]) -> list[Wanted] | None:
         """Who wants each of many events, as far as that can be told of all at once."""
         if len(runs) < _MANY or not (stream.live or stream.waiting):
             return None
@@ -308,7 +313,12 @@ class Delivery:
         return self._state.index.match_bodies(bodies, self._state.limits)
 
     def _datum(
-        self, now: float, stream: Stream, run: Run, wanted: Wanted, touched: list[Place]
+        self,
+        now: float,
+        stream: EdgeStream,
+        run: Run,
+        wanted: Wanted,
+        touched: list[StreamPosition],
     ) -> None:
         datum = run.datum
         if wanted is None:
@@ -324,7 +334,7 @@ class Delivery:
             if not self.push(place, datum):
                 self._overflow(now, place, tick - 1)
 
-    def _readers(self, now: float, stream: Stream, run: Run) -> list[Hashable]:
+    def _readers(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
         """Who wants one event and may have it."""
         envelope = read(run, self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
@@ -332,7 +342,7 @@ class Delivery:
         return self._addressed(stream, envelope, matching(run, envelope, self._state.index))
 
     def _addressed(
-        self, stream: Stream, envelope: Envelope, wanted: list[Hashable]
+        self, stream: EdgeStream, envelope: Envelope, wanted: list[Hashable]
     ) -> list[Hashable]:
         """Those of them that may have it."""
         if not envelope.header.control.destinations:
@@ -344,7 +354,7 @@ class Delivery:
             if place is not None and is_addressed(envelope, place.subscription.client)
         ]
 
-    def push(self, place: Place, datum: Datum) -> bool:
+    def push(self, place: StreamPosition, datum: Datum) -> bool:
         """Put an event into the next frame, if there is room for it."""
         subscription = place.subscription
         session = subscription.session
@@ -359,7 +369,7 @@ class Delivery:
         place.batch_bytes += size
         return True
 
-    def _overflow(self, now: float, place: Place, tick: int) -> None:
+    def _overflow(self, now: float, place: StreamPosition, tick: int) -> None:
         subscription = place.subscription
         if subscription.is_durable:
             place.stream.fall_back(place, tick)
@@ -369,13 +379,13 @@ class Delivery:
         self.flush(place, tick)
         self._leaving.cut(now, subscription, f"too slow: the {which} is full")
 
-    def _unversed(self, stream: Stream, run: Run) -> None:
+    def _unversed(self, stream: EdgeStream, run: Run) -> None:
         for place in list(stream.live.values()):
             is_reliable = place.subscription.quality != "best-effort"
             if is_reliable and place.needs > run.version and run.last > place.sent:
                 stream.fall_back(place, run.first - 1)
 
-    def _withheld(self, stream: Stream, run: Run, touched: list[Place]) -> None:
+    def _withheld(self, stream: EdgeStream, run: Run, touched: list[StreamPosition]) -> None:
         for place in touched:
             self.flush(place, run.first - 1)
         for place in stream.live.values():
@@ -383,7 +393,7 @@ class Delivery:
 
     # -- frames ---------------------------------------------------------------------------------
 
-    def flush(self, place: Place, through: int = -1) -> None:
+    def flush(self, place: StreamPosition, through: int = -1) -> None:
         """Send what a place has got, and how far that goes."""
         session = place.subscription.session
         if session is None or not place.batch:
@@ -392,7 +402,7 @@ class Delivery:
             through = place.through
         self._send(place, session, through)
 
-    def _send(self, place: Place, session: Session, through: int) -> None:
+    def _send(self, place: StreamPosition, session: EdgeSession, through: int) -> None:
         through = max(through, place.told)
         place.told = through
         matches = Matches(place.subscription.name, through, place.batch)
@@ -400,7 +410,7 @@ class Delivery:
         place.batch = []
         place.batch_bytes = 0
 
-    def withhold(self, place: Place, first: int, last: int, reason: str) -> None:
+    def withhold(self, place: StreamPosition, first: int, last: int, reason: str) -> None:
         """Tell a client that ticks are withheld."""
         session = place.subscription.session
         first = max(first, place.sent + 1)
@@ -410,7 +420,7 @@ class Delivery:
         self._state.tell(session, Withheld(place.subscription.name, place.stream.name, [hole]))
         place.told = max(place.told, last)
 
-    def progress_in_time(self, now: float, stream: Stream) -> None:
+    def progress_in_time(self, now: float, stream: EdgeStream) -> None:
         """The same, in its turn, for as many as can be told at a time."""
         if not stream.progress_places:
             if len(stream.live) + len(stream.behind) <= PROGRESS_CROWD:
@@ -427,7 +437,7 @@ class Delivery:
             # The last ones hear of it too, when nothing else comes.
             self._state.touch(now)
 
-    def progress(self, stream: Stream) -> None:
+    def progress(self, stream: EdgeStream) -> None:
         """Tell clients how far the stream has gone for them."""
         stream.progress_at = stream.line.position
         for place in stream.live.values():
@@ -435,7 +445,7 @@ class Delivery:
         for place in stream.behind.values():
             self.tell_through(place)
 
-    def tell_through(self, place: Place) -> None:
+    def tell_through(self, place: StreamPosition) -> None:
         """Tell a client how far a stream has gone for it. Best-effort makes no such promise."""
         session = place.subscription.session
         if session is None or place.subscription.quality == "best-effort":
@@ -445,12 +455,12 @@ class Delivery:
 
     # -- starts ---------------------------------------------------------------------------------
 
-    def _start(self, now: float, stream: Stream, tick: int, version: Version) -> None:
+    def _start(self, now: float, stream: EdgeStream, tick: int, version: Version) -> None:
         earliest = stream.earliest
         if earliest is None or earliest > version:
             return
         stream.earliest = None
-        started: list[Subscription] = []
+        started: list[EdgeSubscription] = []
         for subscription in stream.waiting.values():
             wanted = subscription.version
             if wanted is None or wanted > version:
@@ -465,15 +475,15 @@ class Delivery:
                 break
         for subscription in started:
             del stream.waiting[subscription.key]
-            self._begin(now, Place(subscription, stream, tick))
+            self._begin(now, StreamPosition(subscription, stream, tick))
 
-    def start_resting(self, now: float, stream: Stream) -> None:
+    def start_resting(self, now: float, stream: EdgeStream) -> None:
         """Start those that wait, if the next tick is sure to be good for them."""
         line = stream.line
         if stream.waiting and line.is_placed:
             self._start(now, stream, line.position + 1, line.version)
 
-    def _begin(self, now: float, place: Place) -> None:
+    def _begin(self, now: float, place: StreamPosition) -> None:
         subscription, stream = place.subscription, place.stream
         subscription.places[stream.name] = place
         self._state.touch(now)
@@ -486,19 +496,19 @@ class Delivery:
         if subscription.session is not None:
             self.enter(place)
 
-    def tell_start(self, place: Place) -> None:
+    def tell_start(self, place: StreamPosition) -> None:
         """Tell the client from where on it gets every match."""
         session = place.subscription.session
         if session is not None:
             name = place.subscription.name
             self._state.tell(session, StartsAt(name, place.stream.name, place.acked + 1))
 
-    def enter(self, place: Place) -> None:
+    def enter(self, place: StreamPosition) -> None:
         """A place follows the line from now on."""
         version = place.subscription.version
         place.stream.enter(place, NOTHING if version is None else version)
 
-    def versions(self, now: float, versions: dict[str, Version]) -> list[Subscription]:
+    def versions(self, now: float, versions: dict[str, Version]) -> list[EdgeSubscription]:
         """Subscriptions are in the edge's interest now, in these versions."""
         known = []
         for key, version in versions.items():
@@ -515,7 +525,7 @@ class Delivery:
 
     # -- acknowledgements -----------------------------------------------------------------------
 
-    def ack(self, now: float, session: Session, frame: Ack) -> list[Place]:
+    def ack(self, now: float, session: EdgeSession, frame: Ack) -> list[StreamPosition]:
         """The client has dealt with what it got; returns where that is news."""
         acked = _acked(session, frame)
         moves = self._cursors.moves
@@ -530,7 +540,7 @@ class Delivery:
         return [place for place, _ in acked]
 
 
-def _acked(session: Session, frame: Ack) -> list[tuple[Place, int]]:
+def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]:
     """The places that an acknowledgement moves; `RemoteError` if it cannot be true."""
     acked = []
     for stream, ticks in frame.ticks.items():

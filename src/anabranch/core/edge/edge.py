@@ -30,26 +30,32 @@ from itertools import chain
 
 from anabranch.core import departure
 from anabranch.core.contract import Recovered
-from anabranch.core.edge.catch_up import Behind, Holding
+from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors, recovered_run
-from anabranch.core.edge.delivery import Delivery, Wanted
+from anabranch.core.edge.delivery import LiveDelivery, Wanted
 from anabranch.core.edge.reorder_buffer import Run, runs_of
 from anabranch.core.edge.state import (
     AttachStored,
     CursorsStored,
+    EdgeState,
     EndStored,
     RunStored,
     StartStored,
-    State,
     Stored,
     YieldStored,
 )
-from anabranch.core.edge.subscribe import Attaching, Standing, Subscribing
-from anabranch.core.edge.subscriptions import Attach, Place, Session, Stream, Subscription
-from anabranch.core.edge.unsubscribe import Connecting, Leaving, Ownership
+from anabranch.core.edge.subscribe import Activation, Attachments, SubscribeRequests
+from anabranch.core.edge.subscriptions import (
+    EdgeSession,
+    EdgeStream,
+    EdgeSubscription,
+    PendingAttach,
+    StreamPosition,
+)
+from anabranch.core.edge.unsubscribe import ClientSessions, Ownership, Unsubscription
 from anabranch.core.options import Options
-from anabranch.core.part_requests import Ask
-from anabranch.core.routing.contract import Arrival, Spent
+from anabranch.core.part_requests import PartRequest
+from anabranch.core.routing.contract import Arrival, WorkDone
 from anabranch.model.client_frames import (
     Ack,
     Alive,
@@ -101,20 +107,20 @@ class Edge:
         recovered: Recovered,
         now: float,
     ) -> None:
-        state = State(name, network, options, limits, recovered_run(recovered, now))
+        state = EdgeState(name, network, options, limits, recovered_run(recovered, now))
         self._state = state
         self.wants = state.wants
         self._cursors = Cursors(state)
-        self._leaving = Leaving(state, self._cursors)
-        self._delivery = Delivery(state, self._cursors, self._leaving)
-        self._behind = Behind(state, self._delivery)
+        self._leaving = Unsubscription(state, self._cursors)
+        self._delivery = LiveDelivery(state, self._cursors, self._leaving)
+        self._behind = CatchUp(state, self._delivery)
         self._ownership = Ownership(state, self._cursors, self._leaving)
         leaving, behind, ownership = self._leaving, self._behind, self._ownership
-        self._holding = Holding(state, self._cursors, leaving, behind, ownership)
-        self._standing = Standing(state, leaving, self._delivery, behind, ownership)
-        self._attaching = Attaching(state, self._cursors, leaving, self._holding, self._standing)
-        self._connecting = Connecting(state, leaving)
-        self._subscribing = Subscribing(state, self._attaching, self._standing)
+        self._holding = HoldRequests(state, self._cursors, leaving, behind, ownership)
+        self._standing = Activation(state, leaving, self._delivery, behind, ownership)
+        self._attaching = Attachments(state, self._cursors, leaving, self._holding, self._standing)
+        self._connecting = ClientSessions(state, leaving)
+        self._subscribing = SubscribeRequests(state, self._attaching, self._standing)
         self._is_departing = False
         #: Where there are more, so many are settled, or end, at a time.
         self._settled_at_once = options.portion(_SETTLE_WORK)
@@ -124,7 +130,7 @@ class Edge:
         self._cursors.recover(recovered)
         state.touch(now)
 
-    def started(self, now: float) -> list[Ask]:
+    def started(self, now: float) -> list[PartRequest]:
         """The broker has begun its life: tell the interest of what was recovered."""
         state = self._state
         state.begin()
@@ -138,7 +144,7 @@ class Edge:
                 self._ownership.claim(now, subscription)
         return state.result()
 
-    def depart(self, now: float) -> list[Ask]:
+    def depart(self, now: float) -> list[PartRequest]:
         """Serve nobody any more but join points, which go by themselves."""
         self._state.begin()
         self._is_departing = True
@@ -187,10 +193,10 @@ class Edge:
         known = self._state.sessions.get(session)
         return "" if known is None else known.host
 
-    def client_came(self, now: float, session: int, host: str = "") -> list[Ask]:  # noqa: ARG002
+    def client_came(self, now: float, session: int, host: str = "") -> list[PartRequest]:  # noqa: ARG002
         """A client has connected, from this host; it will say who it is."""
         self._state.begin()
-        self._state.sessions[session] = Session(session, host)
+        self._state.sessions[session] = EdgeSession(session, host)
         return self._state.result()
 
     def has_client(self, session: int) -> bool:
@@ -198,7 +204,7 @@ class Edge:
         known = self._state.sessions.get(session)
         return known is not None and bool(known.client)
 
-    def client_left(self, now: float, session: int) -> Iterable[Ask]:
+    def client_left(self, now: float, session: int) -> Iterable[PartRequest]:
         """A client is gone."""
         self._state.begin()
         left = self._state.sessions.get(session)
@@ -209,7 +215,7 @@ class Edge:
         self._connecting.over(now, left)
         return self._state.result()
 
-    def _leave_slowly(self, now: float, session: Session) -> Iterator[Ask]:
+    def _leave_slowly(self, now: float, session: EdgeSession) -> Iterator[PartRequest]:
         """End the subscriptions of a session bit by bit, and then the session."""
         state = self._state
         yield from self._end_most(now, session)
@@ -218,24 +224,24 @@ class Edge:
         yield from state.result()
 
     def _replace_slowly(
-        self, now: float, session: Session, frame: Connect, older: Session
-    ) -> Iterator[Ask]:
+        self, now: float, session: EdgeSession, frame: Connect, older: EdgeSession
+    ) -> Iterator[PartRequest]:
         """A client has connected again; its older session ends bit by bit first."""
         yield from self._end_most(now, older)
         self._state.begin()
         self._connecting.connect(now, session, frame)
         yield from self._state.result()
 
-    def _end_most(self, now: float, session: Session) -> Iterator[Ask]:
+    def _end_most(self, now: float, session: EdgeSession) -> Iterator[PartRequest]:
         """End subscriptions of a session, until few are left."""
         state = self._state
         while len(session.names) > self._left_at_once:
             state.begin()
             self._leaving.end_some(now, session, self._left_at_once)
             yield from state.result()
-            yield Spent(_LEAVE_WORK * self._left_at_once)
+            yield WorkDone(_LEAVE_WORK * self._left_at_once)
 
-    def client_full(self, now: float, session: int, full: bool) -> list[Ask]:
+    def client_full(self, now: float, session: int, full: bool) -> list[PartRequest]:
         """A client takes no more for the time being, or takes again."""
         state = self._state
         state.begin()
@@ -246,7 +252,7 @@ class Edge:
                 self._settle_all(now, list(known.names.values()))
         return state.result()
 
-    def _settle_all(self, now: float, subscriptions: Sequence[Subscription]) -> None:
+    def _settle_all(self, now: float, subscriptions: Sequence[EdgeSubscription]) -> None:
         """There may be room in windows: now if they are few, else when there is time."""
         if len(subscriptions) > self._settled_at_once:
             places = (place for each in subscriptions for place in each.places.values())
@@ -255,7 +261,9 @@ class Edge:
         for subscription in subscriptions:
             self._behind.settle_subscription(now, subscription)
 
-    def client_frame(self, now: float, session: int, frame: AnyClientFrame) -> Iterable[Ask]:
+    def client_frame(
+        self, now: float, session: int, frame: AnyClientFrame
+    ) -> Iterable[PartRequest]:
         """A client has said something."""
         state = self._state
         state.begin()
@@ -284,14 +292,14 @@ class Edge:
             raise RemoteError(f"a client does not send {type(frame).__name__}")
         return state.result()
 
-    def _ack(self, now: float, session: Session, frame: Ack) -> None:
+    def _ack(self, now: float, session: EdgeSession, frame: Ack) -> None:
         acked = self._delivery.ack(now, session, frame)
         if any(stream.behind for stream in self._state.streams.values()):
             self._settle_all(now, [place.subscription for place in acked])
 
     # -- knowledge ------------------------------------------------------------------------------
 
-    def arrival(self, now: float, arrival: Arrival) -> Iterable[Ask]:
+    def arrival(self, now: float, arrival: Arrival) -> Iterable[PartRequest]:
         """Knowledge of a stream has come."""
         state = self._state
         state.begin()
@@ -326,15 +334,15 @@ class Edge:
         """Whether it has more to deliver than one step should."""
         return self._state.has_backlog
 
-    def _is_behind(self, now: float, stream: Stream) -> None:
+    def _is_behind(self, now: float, stream: EdgeStream) -> None:
         """A line holds something back."""
         self._state.backlog[stream.name] = stream
         self._state.backlog_at = now
 
-    def _go_on(self, now: float) -> Iterator[Ask]:
+    def _go_on(self, now: float) -> Iterator[PartRequest]:
         """Do about as much as one step should of what is held back; in turn, stream by stream."""
         state = self._state
-        yield Spent(0)
+        yield WorkDone(0)
         state.backlog_at = now
         if state.backlog:
             name = next(iter(state.backlog))
@@ -351,7 +359,7 @@ class Edge:
             state.begin()
             self._delivery.start_resting(now, state.starting.pop(name))
             yield from state.result()
-            yield Spent(_SETTLE_WORK * self._settled_at_once)
+            yield WorkDone(_SETTLE_WORK * self._settled_at_once)
         for _ in range(self._settled_at_once):
             if not state.unsettled:
                 break
@@ -361,14 +369,14 @@ class Edge:
             if place.stream.behind.get(place.subscription.key) is place and not place.ask:
                 self._behind.settle(now, place)
             yield from state.result()
-            yield Spent(_SETTLE_WORK)
+            yield WorkDone(_SETTLE_WORK)
 
-    def _settle_later(self, now: float, places: Iterable[Place]) -> None:
+    def _settle_later(self, now: float, places: Iterable[StreamPosition]) -> None:
         self._state.unsettled.update(dict.fromkeys(places))
         self._state.backlog_at = now
 
     def _moved(
-        self, now: float, stream: Stream, ready: list[Run], wanted: list[Wanted] | None = None
+        self, now: float, stream: EdgeStream, ready: list[Run], wanted: list[Wanted] | None = None
     ) -> None:
         """Deliver what a line has passed on, and look after what it lacks."""
         state = self._state
@@ -383,18 +391,18 @@ class Edge:
         if ready:
             state.touch(now)
 
-    def _watch(self, now: float, stream: Stream) -> None:
+    def _watch(self, now: float, stream: EdgeStream) -> None:
         state = self._state
         stream.line.watch(now, state.options.nack_after_s)
         if stream.line.look_at is not None:
             state.lines_at = min(state.lines_at, stream.line.look_at)
 
     def reach(self, name: str) -> dict[str, tuple[int, int]]:
-        """As `Subscription.reach`; empty if there is no such durable one, or it is leaving."""
+        """As `EdgeSubscription.reach`; empty if there is no such durable one, or it is leaving."""
         subscription = self._state.subscriptions.get(name)
         return {} if subscription is None or subscription.is_leaving else subscription.reach()
 
-    def versions(self, now: float, versions: dict[str, Version]) -> list[Ask]:
+    def versions(self, now: float, versions: dict[str, Version]) -> list[PartRequest]:
         """Subscriptions are in the edge's interest now, in these versions."""
         self._state.begin()
         self.version = max([self.version, *versions.values()])
@@ -430,7 +438,7 @@ class Edge:
 
     # -- other brokers --------------------------------------------------------------------------
 
-    def carried(self, now: float, source: str, content: AnyCarried) -> list[Ask]:
+    def carried(self, now: float, source: str, content: AnyCarried) -> list[PartRequest]:
         """Another broker has sent something."""
         self._state.begin()
         if isinstance(content, Claim):
@@ -453,13 +461,13 @@ class Edge:
             return
         if not isinstance(requests.content(answer.request), _ANSWERS[type(answer)]):
             raise RemoteError(f"{source!r} answers with {type(answer).__name__}: not to the point")
-        if isinstance(about, Place):
+        if isinstance(about, StreamPosition):
             self._place_answered(now, about, answer)
-        elif isinstance(about, Attach):
+        elif isinstance(about, PendingAttach):
             self._attach_answered(now, source, about, answer)
 
     def _place_answered(
-        self, now: float, place: Place, answer: Answer | NotKept | Held | Found
+        self, now: float, place: StreamPosition, answer: Answer | NotKept | Held | Found
     ) -> None:
         if isinstance(answer, Held):
             self._holding.held(now, place, answer)
@@ -471,7 +479,11 @@ class Edge:
             self._behind.answer(now, place, answer)
 
     def _attach_answered(
-        self, now: float, source: str, attach: Attach, answer: Answer | NotKept | Held | Found
+        self,
+        now: float,
+        source: str,
+        attach: PendingAttach,
+        answer: Answer | NotKept | Held | Found,
     ) -> None:
         if isinstance(answer, Found):
             self._attaching.found(now, source, attach, answer)
@@ -484,7 +496,7 @@ class Edge:
 
     # -- disk and time --------------------------------------------------------------------------
 
-    def synced(self, now: float, ticket: int) -> list[Ask]:
+    def synced(self, now: float, ticket: int) -> list[PartRequest]:
         """What was put before this ticket is on disk."""
         self._state.begin()
         for stored in self._state.stored(ticket):
@@ -511,14 +523,14 @@ class Edge:
             self._state.out += self._state.requests.open()
             self._state.touch(now)
 
-    def time_passed(self, now: float) -> Iterable[Ask]:
+    def time_passed(self, now: float) -> Iterable[PartRequest]:
         """A deadline has come."""
         done = self._timers(now)
         if self._state.has_backlog:
             return chain(done, self._go_on(now))
         return done
 
-    def _timers(self, now: float) -> list[Ask]:
+    def _timers(self, now: float) -> list[PartRequest]:
         state = self._state
         state.begin()
         state.out += state.requests.repeat(now)

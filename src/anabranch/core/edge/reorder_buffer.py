@@ -1,9 +1,9 @@
 """One stream as an edge knows it: how far it is known without a gap, and what lies beyond.
 
 Knowledge of a stream comes as *runs*: one tick with its event, a range of silence, or a range that
-is withheld; late, repeated, out of order or not at all. A `Line` turns it into the stream's own
-order. Its *position* is the tick up to which everything has been passed on; what comes from beyond
-a gap waits. Rules:
+is withheld; late, repeated, out of order or not at all. A `ReorderBuffer` puts it into the order of
+the stream. Its *position* is the tick up to which everything has been passed on; what lies beyond a
+gap waits. Rules:
 
 1. A run is passed on once, when everything before it has been. Ticks at or below the position are
    repetitions and are dropped. Of two runs for one tick the first to come counts.
@@ -25,7 +25,7 @@ a gap waits. Rules:
    place: so a wild head is forgotten when a true one comes, at the price of asking twice where
    heads overtake each other.
 
-The last runs that were passed on are kept for a while (`Recent`), for those who are a little
+The last runs that were passed on are kept for a while (`RecentRuns`), for those who are a little
 behind.
 
 State: safe to lose. After a restart a line is placed anew; durable subscriptions have cursors.
@@ -103,7 +103,7 @@ def _first_of(run: Run) -> int:
     return run.first
 
 
-class Recent:
+class RecentRuns:
     """The runs that were passed on last, without a gap, up to the line's position."""
 
     __slots__ = ("_bytes", "_bytes_max", "_runs")
@@ -149,7 +149,7 @@ class Recent:
         self._bytes = 0
 
 
-class Line:
+class ReorderBuffer:
     """The order of one stream at an edge. See the rules at the top of this module."""
 
     __slots__ = (
@@ -186,7 +186,7 @@ class Line:
         self._ticks_max = ticks_max
         self._pending_bytes = 0
         self._pending_bytes_max = bytes_max
-        self.recent = Recent(recent_bytes_max)
+        self.recent = RecentRuns(recent_bytes_max)
         #: Runs dropped for want of room, so far.
         self.dropped = 0
         #: When to look after the gap; None if there is none.

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from anabranch.core.contract import Note, Put, SendClient
-from anabranch.core.edge.reorder_buffer import Line
+from anabranch.core.edge.reorder_buffer import ReorderBuffer
 from anabranch.core.edge.subscriptions import (
     About,
-    Attach,
-    Place,
-    Requests,
-    Session,
-    Stream,
-    Subscription,
+    EdgeSession,
+    EdgeStream,
+    EdgeSubscription,
+    PendingAttach,
+    PendingRequests,
+    StreamPosition,
 )
 from anabranch.core.options import Options
-from anabranch.core.part_requests import Ask, CarryTo, ChangeInterest, SyncPlease
+from anabranch.core.part_requests import CarryTo, ChangeInterest, PartRequest, RequestSync
 from anabranch.matching.index import MatchIndex
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Matches
 from anabranch.model.event import Value
@@ -45,37 +45,37 @@ class RunStored:
 class StartStored:
     """A durable start is on disk."""
 
-    place: Place
+    place: StreamPosition
 
 
 @dataclass(frozen=True, slots=True)
 class CursorsStored:
     """Cursors are on disk, each with this tick."""
 
-    ticks: list[tuple[Place, int]]
+    ticks: list[tuple[StreamPosition, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class AttachStored:
     """A durable subscription is on disk, with its new number."""
 
-    attach: Attach
-    subscription: Subscription
+    attach: PendingAttach
+    subscription: EdgeSubscription
 
 
 @dataclass(frozen=True, slots=True)
 class YieldStored:
     """The disk has forgotten a subscription that another edge owns."""
 
-    subscription: Subscription
+    subscription: EdgeSubscription
 
 
 @dataclass(frozen=True, slots=True)
 class EndStored:
     """The disk has forgotten a subscription that its client ended."""
 
-    subscription: Subscription
-    session: Session
+    subscription: EdgeSubscription
+    session: EdgeSession
     request: int
     ticks: dict[str, int]
 
@@ -94,7 +94,7 @@ _MATCHES_BYTES = 512
 Stored = RunStored | StartStored | CursorsStored | AttachStored | YieldStored | EndStored
 
 
-class State:
+class EdgeState:
     """Everything an edge knows. See the top of this module."""
 
     def __init__(
@@ -105,27 +105,29 @@ class State:
         self.limits = limits
         self.others = tuple(edge for edge in network.edges if edge != name)
         self.streams = {
-            edge: Stream(
+            edge: EdgeStream(
                 edge,
-                Line(options.line_ticks_max, options.line_bytes_max, options.replay_bytes_max),
+                ReorderBuffer(
+                    options.line_ticks_max, options.line_bytes_max, options.replay_bytes_max
+                ),
                 network.distance(edge, name),
             )
             for edge in network.edges
         }
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, EdgeSubscription] = {}
         #: Durable ones whose clients are not there, by key.
-        self.away: dict[str, Subscription] = {}
+        self.away: dict[str, EdgeSubscription] = {}
         #: By key.
-        self.attaches: dict[str, Attach] = {}
+        self.attaches: dict[str, PendingAttach] = {}
         #: Durable ones that ended before all other edges had yielded them, by name.
-        self.closed: dict[str, Subscription] = {}
+        self.closed: dict[str, EdgeSubscription] = {}
         #: Client → its subscriptions, those it waits for included; and those in `closed`.
         self.owned: dict[str, int] = {}
         self.ended: dict[str, int] = {}
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, EdgeSession] = {}
         #: Client → its session.
-        self.clients: dict[str, Session] = {}
-        self.requests = Requests(run, options.ask_again_s)
+        self.clients: dict[str, EdgeSession] = {}
+        self.requests = PendingRequests(run, options.ask_again_s)
         #: Keys waiting for the disk to forget a subscription → edges that claim it, and as what.
         self.claimants: dict[str, dict[str, int]] = {}
         self.run = run
@@ -135,12 +137,12 @@ class State:
         self.lines_at = float("inf")
         #: Streams whose lines hold something back, and places that are to be settled: work for
         #: when there is time, since when.
-        self.backlog: dict[str, Stream] = {}
-        self.unsettled: dict[Place, None] = {}
+        self.backlog: dict[str, EdgeStream] = {}
+        self.unsettled: dict[StreamPosition, None] = {}
         #: Streams on which more could start.
-        self.starting: dict[str, Stream] = {}
+        self.starting: dict[str, EdgeStream] = {}
         self.backlog_at = 0.0
-        self.out: list[Ask] = []
+        self.out: list[PartRequest] = []
         #: Number of a session → the last frame to it, if it may still grow.
         self._delivering: dict[int, _Delivering] = {}
         self._added: dict[str, Filter] = {}
@@ -165,7 +167,7 @@ class State:
         found = map(self.subscriptions.get, map(str, self.index.match(attributes)))
         return any(each is not None and each.client != but for each in found)
 
-    def add(self, subscription: Subscription, attach: Attach | None = None) -> None:
+    def add(self, subscription: EdgeSubscription, attach: PendingAttach | None = None) -> None:
         """A subscription is here, from an attach or from the catalog."""
         self.subscriptions[subscription.key] = subscription
         if attach is not None and attach.is_counted:
@@ -173,19 +175,19 @@ class State:
         else:
             _count(self.owned, subscription.client, 1)
 
-    def close(self, subscription: Subscription) -> None:
+    def close(self, subscription: EdgeSubscription) -> None:
         """A durable subscription has ended; its number is kept until other edges have yielded."""
         self.closed[subscription.name] = subscription
         _count(self.ended, subscription.client, 1)
 
-    def forget_closed(self, name: str) -> Subscription | None:
+    def forget_closed(self, name: str) -> EdgeSubscription | None:
         """Forget the number of a subscription that has ended, if it is one."""
         closed = self.closed.pop(name, None)
         if closed is not None:
             _count(self.ended, closed.client, -1)
         return closed
 
-    def drop(self, subscription: Subscription) -> None:
+    def drop(self, subscription: EdgeSubscription) -> None:
         """A subscription is not here any more, and its places are nobody's."""
         del self.subscriptions[subscription.key]
         _count(self.owned, subscription.client, -1)
@@ -203,7 +205,7 @@ class State:
             self._added = {}
             self._removed = []
 
-    def result(self) -> list[Ask]:
+    def result(self) -> list[PartRequest]:
         """All effects of this step."""
         if self._added or self._removed:
             self.out.append(ChangeInterest(self._added, self._removed))
@@ -222,12 +224,12 @@ class State:
         self.out += self.requests.ask(now, number, name, Hold(number, tick), about)
         return number
 
-    def tell(self, session: Session, frame: AnyClientFrame) -> None:
+    def tell(self, session: EdgeSession, frame: AnyClientFrame) -> None:
         """Send a frame to a client."""
         self._delivering.pop(session.number, None)
         self.out.append(SendClient(session.number, frame))
 
-    def deliver(self, session: Session, stream: str, matches: Matches, size: int) -> None:
+    def deliver(self, session: EdgeSession, stream: str, matches: Matches, size: int) -> None:
         """Send events, of so many bytes, to a client, with what else it gets in this step."""
         size += _MATCHES_BYTES
         last = self._delivering.get(session.number)
@@ -251,12 +253,12 @@ class State:
         """Say something to whoever reads logs."""
         self.out.append(Note(level, text))
 
-    def register(self, subscription: Subscription) -> None:
+    def register(self, subscription: EdgeSubscription) -> None:
         """Make a subscription part of the edge's interest."""
         subscription.is_registered = True
         self._added[subscription.key] = subscription.filter
 
-    def unregister(self, subscription: Subscription) -> None:
+    def unregister(self, subscription: EdgeSubscription) -> None:
         """Take a subscription out of the edge's interest."""
         if not subscription.is_registered:
             return
@@ -264,7 +266,7 @@ class State:
         if self._added.pop(subscription.key, None) is None:
             self._removed.append(subscription.key)
 
-    def begin_attach(self, attach: Attach) -> None:
+    def begin_attach(self, attach: PendingAttach) -> None:
         """A client waits for a subscription."""
         self.attaches[attach.key] = attach
         if attach.key not in self.subscriptions and not attach.is_counted:
@@ -273,7 +275,7 @@ class State:
         if attach.session is not None:
             attach.session.attaching[attach.key] = None
 
-    def end_attach(self, key: str) -> Attach:
+    def end_attach(self, key: str) -> PendingAttach:
         """It has it, or waits no longer."""
         attach = self.attaches.pop(key)
         if attach.is_counted:
@@ -289,7 +291,7 @@ class State:
         """When all that was put so far is on disk, this is to be known."""
         self._ticket += 1
         self._tickets[self._ticket] = stored
-        self.out.append(SyncPlease(self._ticket))
+        self.out.append(RequestSync(self._ticket))
 
     def stored(self, ticket: int) -> list[Stored]:
         """What is on disk now that was not before."""

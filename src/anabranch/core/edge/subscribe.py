@@ -32,12 +32,17 @@ Rules:
 
 from msgspec.structs import replace
 
-from anabranch.core.edge.catch_up import Behind, Holding
+from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors
-from anabranch.core.edge.delivery import Delivery
-from anabranch.core.edge.state import AttachStored, StartStored, State
-from anabranch.core.edge.subscriptions import Attach, Place, Session, Subscription
-from anabranch.core.edge.unsubscribe import Leaving, Ownership
+from anabranch.core.edge.delivery import LiveDelivery
+from anabranch.core.edge.state import AttachStored, EdgeState, StartStored
+from anabranch.core.edge.subscriptions import (
+    EdgeSession,
+    EdgeSubscription,
+    PendingAttach,
+    StreamPosition,
+)
+from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
 from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.model.client_frames import UNKNOWN, Code, Refused, Subscribe, Subscribed
 from anabranch.model.errors import EventError, FilterError, LocalError, RemoteError
@@ -47,7 +52,7 @@ from anabranch.model.frames import Answer, Find, Found, Held, Hold, NotKept, Rep
 from anabranch.model.names import check_name
 
 
-class Standing:
+class Activation:
     """The moment a subscription stands: its client is told, and it begins to be served.
 
     What the client hears, in this order: that the subscription stands, with which number and where
@@ -63,10 +68,10 @@ class Standing:
 
     def __init__(
         self,
-        state: State,
-        leaving: Leaving,
-        delivery: Delivery,
-        behind: Behind,
+        state: EdgeState,
+        leaving: Unsubscription,
+        delivery: LiveDelivery,
+        behind: CatchUp,
         ownership: Ownership,
     ) -> None:
         self._state = state
@@ -75,7 +80,7 @@ class Standing:
         self._behind = behind
         self._ownership = ownership
 
-    def stands(self, now: float, attach: Attach, subscription: Subscription) -> None:
+    def stands(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
         """All that was asked for is granted, and on disk if it has to be."""
         state = self._state
         current = state.attaches.get(attach.key)
@@ -102,7 +107,7 @@ class Standing:
             state.away[subscription.key] = subscription
         state.touch(now)
 
-    def register(self, subscription: Subscription) -> None:
+    def register(self, subscription: EdgeSubscription) -> None:
         """Make it part of the interest; it waits wherever it has not started."""
         if subscription.is_registered:
             return
@@ -112,7 +117,11 @@ class Standing:
                 stream.waiting[subscription.key] = subscription
 
     def _serve(
-        self, now: float, subscription: Subscription, attach: Attach, session: Session
+        self,
+        now: float,
+        subscription: EdgeSubscription,
+        attach: PendingAttach,
+        session: EdgeSession,
     ) -> None:
         subscription.is_unheard = False
         subscription.session = session
@@ -131,7 +140,7 @@ class Standing:
             if place.mode == "behind":
                 self._behind.resume(now, place)
 
-    def tell(self, subscription: Subscription, session: Session, request: int) -> None:
+    def tell(self, subscription: EdgeSubscription, session: EdgeSession, request: int) -> None:
         """Tell the client that the subscription stands."""
         number, ticks = subscription.number, subscription.standing()
         self._state.tell(session, Subscribed(request, subscription.name, number, ticks))
@@ -154,16 +163,16 @@ class Standing:
 _ROUNDS = 2
 
 
-class Attaching:
+class Attachments:
     """Subscriptions on their way to their clients. See the rules at the top of this module."""
 
     def __init__(
         self,
-        state: State,
+        state: EdgeState,
         cursors: Cursors,
-        leaving: Leaving,
-        holding: Holding,
-        standing: Standing,
+        leaving: Unsubscription,
+        holding: HoldRequests,
+        standing: Activation,
     ) -> None:
         self._state = state
         self._cursors = cursors
@@ -173,7 +182,7 @@ class Attaching:
 
     # -- begin ----------------------------------------------------------------------------------
 
-    def begin(self, now: float, attach: Attach) -> None:
+    def begin(self, now: float, attach: PendingAttach) -> None:
         """Start with an attach, or go on with one that was queued."""
         state, frame = self._state, attach.frame
         state.begin_attach(attach)
@@ -203,19 +212,19 @@ class Attaching:
         if attach is not None:
             self.begin(now, attach)
 
-    def _refuse(self, now: float, attach: Attach, reason: str, code: Code = "") -> None:
+    def _refuse(self, now: float, attach: PendingAttach, reason: str, code: Code = "") -> None:
         if attach.session is not None:
             self._state.tell(attach.session, Refused(attach.request, reason[:1000], code))
         self._leaving.abandon(now, attach.key)
 
-    def _is_answered(self, attach: Attach, who: str) -> bool:
+    def _is_answered(self, attach: PendingAttach, who: str) -> bool:
         """Note an answer; whether it was the last one."""
         self._state.requests.close(attach.asks.pop(who))
         return not attach.asks
 
     # -- finding --------------------------------------------------------------------------------
 
-    def _find(self, now: float, attach: Attach) -> None:
+    def _find(self, now: float, attach: PendingAttach) -> None:
         state = self._state
         attach.rounds += 1
         attach.found = None
@@ -226,7 +235,7 @@ class Attaching:
         if not attach.asks:
             self._found_all(now, attach)
 
-    def found(self, now: float, source: str, attach: Attach, answer: Found) -> None:
+    def found(self, now: float, source: str, attach: PendingAttach, answer: Found) -> None:
         """An edge has said whether it has the subscription, and where it stands."""
         self._check_found(source, answer)
         best = attach.found
@@ -245,7 +254,7 @@ class Attaching:
         except FilterError as error:
             raise RemoteError(f"{source!r} has a filter that is none: {error}") from error
 
-    def _found_all(self, now: float, attach: Attach) -> None:
+    def _found_all(self, now: float, attach: PendingAttach) -> None:
         known, found = self._state.subscriptions.get(attach.key), attach.found
         if known is None and found is None:
             if attach.rounds < _ROUNDS and self._state.others:
@@ -270,7 +279,7 @@ class Attaching:
 
     # -- resuming -------------------------------------------------------------------------------
 
-    def _resume(self, now: float, attach: Attach, ticks: dict[str, int]) -> None:
+    def _resume(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
         """Go on after these ticks; origins are asked to hold them once there is a place."""
         attach.ticks = dict(ticks)
         attach.is_resuming = True
@@ -278,7 +287,7 @@ class Attaching:
 
     # -- asking for an explicit start -----------------------------------------------------------
 
-    def _hold_all(self, now: float, attach: Attach, ticks: dict[str, int]) -> None:
+    def _hold_all(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
         known = self._state.subscriptions.get(attach.key)
         for stream, tick in ticks.items():
             attach.ticks[stream] = tick
@@ -288,11 +297,11 @@ class Attaching:
         if not attach.asks:
             self._commit(now, attach)
 
-    def _hold(self, now: float, attach: Attach, stream: str, tick: int) -> None:
+    def _hold(self, now: float, attach: PendingAttach, stream: str, tick: int) -> None:
         attach.ticks[stream] = min(tick, attach.ticks.get(stream, tick))
         attach.asks[stream] = self._state.hold(now, stream, tick, attach)
 
-    def _ask_times(self, now: float, attach: Attach) -> None:
+    def _ask_times(self, now: float, attach: PendingAttach) -> None:
         """Ask every origin which tick was the first at that time."""
         state = self._state
         for stream in state.streams:
@@ -302,12 +311,12 @@ class Attaching:
             question = Replay(number, 0, attach.frame.time_ns, filters, 1, bytes_max)
             state.out += state.requests.ask(now, number, stream, question, attach)
 
-    def answer(self, now: float, source: str, attach: Attach, answer: Answer) -> None:
+    def answer(self, now: float, source: str, attach: PendingAttach, answer: Answer) -> None:
         """An origin has told the tick of a time."""
         self._state.requests.close(attach.asks.pop(source))
         self._hold(now, attach, source, answer.first - 1)
 
-    def held(self, now: float, source: str, attach: Attach, answer: Held) -> None:
+    def held(self, now: float, source: str, attach: PendingAttach, answer: Held) -> None:
         """An origin keeps what comes after a tick."""
         asked = self._state.requests.content(answer.request)
         assert isinstance(asked, Hold)
@@ -322,7 +331,7 @@ class Attaching:
         if self._is_answered(attach, source):
             self._commit(now, attach)
 
-    def not_kept(self, now: float, source: str, attach: Attach, answer: NotKept) -> None:
+    def not_kept(self, now: float, source: str, attach: PendingAttach, answer: NotKept) -> None:
         """A log does not reach back so far."""
         if attach.frame.start != "beginning":
             self._refuse(
@@ -338,7 +347,7 @@ class Attaching:
 
     # -- storing --------------------------------------------------------------------------------
 
-    def _commit(self, now: float, attach: Attach) -> None:
+    def _commit(self, now: float, attach: PendingAttach) -> None:
         """Everything is granted: make the subscription, and remember it if it is durable."""
         state = self._state
         if attach.number > INT_MAX:
@@ -370,11 +379,11 @@ class Attaching:
         self._cursors.put_subscription(subscription)
         state.sync(AttachStored(attach, subscription))
 
-    def _make(self, attach: Attach) -> Subscription:
+    def _make(self, attach: PendingAttach) -> EdgeSubscription:
         frame, filter = attach.frame, attach.filter
         assert filter is not None
         self._state.index.add(attach.key, filter)
-        subscription = Subscription(
+        subscription = EdgeSubscription(
             attach.key,
             frame.subscription,
             attach.client,
@@ -386,14 +395,14 @@ class Attaching:
         subscription.is_unheard = True
         return subscription
 
-    def _place_all(self, now: float, attach: Attach, subscription: Subscription) -> None:
+    def _place_all(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
         for stream, tick in attach.ticks.items():
             place = subscription.places.get(stream)
             if place is None or not place.covers(tick):
                 if place is not None:
                     self._cursors.abandon(place)
                     self._state.requests.close(place.hold)
-                place = Place(subscription, self._state.streams[stream], tick + 1)
+                place = StreamPosition(subscription, self._state.streams[stream], tick + 1)
                 subscription.places[stream] = place
                 place.stream.waiting.pop(subscription.key, None)
                 if attach.is_resuming:
@@ -415,7 +424,7 @@ _GROWTH_MAX = 8
 NUMBER_LEAP_MAX = 1 << 40
 
 
-class Subscribing:
+class SubscribeRequests:
     """What a `Subscribe` must be like before anything is done about it.
 
     Whatever is wrong with a request is said to the client with `Refused`, and its session goes on;
@@ -435,12 +444,12 @@ class Subscribing:
        with there; they are passed over.
     """
 
-    def __init__(self, state: State, attaching: Attaching, standing: Standing) -> None:
+    def __init__(self, state: EdgeState, attaching: Attachments, standing: Activation) -> None:
         self._state = state
         self._attaching = attaching
         self._standing = standing
 
-    def subscribe(self, now: float, session: Session, frame: Subscribe) -> None:
+    def subscribe(self, now: float, session: EdgeSession, frame: Subscribe) -> None:
         """A client wants a subscription."""
         frame = self._without_gone(frame)
         is_durable = frame.quality == "durable"
@@ -458,7 +467,7 @@ class Subscribing:
         if reason:
             self._refuse(session, frame, reason)
         else:
-            self._attaching.begin(now, Attach(key, session, frame, filter))
+            self._attaching.begin(now, PendingAttach(key, session, frame, filter))
 
     def _without_gone(self, frame: Subscribe) -> Subscribe:
         """Rule 6."""
@@ -467,7 +476,7 @@ class Subscribing:
             return frame
         return replace(frame, ticks={s: tick for s, tick in frame.ticks.items() if s in streams})
 
-    def _refuse(self, session: Session, frame: Subscribe, reason: str) -> None:
+    def _refuse(self, session: EdgeSession, frame: Subscribe, reason: str) -> None:
         self._state.tell(session, Refused(frame.request, reason[:1000]))
 
     def _filter(self, frame: Subscribe) -> Filter | None:
@@ -485,7 +494,7 @@ class Subscribing:
     # -- repetitions ----------------------------------------------------------------------------
 
     def _is_repeated(
-        self, session: Session, frame: Subscribe, key: str, filter: Filter | None
+        self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> bool:
         """Whether this was asked before in this session; then it is answered, or will be."""
         attach = self._state.attaches.get(key)
@@ -503,7 +512,7 @@ class Subscribing:
     # -- objections -----------------------------------------------------------------------------
 
     def _objection(
-        self, session: Session, frame: Subscribe, key: str, filter: Filter | None
+        self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         """Why a request cannot be granted; "" if it can."""
         attach = self._state.attaches.get(key)
@@ -534,7 +543,7 @@ class Subscribing:
                 return f"there is no tick {tick}"
         return ""
 
-    def _number_objection(self, session: Session, frame: Subscribe, key: str) -> str:
+    def _number_objection(self, session: EdgeSession, frame: Subscribe, key: str) -> str:
         """Rule 5. Join points count in steps of their own; what others say of them is checked
         where they are taken."""
         state = self._state
@@ -548,7 +557,7 @@ class Subscribing:
         )
 
     def _known_objection(
-        self, session: Session, frame: Subscribe, key: str, filter: Filter | None
+        self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         name = frame.subscription
         known = self._state.subscriptions.get(key)
@@ -564,7 +573,7 @@ class Subscribing:
             return f"{name!r} has been attached with number {known.number}, after {frame.number}"
         return ""
 
-    def _limit_objection(self, session: Session, frame: Subscribe) -> str:
+    def _limit_objection(self, session: EdgeSession, frame: Subscribe) -> str:
         state = self._state
         count = len(state.subscriptions) + len(state.attaches) + len(state.closed)
         if count >= state.limits.subscriptions_max:
@@ -579,12 +588,12 @@ class Subscribing:
         return ""
 
 
-def _own_key(session: Session, name: str) -> str:
+def _own_key(session: EdgeSession, name: str) -> str:
     """The key of a subscription that ends with its session. Durable ones have their name."""
     return f"{session.client}\0{name}"
 
 
-def _is_same(subscription: Subscription, frame: Subscribe, filter: Filter | None) -> bool:
+def _is_same(subscription: EdgeSubscription, frame: Subscribe, filter: Filter | None) -> bool:
     """Whether a request asks for what is served already."""
     return (
         subscription.quality == frame.quality

@@ -28,8 +28,8 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
-from anabranch.core.edge.reorder_buffer import DOUBLINGS_MAX, Line
-from anabranch.core.part_requests import Ask, CarryTo
+from anabranch.core.edge.reorder_buffer import DOUBLINGS_MAX, ReorderBuffer
+from anabranch.core.part_requests import CarryTo, PartRequest
 from anabranch.model.client_frames import Quality, Subscribe
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
@@ -37,12 +37,12 @@ from anabranch.model.frames import AnyCarried, Found
 from anabranch.model.version import NOTHING, Version
 
 #: The tick up to which a place needs nothing any more; None if it is nobody's.
-TickOf = Callable[["Place"], int | None]
+TickOf = Callable[["StreamPosition"], int | None]
 
 _SWEPT_MIN = 64
 
 
-class Needed:
+class LowestNeeded:
     """The lowest tick that any subscription of an edge still needs of one stream.
 
     An edge may have a hundred thousand places on a stream, and asks for the least of them three
@@ -63,7 +63,7 @@ class Needed:
 
     def __init__(self) -> None:
         #: Tick → the places under it, at least one.
-        self._places: dict[int, list[Place]] = {}
+        self._places: dict[int, list[StreamPosition]] = {}
         #: A heap of these ticks.
         self._ticks: list[int] = []
         self._count = 0
@@ -72,12 +72,12 @@ class Needed:
     def __len__(self) -> int:
         return self._count
 
-    def enter(self, place: "Place", tick: int) -> None:
+    def enter(self, place: "StreamPosition", tick: int) -> None:
         """A new place, which needs what comes after a tick."""
         self._count += 1
         self._put(place, tick)
 
-    def _put(self, place: "Place", tick: int) -> None:
+    def _put(self, place: "StreamPosition", tick: int) -> None:
         places = self._places.get(tick)
         if places is None:
             self._places[tick] = [place]
@@ -127,7 +127,7 @@ class Needed:
 Mode = Literal["holding", "starting", "live", "behind"]
 
 
-class Session:
+class EdgeSession:
     """A client that is connected."""
 
     __slots__ = ("attaching", "client", "host", "is_full", "names", "number")
@@ -142,10 +142,10 @@ class Session:
         self.client = ""
         self.is_full = False
         #: By name: the subscriptions that are served in this session.
-        self.names: dict[str, Subscription] = {}
+        self.names: dict[str, EdgeSubscription] = {}
 
 
-class Subscription:
+class EdgeSubscription:
     """One subscription. See the rules at the top of this module."""
 
     __slots__ = (
@@ -178,14 +178,14 @@ class Subscription:
         self.quality = quality
         #: Who has the highest owns it.
         self.number = number
-        self.session: Session | None = None
+        self.session: EdgeSession | None = None
         self.window = 1
         #: Events sent in this session and not acknowledged, over all streams.
         self.unacked = 0
         #: The version of the edge's interest that contains it; None until it is told.
         self.version: Version | None = None
         self.is_registered = False
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, StreamPosition] = {}
         #: Other edges that have not yielded to this number yet → the request about it.
         self.claims: dict[str, int] = {}
         self.is_claimed = False
@@ -227,7 +227,7 @@ class Subscription:
         }
 
 
-class Place:
+class StreamPosition:
     """Where a subscription stands on one stream on which it has started."""
 
     __slots__ = (
@@ -250,7 +250,7 @@ class Place:
         "written",
     )
 
-    def __init__(self, subscription: Subscription, stream: "Stream", start: int) -> None:
+    def __init__(self, subscription: EdgeSubscription, stream: "EdgeStream", start: int) -> None:
         self.subscription = subscription
         self.stream = stream
         #: The first tick of which every match is delivered.
@@ -294,7 +294,7 @@ class Place:
         return self.sent
 
 
-class Stream:
+class EdgeStream:
     """What this edge has to do with one stream."""
 
     __slots__ = (
@@ -317,20 +317,20 @@ class Stream:
         "waiting",
     )
 
-    def __init__(self, name: str, line: Line, hops: int) -> None:
+    def __init__(self, name: str, line: ReorderBuffer, hops: int) -> None:
         self.name = name
         self.line = line
         #: From the origin to here.
         self.hops = hops
         #: Key → subscriptions that have not started here.
-        self.waiting: dict[str, Subscription] = {}
+        self.waiting: dict[str, EdgeSubscription] = {}
         #: None of those is contained in a lower version than this; None if all lack their own.
         self.earliest: Version | None = None
-        self.live: dict[Hashable, Place] = {}
+        self.live: dict[Hashable, StreamPosition] = {}
         #: Those that are behind and have a session.
-        self.behind: dict[str, Place] = {}
+        self.behind: dict[str, StreamPosition] = {}
         #: What all places need of it.
-        self.needed = Needed()
+        self.needed = LowestNeeded()
         #: How many live ones need every tick.
         self.needing = 0
         self._floor: Version | None = NOTHING
@@ -341,7 +341,7 @@ class Stream:
         #: Where the line was when all clients were last told how far it goes.
         self.progress_at = 0
         #: Those that are yet to be told, the last one first.
-        self.progress_places: list[Place] = []
+        self.progress_places: list[StreamPosition] = []
         #: What the origin was told (−1 for nothing), when to say it again, and after how many
         #: intervals then.
         self.done_told = -1
@@ -373,7 +373,7 @@ class Stream:
             )
         return self._floor
 
-    def enter(self, place: Place, needs: Version) -> None:
+    def enter(self, place: StreamPosition, needs: Version) -> None:
         """A place is live from now on."""
         subscription = place.subscription
         self.behind.pop(subscription.key, None)
@@ -384,7 +384,7 @@ class Stream:
             self.needing += 1
             self._floor = None if self._floor is None else max(self._floor, needs)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: StreamPosition) -> None:
         """A place is served no longer, or not live; it is behind then."""
         key = place.subscription.key
         self.behind.pop(key, None)
@@ -395,14 +395,14 @@ class Stream:
                 # Looking at all of them is needed only if it was the one with the highest.
                 self._floor = None if place.needs == self._floor else self._floor
 
-    def fall_back(self, place: Place, tick: int) -> None:
+    def fall_back(self, place: StreamPosition, tick: int) -> None:
         """A live place goes on behind, after this tick."""
         self.leave(place)
         place.sent = max(place.sent, tick)
         self.behind[place.subscription.key] = place
 
 
-class Attach:
+class PendingAttach:
     """A subscription that its client has asked for and does not have yet."""
 
     __slots__ = (
@@ -422,10 +422,12 @@ class Attach:
         "ticks",
     )
 
-    def __init__(self, key: str, session: Session, frame: Subscribe, filter: Filter | None) -> None:
+    def __init__(
+        self, key: str, session: EdgeSession, frame: Subscribe, filter: Filter | None
+    ) -> None:
         self.key = key
         self.client = session.client
-        self.session: Session | None = session
+        self.session: EdgeSession | None = session
         self.frame = frame
         self.request = frame.request
         #: None as long as only the owner knows it.
@@ -453,10 +455,10 @@ _HALF_RUN = 1 << (_RUN_BITS - 1)
 _ASKING_SWEPT_MIN = 64
 
 #: A replay for a place, a question of an attach, or the claim for a subscription.
-About = Place | Attach | Subscription
+About = StreamPosition | PendingAttach | EdgeSubscription
 
 
-class Asked:
+class PendingRequest:
     """One request."""
 
     __slots__ = ("about", "at", "attempts", "content", "target")
@@ -470,7 +472,7 @@ class Asked:
         self.attempts = 0
 
 
-class Requests:
+class PendingRequests:
     """Requests that wait for an answer, and are repeated until it comes.
 
     Carried messages get lost. So everything an edge asks another broker (replays, holds, finds,
@@ -498,7 +500,7 @@ class Requests:
         #: Whether the run is on disk.
         self.is_open = False
         self._again_s = again_s
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, PendingRequest] = {}
         #: A heap of (when, number).
         self._due: list[tuple[float, int]] = []
 
@@ -507,7 +509,7 @@ class Requests:
         """No request is due before."""
         return self._due[0][0] if self._due else float("inf")
 
-    def _postpone(self, number: int, asked: Asked, at: float) -> None:
+    def _postpone(self, number: int, asked: PendingRequest, at: float) -> None:
         asked.at = at
         if len(self._due) > 2 * len(self._asked) + _ASKING_SWEPT_MIN:
             self._due = [(each.at, other) for other, each in self._asked.items()]
@@ -529,9 +531,9 @@ class Requests:
 
     def ask(
         self, now: float, number: int, target: str, content: AnyCarried, about: About
-    ) -> list[Ask]:
+    ) -> list[PartRequest]:
         """Ask a broker something, now and again."""
-        asked = self._asked[number] = Asked(target, content, about, 0.0)
+        asked = self._asked[number] = PendingRequest(target, content, about, 0.0)
         self._postpone(number, asked, now + self._again_s)
         return [CarryTo(target, content)] if self.is_open else []
 
@@ -552,14 +554,14 @@ class Requests:
         """The answer says that it is too early: ask again after a pause."""
         self._postpone(number, self._asked[number], now + self._again_s)
 
-    def open(self) -> list[Ask]:
+    def open(self) -> list[PartRequest]:
         """The run is on disk: say what has been asked since the start."""
         self.is_open = True
         return [CarryTo(asked.target, asked.content) for asked in self._asked.values()]
 
-    def repeat(self, now: float) -> list[Ask]:
+    def repeat(self, now: float) -> list[PartRequest]:
         """Say again what was not answered for too long."""
-        again: list[Ask] = []
+        again: list[PartRequest] = []
         while self._due and self._due[0][0] <= now:
             at, number = heappop(self._due)
             asked = self._asked.get(number)

@@ -18,8 +18,8 @@ from itertools import islice
 
 from anabranch.core.contract import CutClient
 from anabranch.core.edge.cursors import Cursors
-from anabranch.core.edge.state import EndStored, State, YieldStored
-from anabranch.core.edge.subscriptions import Session, Subscription
+from anabranch.core.edge.state import EdgeState, EndStored, YieldStored
+from anabranch.core.edge.subscriptions import EdgeSession, EdgeSubscription
 from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.model.client_frames import (
     REPLACED,
@@ -35,16 +35,16 @@ from anabranch.model.frames import PROTOCOL_VERSION, Claim, Find, Found, Yield
 from anabranch.model.names import check_name
 
 
-class Leaving:
+class Unsubscription:
     """Ends subscriptions. See the rules at the top of this module."""
 
-    def __init__(self, state: State, cursors: Cursors) -> None:
+    def __init__(self, state: EdgeState, cursors: Cursors) -> None:
         self._state = state
         self._cursors = cursors
 
     # -- parts of every end ---------------------------------------------------------------------
 
-    def stop(self, subscription: Subscription) -> None:
+    def stop(self, subscription: EdgeSubscription) -> None:
         """Serve a subscription no longer; it keeps its places."""
         state = self._state
         for place in subscription.places.values():
@@ -61,20 +61,20 @@ class Leaving:
             subscription.session.names.pop(subscription.name, None)
             subscription.session = None
 
-    def stop_claims(self, subscription: Subscription) -> None:
+    def stop_claims(self, subscription: EdgeSubscription) -> None:
         """Claim a subscription no longer."""
         for number in subscription.claims.values():
             self._state.requests.close(number)
         subscription.claims = {}
 
-    def remove(self, now: float, subscription: Subscription) -> None:
+    def remove(self, now: float, subscription: EdgeSubscription) -> None:
         """A subscription that the disk does not know is over."""
         self.stop(subscription)
         self._state.drop(subscription)
         self._state.unregister(subscription)
         self._state.touch(now)
 
-    def cut(self, now: float, subscription: Subscription, reason: str) -> None:
+    def cut(self, now: float, subscription: EdgeSubscription, reason: str) -> None:
         """End what a client gets, and tell it; a durable subscription stays without it."""
         if subscription.session is not None:
             self._state.tell(subscription.session, Cut(subscription.name, reason[:1000]))
@@ -83,7 +83,7 @@ class Leaving:
         else:
             self.remove(now, subscription)
 
-    def take_back(self, now: float, subscription: Subscription) -> None:
+    def take_back(self, now: float, subscription: EdgeSubscription) -> None:
         """Nobody ever heard of this durable subscription, and nobody waits for it."""
         subscription.is_leaving = True
         self.stop(subscription)
@@ -93,7 +93,7 @@ class Leaving:
 
     # -- the client is gone ---------------------------------------------------------------------
 
-    def session_over(self, now: float, session: Session) -> None:
+    def session_over(self, now: float, session: EdgeSession) -> None:
         """A client is not there any more."""
         self.end_some(now, session, len(session.names))
         for key in session.attaching:
@@ -104,7 +104,7 @@ class Leaving:
         session.attaching = {}
         self._cursors.client_left(now)
 
-    def end_some(self, now: float, session: Session, count: int) -> None:
+    def end_some(self, now: float, session: EdgeSession, count: int) -> None:
         """So many subscriptions of a session have no client any more."""
         for subscription in list(islice(session.names.values(), count)):
             if subscription.is_durable:
@@ -119,7 +119,7 @@ class Leaving:
             self._state.requests.close(number)
         self._state.touch(now)
 
-    def detach(self, subscription: Subscription) -> None:
+    def detach(self, subscription: EdgeSubscription) -> None:
         """A durable subscription has no client for the time being."""
         if subscription.session is not None:
             subscription.session.names.pop(subscription.name, None)
@@ -137,7 +137,7 @@ class Leaving:
 
     # -- the client wants no more ---------------------------------------------------------------
 
-    def unsubscribe(self, now: float, session: Session, frame: Unsubscribe) -> None:
+    def unsubscribe(self, now: float, session: EdgeSession, frame: Unsubscribe) -> None:
         """A client ends a subscription."""
         state = self._state
         subscription = session.names.get(frame.subscription)
@@ -174,7 +174,7 @@ class Leaving:
         state.touch(now)
 
 
-class Connecting:
+class ClientSessions:
     """Who a session belongs to, and how it ends.
 
     1. A session begins with `Connect`: which protocol the client speaks, and what its name is.
@@ -183,16 +183,16 @@ class Connecting:
     State: volatile.
     """
 
-    def __init__(self, state: State, leaving: Leaving) -> None:
+    def __init__(self, state: EdgeState, leaving: Unsubscription) -> None:
         self._state = state
         self._leaving = leaving
 
-    def older(self, session: Session, frame: Connect) -> Session | None:
+    def older(self, session: EdgeSession, frame: Connect) -> EdgeSession | None:
         """The session that this one takes the place of; `RemoteError` if it may not."""
         self._check(session, frame)
         return self._state.clients.get(frame.client)
 
-    def connect(self, now: float, session: Session, frame: Connect) -> None:
+    def connect(self, now: float, session: EdgeSession, frame: Connect) -> None:
         """A client says who it is."""
         self._check(session, frame)
         state = self._state
@@ -202,7 +202,7 @@ class Connecting:
         session.client = frame.client
         state.clients[frame.client] = session
 
-    def _check(self, session: Session, frame: Connect) -> None:
+    def _check(self, session: EdgeSession, frame: Connect) -> None:
         if session.client:
             raise RemoteError(f"client {session.client!r} connects twice in one session")
         if frame.protocol_version != PROTOCOL_VERSION:
@@ -217,13 +217,13 @@ class Connecting:
         except EventError as error:
             raise RemoteError(str(error)) from error
 
-    def cut(self, now: float, session: Session, reason: str, code: Code = "") -> None:
+    def cut(self, now: float, session: EdgeSession, reason: str, code: Code = "") -> None:
         """End a session, and tell its client why."""
         self._state.tell(session, Cut("", reason, code))
         self.over(now, session)
         self._state.out.append(CutClient(session.number, reason))
 
-    def over(self, now: float, session: Session) -> None:
+    def over(self, now: float, session: EdgeSession) -> None:
         """A session is no more."""
         del self._state.sessions[session.number]
         if self._state.clients.get(session.client) is session:
@@ -257,14 +257,14 @@ class Ownership:
     Prior art: exclusive epochs of fencing tokens; here the client is the one who counts.
     """
 
-    def __init__(self, state: State, cursors: Cursors, leaving: Leaving) -> None:
+    def __init__(self, state: EdgeState, cursors: Cursors, leaving: Unsubscription) -> None:
         self._state = state
         self._cursors = cursors
         self._leaving = leaving
 
     # -- claiming -------------------------------------------------------------------------------
 
-    def claim(self, now: float, subscription: Subscription) -> None:
+    def claim(self, now: float, subscription: EdgeSubscription) -> None:
         """Claim a subscription from all other edges, if it has here all that it needs."""
         state = self._state
         if not self._may_claim(subscription):
@@ -279,7 +279,7 @@ class Ownership:
             content = Claim(subscription.name, subscription.number)
             state.out += state.requests.ask(now, number, edge, content, subscription)
 
-    def _may_claim(self, subscription: Subscription) -> bool:
+    def _may_claim(self, subscription: EdgeSubscription) -> bool:
         if subscription.is_leaving:
             # It has ended, and needs nothing any more.
             return True
@@ -346,7 +346,9 @@ class Ownership:
         self._leaving.abandon(now, attach.key)
         return True
 
-    def _give_up(self, now: float, subscription: Subscription, source: str, number: int) -> None:
+    def _give_up(
+        self, now: float, subscription: EdgeSubscription, source: str, number: int
+    ) -> None:
         state = self._state
         name = subscription.name
         if subscription.session is not None:

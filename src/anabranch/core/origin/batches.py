@@ -45,7 +45,7 @@ from anabranch.core import departure
 from anabranch.core.catalog_recovery import rows
 from anabranch.core.contract import Note, Put, Recovered, SendClient, earliest
 from anabranch.core.options import Options
-from anabranch.core.origin.ledger import Batch, Ledger
+from anabranch.core.origin.ledger import CommitGroup, Ledger
 from anabranch.core.origin.log_tail import (
     STORED_LIMITS,
     AnyRecord,
@@ -53,9 +53,9 @@ from anabranch.core.origin.log_tail import (
     EventRecord,
     decode_record,
 )
-from anabranch.core.origin.publish_intake import Intake
-from anabranch.core.origin.staged_events import Token, Tokens, size_of
-from anabranch.core.part_requests import Ask
+from anabranch.core.origin.publish_intake import PublishIntake
+from anabranch.core.origin.staged_events import StagedToken, StagedTokens, size_of
+from anabranch.core.part_requests import PartRequest
 from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.model.client_frames import (
     BUSY,
@@ -131,7 +131,7 @@ class Waiter(msgspec.Struct, frozen=True):
     was_known: bool
 
 
-class Work:
+class PendingBatch:
     """A batch that is not in the log yet, or not all of it."""
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Work:
         "waiting",
     )
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[StagedToken]) -> None:
         self.tokens = tokens
         self.drafts = [draft for token in tokens for chunk in token.chunks for draft in chunk]
         #: Whether the intent is on disk: nothing is appended before.
@@ -165,12 +165,12 @@ class Work:
         self.last = tick
 
 
-class Sink:
+class SinkState:
     """One sink: its newest batch, and what is to be done for it."""
 
     __slots__ = ("name", "row", "work")
 
-    def __init__(self, name: str, row: SinkRow, work: Work | None = None) -> None:
+    def __init__(self, name: str, row: SinkRow, work: PendingBatch | None = None) -> None:
         self.name = name
         self.row = row
         #: None if the newest batch is done.
@@ -187,23 +187,23 @@ class Sink:
         return Put(TABLE, self.name, _encoder.encode(row))
 
 
-def stored_sinks(recovered: Recovered) -> dict[str, Sink]:
+def stored_sinks(recovered: Recovered) -> dict[str, SinkState]:
     """All sinks, as the catalog has them; none has its work yet."""
     last = recovered.last_tick
 
-    def read(name: str, value: bytes) -> Sink:
+    def read(name: str, value: bytes) -> SinkState:
         check_name(name, "the sink", _NAME_BYTES_MAX)
         row = _decoder.decode(value)
         if row.is_done and row.last > last:
             raise ValueError(f"its batch ends with tick {row.last}, and the log with {last}")
         if row.incarnation > INCARNATION_MAX:
             raise ValueError(f"there were never {row.incarnation} batches")
-        return Sink(name, row)
+        return SinkState(name, row)
 
     return rows(recovered, TABLE, read)
 
 
-def find_ticks(recovered: Recovered, sinks: Iterable[Sink]) -> dict[str, tuple[int, int]]:
+def find_ticks(recovered: Recovered, sinks: Iterable[SinkState]) -> dict[str, tuple[int, int]]:
     """Sink → the ticks of the first and the last record of its newest batch, of those that are
     read at a start."""
     wanted = {sink.key for sink in sinks}
@@ -258,8 +258,8 @@ class Batches:
     def __init__(
         self,
         ledger: Ledger,
-        intake: Intake,
-        tokens: Tokens,
+        intake: PublishIntake,
+        tokens: StagedTokens,
         recovered: Recovered,
         options: Options,
     ) -> None:
@@ -272,7 +272,7 @@ class Batches:
         self._sinks = stored_sinks(recovered)
         intake.sinks = self._sinks
         #: Those with a batch under way.
-        self._busy: dict[str, Sink] = {}
+        self._busy: dict[str, SinkState] = {}
         #: Tokens of these, and the newest ones of batches that are done.
         self._taken: set[str] = set()
         self._spent: dict[str, None] = {}
@@ -291,7 +291,7 @@ class Batches:
         for sink in undone:
             self._busy[sink.name] = sink
             self._taken.update(sink.row.tokens)
-            sink.work = work = Work(self._tokens.take(sink.row.tokens))
+            sink.work = work = PendingBatch(self._tokens.take(sink.row.tokens))
             work.appended = self._ledger.publishers.taken(sink.key)
             if work.appended:
                 first, last = ticks.get(sink.name, (0, 0))
@@ -312,7 +312,7 @@ class Batches:
         """How many there are."""
         return len(self._sinks)
 
-    def under_way(self) -> Iterable[Sink]:
+    def under_way(self) -> Iterable[SinkState]:
         """The sinks with a batch under way."""
         return self._busy.values()
 
@@ -320,9 +320,9 @@ class Batches:
         """Whether a batch has this token, or had it not long ago."""
         return token in self._taken or token in self._spent
 
-    def started(self, now: float) -> list[Ask]:
+    def started(self, now: float) -> list[PartRequest]:
         """What was recovered is on disk: sweep what is left over, and go on with every intent."""
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         for sink in self._sinks.values():
             if sink.row.is_done and sink.row.tokens:
                 asks += self.drop(sink.row.tokens)
@@ -349,7 +349,7 @@ class Batches:
                 waiting = sink.work.waiting
                 sink.work.waiting = [each for each in waiting if each.session != session]
 
-    def drop(self, names: Iterable[str]) -> list[Ask]:
+    def drop(self, names: Iterable[str]) -> list[PartRequest]:
         """Forget what is staged with these tokens, as far as no batch has taken it."""
         puts = self._tokens.drop(self._tokens.take(names))
         self._ledger.commit.gathering.is_dirty |= bool(puts)
@@ -358,7 +358,7 @@ class Batches:
     # -- commits --------------------------------------------------------------------------------
 
     def commit(
-        self, now: float, session: int, frame: Commit, asks: list[Ask], client: str
+        self, now: float, session: int, frame: Commit, asks: list[PartRequest], client: str
     ) -> No | None:
         """A client commits a batch; why that cannot be, or None."""
         sink = self._sinks.get(frame.sink)
@@ -390,20 +390,20 @@ class Batches:
         return None
 
     def _intend(
-        self, now: float, session: int, frame: Commit, asks: list[Ask], client: str
+        self, now: float, session: int, frame: Commit, asks: list[PartRequest], client: str
     ) -> No | None:
         """A batch begins."""
         no = self._no_batch(now, frame) or self._no_sink(now, session, frame.sink, client)
         if no is not None:
             return no
-        work = Work(self._tokens.take(frame.tokens))
+        work = PendingBatch(self._tokens.take(frame.tokens))
         work.waiting.append(Waiter(session, frame.request, was_known=False))
         sink = self._sinks.get(frame.sink)
         incarnation = 1 if sink is None else sink.row.incarnation + 1
         what = (frame.query, frame.batch, incarnation, frame.tokens, len(work.drafts))
         if sink is None:
             self._intake.brings(session)
-            sink = self._sinks[frame.sink] = Sink(frame.sink, SinkRow(*what))
+            sink = self._sinks[frame.sink] = SinkState(frame.sink, SinkRow(*what))
         self._taken.update(frame.tokens)
         sink.work = work
         self._busy[frame.sink] = sink
@@ -462,15 +462,15 @@ class Batches:
             assert work is not None
             work.is_intended = True
 
-    def go_on(self, now: float) -> list[Ask]:
+    def go_on(self, now: float) -> list[PartRequest]:
         """Do what can be done for every batch under way."""
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         self.again_at = None
         for sink in list(self._busy.values()):
             asks += self._advance(now, sink)
         return asks
 
-    def _advance(self, now: float, sink: Sink) -> list[Ask]:
+    def _advance(self, now: float, sink: SinkState) -> list[PartRequest]:
         """The next slice of a batch, or its end; nothing while the disk is at it."""
         work = sink.work
         assert work is not None
@@ -480,8 +480,8 @@ class Batches:
             return self._append(now, sink, work)
         return self._finish(sink, work)
 
-    def _append(self, now: float, sink: Sink, work: Work) -> list[Ask]:
-        asks: list[Ask] = []
+    def _append(self, now: float, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
+        asks: list[PartRequest] = []
         before, size = work.appended, 0
         for draft in work.drafts[before : before + self._slice_events_max]:
             if self._intake.no_room(asks) is not None:
@@ -500,11 +500,11 @@ class Batches:
             asks.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
         return asks
 
-    def _finish(self, sink: Sink, work: Work) -> list[Ask]:
+    def _finish(self, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
         """All events of a batch are safe."""
         tokens = sink.row.tokens
         done = replace(sink.row, is_done=True, first=work.first, last=work.last)
-        asks: list[Ask] = [sink.put(done), *self._tokens.drop(work.tokens)]
+        asks: list[PartRequest] = [sink.put(done), *self._tokens.drop(work.tokens)]
         asks.append(sink.put(replace(done, tokens=())))
         asks += _told(sink, work)
         self._ledger.commit.gathering.is_dirty = True
@@ -522,12 +522,12 @@ class Batches:
             del self._spent[name]
 
 
-def _lost(sink: Sink) -> str:
+def _lost(sink: SinkState) -> str:
     row = sink.row
     return f"staged events of batch {row.batch} are lost: it stays undone"
 
 
-def _told(sink: Sink, work: Work) -> list[Ask]:
+def _told(sink: SinkState, work: PendingBatch) -> list[PartRequest]:
     """Whoever waits is told that a batch is in the log."""
     waiting, work.waiting = work.waiting, []
     row = sink.row
@@ -544,7 +544,7 @@ STAGES_WAITING_MAX = 4_096
 ForStaging = Stage | Commit | Discard
 
 
-class Staging:
+class StagingArea:
     """Staging: events that are brought for a later commit. This is the door for all of it.
 
     Many tasks stage events with tokens of their own, in chunks (`tokens`); then one commit names
@@ -570,7 +570,7 @@ class Staging:
     def __init__(
         self,
         ledger: Ledger,
-        intake: Intake,
+        intake: PublishIntake,
         options: Options,
         limits: Limits,
         recovered: Recovered,
@@ -581,7 +581,7 @@ class Staging:
         self._intake = intake
         self._options = options
         self._limits = limits
-        self._tokens = Tokens(recovered, options, now)
+        self._tokens = StagedTokens(recovered, options, now)
         self.batches = Batches(ledger, intake, self._tokens, recovered, options)
         #: Chunks whose answers wait for the disk, and bytes of those that are new.
         self._waiting = 0
@@ -597,11 +597,11 @@ class Staging:
         """Bytes that are staged, those of batches under way included."""
         return self._tokens.size
 
-    def frame(self, now: float, session: int, frame: ForStaging, client: str) -> list[Ask]:
+    def frame(self, now: float, session: int, frame: ForStaging, client: str) -> list[PartRequest]:
         """A client wants something."""
         if isinstance(frame, Discard):
             return self.batches.drop(frame.tokens)
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         try:
             if isinstance(frame, Stage):
                 check_name(frame.token, "token", self._limits.name_bytes_max)
@@ -619,7 +619,7 @@ class Staging:
         return asks
 
     def _stage(
-        self, now: float, session: int, frame: Stage, asks: list[Ask], client: str
+        self, now: float, session: int, frame: Stage, asks: list[PartRequest], client: str
     ) -> No | None:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
@@ -680,13 +680,15 @@ class Staging:
 
     # -- the disk and the clock -----------------------------------------------------------------
 
-    def started(self, now: float) -> list[Ask]:
+    def started(self, now: float) -> list[PartRequest]:
         """What was recovered is on disk."""
         return self.batches.started(now)
 
-    def synced(self, now: float, batch: Batch) -> list[Ask]:
+    def synced(self, now: float, batch: CommitGroup) -> list[PartRequest]:
         """What the disk was given with this is safe; the intake has been told."""
-        asks: list[Ask] = [SendClient(session, Staged(number)) for session, number in batch.staged]
+        asks: list[PartRequest] = [
+            SendClient(session, Staged(number)) for session, number in batch.staged
+        ]
         self._waiting -= len(batch.staged)
         self._waiting_bytes -= batch.staged_bytes
         self.batches.intended(batch.intended)
@@ -696,9 +698,9 @@ class Staging:
         """When `time_passed` is wanted."""
         return earliest(self.batches.again_at, self._tokens.old_at())
 
-    def time_passed(self, now: float) -> list[Ask]:
+    def time_passed(self, now: float) -> list[PartRequest]:
         """A deadline may have come."""
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         old = self._tokens.old(now)
         if old:
             asks += self.batches.drop(old)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from anabranch.core.catalog_recovery import decoded, set_aside
-from anabranch.core.contract import Append, Damaged, Note, Put, Recovered
+from anabranch.core.contract import Append, DamagedRecord, Note, Put, Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin import publishers as publishers_table
 from anabranch.core.origin import rollback
@@ -36,9 +36,9 @@ from anabranch.core.origin.log_tail import (
     BlankRecord,
     Entry,
     EventRecord,
+    InterestMarks,
+    LogTail,
     MarkRecord,
-    Marks,
-    Tail,
     decode_record,
     encode_record,
     entry_of,
@@ -47,15 +47,15 @@ from anabranch.core.origin.publishers import Key, Place, Publishers
 from anabranch.core.origin.retention import KEY as CHECKPOINT
 from anabranch.core.origin.retention import (
     Catalog,
-    Chapters,
     Checkpoint,
-    Release,
+    LogSections,
+    Retention,
     StoredMarks,
     checkpoint_put,
     read_checkpoint,
     read_marks,
 )
-from anabranch.core.part_requests import Ask, CarryTo, SyncPlease
+from anabranch.core.part_requests import CarryTo, PartRequest, RequestSync
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError
 from anabranch.model.frame_parts import Nanoseconds, Position
@@ -63,7 +63,7 @@ from anabranch.model.network import Network
 from anabranch.model.version import Version
 
 
-class Batch:
+class CommitGroup:
     """What a sync brings about."""
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Batch:
         self.is_leaving_alone = False
 
 
-class Commit:
+class GroupCommit:
     """Group commit: what waits for the disk, in batches.
 
     Whatever is appended or put while a sync is under way waits for the next one. So there is at
@@ -114,19 +114,19 @@ class Commit:
     __slots__ = ("_asked", "_ticket", "gathering")
 
     def __init__(self) -> None:
-        self.gathering = Batch()
-        self._asked: Batch | None = None
+        self.gathering = CommitGroup()
+        self._asked: CommitGroup | None = None
         self._ticket = 0
 
-    def please(self) -> list[SyncPlease]:
+    def please(self) -> list[RequestSync]:
         """Ask for a sync if there is something to sync and none is under way."""
         if self._asked is not None or not self.gathering.is_dirty:
             return []
-        self._asked, self.gathering = self.gathering, Batch()
+        self._asked, self.gathering = self.gathering, CommitGroup()
         self._ticket += 1
-        return [SyncPlease(self._ticket)]
+        return [RequestSync(self._ticket)]
 
-    def synced(self, ticket: int) -> Batch | None:
+    def synced(self, ticket: int) -> CommitGroup | None:
         """The batch that this ticket stands for; None if that is an old story."""
         batch = self._asked
         if batch is None or ticket < self._ticket:
@@ -142,7 +142,7 @@ KEY = "beginning"
 _LOSSY_PART = 8
 
 
-class Beginning(msgspec.Struct, frozen=True, array_like=True):
+class LogStart(msgspec.Struct, frozen=True, array_like=True):
     """Where the log begins, and what was true there."""
 
     #: The newest tick that was deleted.
@@ -162,12 +162,12 @@ _decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, Position, dict[s
 class _Stored(NamedTuple):
     """What the catalog says about the stream, as far as it can be read."""
 
-    beginning: Beginning
+    beginning: LogStart
     checkpoint: Checkpoint
     marks: dict[int, dict[str, Version]]
     publishers: dict[str, Place]
     #: Rows of publishers that cannot be read.
-    lost: list[Damaged]
+    lost: list[DamagedRecord]
 
 
 def first_needed(catalog: Catalog) -> int:
@@ -176,7 +176,7 @@ def first_needed(catalog: Catalog) -> int:
     return max(stored.beginning.forgotten, stored.checkpoint.tick) + 1
 
 
-def stored_beginning(catalog: Catalog) -> Beginning:
+def stored_beginning(catalog: Catalog) -> LogStart:
     """Where the catalog says that the log begins."""
     return _stored(Recovered({table: dict(rows) for table, rows in catalog.items()})).beginning
 
@@ -184,13 +184,13 @@ def stored_beginning(catalog: Catalog) -> Beginning:
 def _stored(recovered: Recovered) -> _Stored:
     """Read it, and set aside what cannot be read (rule 7); publishers are left to the caller."""
     good, bad = decoded(recovered, TABLE, _read)
-    beginning, checkpoint = good.get(KEY, Beginning()), good.get(CHECKPOINT, Checkpoint())
-    assert isinstance(beginning, Beginning)
+    beginning, checkpoint = good.get(KEY, LogStart()), good.get(CHECKPOINT, Checkpoint())
+    assert isinstance(beginning, LogStart)
     assert isinstance(checkpoint, Checkpoint)
     for each in bad:
         instead = None
         if each.key == KEY:
-            beginning = Beginning(recovered.first_tick - 1)
+            beginning = LogStart(recovered.first_tick - 1)
             instead = _encoder.encode(beginning)
         set_aside(recovered, each, instead)
     marks, no_marks = read_marks(recovered)
@@ -203,12 +203,12 @@ def _stored(recovered: Recovered) -> _Stored:
     return _Stored(beginning, checkpoint, marks, publishers, lost)
 
 
-def _read(key: str, value: bytes) -> Beginning | Checkpoint:
+def _read(key: str, value: bytes) -> LogStart | Checkpoint:
     if key == CHECKPOINT:
         return read_checkpoint(value)
     if key != KEY:
         raise ValueError(f"the table {TABLE!r} has no such key")
-    found = Beginning(*_decoder.decode(value))
+    found = LogStart(*_decoder.decode(value))
     if found.mark > found.forgotten:
         raise ValueError(f"mark {found.mark} is beyond tick {found.forgotten}, where it begins")
     return found
@@ -242,7 +242,7 @@ class Ledger:
         #: The clock of this life, as it was told last.
         self._now = now
         bytes_max = min(options.log_bytes_max, options.held_back_bytes_max)
-        self.chapters = Chapters(options.log_age_s_max, bytes_max, options.keep_s)
+        self.chapters = LogSections(options.log_age_s_max, bytes_max, options.keep_s)
         stored = _stored(recovered)
         self.beginning = beginning = stored.beginning
         self.checkpoint = checkpoint = stored.checkpoint
@@ -253,21 +253,21 @@ class Ledger:
             options.incarnation_lead_s,
             is_renewed=rollback.is_renewed(recovered),
         )
-        self.release = Release(network.edges, recovered, beginning.forgotten)
+        self.release = Retention(network.edges, recovered, beginning.forgotten)
         self.marks = self._with_marks(stored.marks)
         self.tail = self._read(recovered, options)
         self.publishers.replace_lost(recovered, stored.lost, now)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
-        self.commit = Commit()
+        self.commit = GroupCommit()
         #: How often ticks were given up for the quota of bytes held back, in this life.
         self.waived = 0
         known_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
         #: Invariant: never decreases, and no tick is later.
         self.clock_ns = max(int(now * 1e9), known_ns)
 
-    def _with_marks(self, stored: dict[int, dict[str, Version]]) -> Marks:
+    def _with_marks(self, stored: dict[int, dict[str, Version]]) -> InterestMarks:
         beginning = self.beginning
-        marks = Marks(beginning.mark, self._restricted(beginning.vector))
+        marks = InterestMarks(beginning.mark, self._restricted(beginning.vector))
         for tick, vector in stored.items():
             if beginning.mark < tick <= self.checkpoint.tick:
                 marks.add(tick, self._restricted(vector))
@@ -277,7 +277,7 @@ class Ledger:
         """Rule 8."""
         return {edge: version for edge, version in vector.items() if edge in self._edges}
 
-    def _read(self, recovered: Recovered, options: Options) -> Tail:
+    def _read(self, recovered: Recovered, options: Options) -> LogTail:
         """Read what the catalog does not tell: the records after the checkpoint."""
         oldest = self.beginning.forgotten + 1
         first = max(self.beginning.forgotten, self.checkpoint.tick) + 1
@@ -292,7 +292,7 @@ class Ledger:
             )
         self.chapters.restore(self.checkpoint.chapters, self._now)
         self.chapters.forget(self.beginning.forgotten)
-        tail = Tail(oldest, max(first, ends + 1 - options.recent_ticks_max))
+        tail = LogTail(oldest, max(first, ends + 1 - options.recent_ticks_max))
         tail.forgotten_ns = self.beginning.time_ns
         for tick, data in enumerate(islice(recovered.records, skipped, None), first):
             record = decode_record(data)
@@ -332,7 +332,7 @@ class Ledger:
         self.chapters.add(tick, len(data), self._now)
         return Append(tick, data)
 
-    def forget(self, tick: int) -> list[Ask]:
+    def forget(self, tick: int) -> list[PartRequest]:
         """The log begins after this tick, or after the newest one that is synced, from now on.
 
         When what is returned is synced, records up to there may be deleted."""
@@ -340,8 +340,8 @@ class Ledger:
         if tick < self.tail.oldest:
             return []
         mark = self.marks.at(tick)
-        self.beginning = Beginning(tick, self.clock_ns, mark, dict(self.marks.vector(mark)))
-        asks: list[Ask] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
+        self.beginning = LogStart(tick, self.clock_ns, mark, dict(self.marks.vector(mark)))
+        asks: list[PartRequest] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
         asks.append(Put(TABLE, KEY, _encoder.encode(self.beginning)))
         self.tail.forget(tick)
         self.tail.forgotten_ns = self.clock_ns
@@ -351,7 +351,7 @@ class Ledger:
         self.commit.gathering.forget = tick
         return asks
 
-    def save(self) -> list[Ask]:
+    def save(self) -> list[PartRequest]:
         """A checkpoint of what is synced, if there is enough of it since the last one."""
         synced = self.tail.synced
         known = max(self.checkpoint.tick, self.beginning.forgotten)
@@ -371,11 +371,11 @@ class Ledger:
             return f"{self.chapters.size} bytes"
         return ""
 
-    def forget_kept(self) -> list[Ask]:
+    def forget_kept(self) -> list[PartRequest]:
         """Forget what is kept although nobody needs it."""
         return self.forget(self.release.all_done()) if self._options.keep_s else []
 
-    def waive_held_back(self) -> list[Ask]:
+    def waive_held_back(self) -> list[PartRequest]:
         """Stop keeping what subscriptions hold back beyond `held_back_bytes_max`."""
         bytes_max = self._options.held_back_bytes_max
         if self.chapters.size <= bytes_max:
@@ -388,7 +388,7 @@ class Ledger:
         text = f"Ticks up to {tick} are no longer kept for subscriptions at {edges}: they hold back"
         return [Note("warning", f"{text} more than {bytes_max} bytes (held_back_bytes_max).")]
 
-    def make_room(self) -> list[Ask]:
+    def make_room(self) -> list[PartRequest]:
         """Forget the oldest ticks although somebody may need them."""
         part = self.tail.oldest - 1 + max(self.tail.log_ticks // _LOSSY_PART, 1)
         bytes_max = self._options.log_bytes_max
@@ -396,7 +396,7 @@ class Ledger:
             part = max(self.chapters.beyond(bytes_max - bytes_max // _LOSSY_PART - 1), part)
         return self._give_up(part, "the log is full")
 
-    def forget_old(self, now: float) -> list[Ask]:
+    def forget_old(self, now: float) -> list[PartRequest]:
         """Forget ticks that are older than the limit although somebody may need them."""
         tick = self.chapters.too_old(now, self.tail.synced)
         return self._give_up(tick, f"they are older than {self._options.log_age_s_max} s")
@@ -405,7 +405,7 @@ class Ledger:
         """When `forget_old` will have something to forget."""
         return self.chapters.old_at(self.tail.synced)
 
-    def _give_up(self, tick: int, why: str) -> list[Ask]:
+    def _give_up(self, tick: int, why: str) -> list[PartRequest]:
         oldest = self.tail.oldest
         asks = self.forget(tick)
         if asks:

@@ -32,7 +32,7 @@ MARKS_MAX = 1_024
 MarkVector = Mapping[str, Version]
 
 
-class Marks:
+class InterestMarks:
     """Marks: which versions of interest the ticks of a stream carry.
 
     A mark is a tick without an event. It holds a vector: for each edge, the version of its interest
@@ -123,27 +123,27 @@ class Marks:
 LOST_PUBLISHER = "anabranch-log-repair"
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class LogRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One tick in the log."""
 
     #: The origin's clock when the tick was made.
     time_ns: Nanoseconds
 
 
-class EventRecord(Record, frozen=True, tag=1):
+class EventRecord(LogRecord, frozen=True, tag=1):
     """A tick with an event."""
 
     #: The encoded event.
     body: bytes
 
 
-class BlankRecord(Record, frozen=True, tag=2):
+class BlankRecord(LogRecord, frozen=True, tag=2):
     """A tick whose event was transient: its body was in memory only, and not for long."""
 
     id: EventId
 
 
-class MarkRecord(Record, frozen=True, tag=3):
+class MarkRecord(LogRecord, frozen=True, tag=3):
     """A tick without an event: the versions of interest that later ticks carry."""
 
     vector: Vector
@@ -199,7 +199,7 @@ STORED_LIMITS = Limits(
 )
 
 
-class Quiet(msgspec.Struct, frozen=True, gc=False):
+class SilentTick(msgspec.Struct, frozen=True, gc=False):
     """A tick without an event."""
 
     time_ns: int
@@ -207,7 +207,7 @@ class Quiet(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-Entry = Datum | Quiet
+Entry = Datum | SilentTick
 
 _time_of = attrgetter("time_ns")
 
@@ -218,8 +218,8 @@ def entry_of(tick: int, record: AnyRecord) -> Entry:
         return Datum(tick, record.time_ns, record.body)
     if isinstance(record, BlankRecord):
         is_lost = record.id.publisher == LOST_PUBLISHER
-        return Quiet(record.time_ns, LOST if is_lost else "transient")
-    return Quiet(record.time_ns)
+        return SilentTick(record.time_ns, LOST if is_lost else "transient")
+    return SilentTick(record.time_ns)
 
 
 def size_of(entry: Entry) -> int:
@@ -237,7 +237,7 @@ def fitting(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
     return entries
 
 
-class Tail:
+class LogTail:
     """The newest ticks of one log. See the rules at the top of this module."""
 
     __slots__ = (
@@ -295,7 +295,7 @@ class Tail:
         """When a tick was made; None if that is not in memory, or the tick is lost."""
         place = tick - self.first
         entry = self._entries[place] if 0 <= place < len(self._entries) else None
-        if entry is None or (isinstance(entry, Quiet) and entry.reason == LOST):
+        if entry is None or (isinstance(entry, SilentTick) and entry.reason == LOST):
             return None
         return entry.time_ns
 
@@ -349,7 +349,7 @@ class Tail:
 
 
 def emits_of(
-    marks: Marks,
+    marks: InterestMarks,
     first: int,
     entries: Sequence[Entry],
     *,

@@ -44,13 +44,13 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Effect, Forget, LogRead, Note, Put, Recovered, earliest
 from anabranch.core.options import Options
-from anabranch.core.origin.batches import ForStaging, Staging
+from anabranch.core.origin.batches import ForStaging, StagingArea
 from anabranch.core.origin.ledger import Ledger
-from anabranch.core.origin.log_tail import MarkRecord, Quiet, emits_of
-from anabranch.core.origin.publish_intake import Intake
-from anabranch.core.origin.replay import History, understood
-from anabranch.core.origin.rollback import Inquiry, LogView
-from anabranch.core.part_requests import Ask, CarryTo, Marked
+from anabranch.core.origin.log_tail import MarkRecord, SilentTick, emits_of
+from anabranch.core.origin.publish_intake import PublishIntake
+from anabranch.core.origin.replay import Replays, understood
+from anabranch.core.origin.rollback import LogView, RollbackInquiry
+from anabranch.core.part_requests import CarryTo, Marked, PartRequest
 from anabranch.core.routing.contract import Emission
 from anabranch.model.client_frames import Advertises, Publish
 from anabranch.model.errors import RemoteError
@@ -87,13 +87,13 @@ class Origin:
         self._ledger = ledger = Ledger(recovered, network, options, now)
         self._tail = ledger.tail
         self._marks = ledger.marks
-        self._intake = Intake(ledger, options, limits)
+        self._intake = PublishIntake(ledger, options, limits)
         #: What is staged, and batches; see there.
-        self.staging = Staging(ledger, self._intake, options, limits, recovered, now=now)
-        self._history = History(ledger.tail, ledger.marks, options)
+        self.staging = StagingArea(ledger, self._intake, options, limits, recovered, now=now)
+        self._history = Replays(ledger.tail, ledger.marks, options)
         self._is_started = False
         #: What its neighbours know of the stream; None if nobody is asked.
-        self.inquiry: Inquiry | None = None
+        self.inquiry: RollbackInquiry | None = None
         #: The newest mark's vector, or what the next mark will have.
         self._vector = dict(ledger.marks.vector(ledger.marks.newest))
         #: The newest tick, and the newest mark, that the network was told.
@@ -154,12 +154,12 @@ class Origin:
         """What the newest synced tick carries."""
         return self._marks.vector(self._marks.at(self._tail.synced))
 
-    def inquire(self, now: float, inquiry: Inquiry) -> list[Ask]:
+    def inquire(self, now: float, inquiry: RollbackInquiry) -> list[PartRequest]:
         """Append nothing until its neighbours have told what they know. Before `started`."""
         self.inquiry = inquiry
         return self._inquired(inquiry.begin(now))
 
-    def told(self, now: float, peer: str, hello: Hello) -> list[Ask]:
+    def told(self, now: float, peer: str, hello: Hello) -> list[PartRequest]:
         """A neighbour has greeted, and told what it knows of the stream."""
         inquiry = self.inquiry
         if inquiry is None:
@@ -176,14 +176,14 @@ class Origin:
         """Whether neighbours may hear of the stream now (`rollback`, rule 3)."""
         return self.inquiry is None or not self.inquiry.is_leaving_alone
 
-    def _inquired(self, effects: Sequence[Effect]) -> list[Ask]:
+    def _inquired(self, effects: Sequence[Effect]) -> list[PartRequest]:
         assert self.inquiry is not None
         self._intake.hindrance = self.inquiry.hindrance
         if any(isinstance(effect, Put) for effect in effects):
             self._ledger.commit.gathering.is_dirty = True
         return [*effects]
 
-    def _go_on(self, now: float) -> list[Ask]:
+    def _go_on(self, now: float) -> list[PartRequest]:
         """Batches wait for the moment in which ticks may be appended."""
         return [] if self._intake.hindrance else self.staging.batches.go_on(now)
 
@@ -191,10 +191,10 @@ class Origin:
     def _is_rolled_back(self) -> bool:
         return self.inquiry is not None and self.inquiry.verdict is not None
 
-    def started(self, now: float) -> list[Ask]:
+    def started(self, now: float) -> list[PartRequest]:
         """What was recovered is on disk, and the network listens."""
         self._is_started = True
-        asks: list[Ask] = [Marked(mark, vector) for mark, vector in self._marks]
+        asks: list[PartRequest] = [Marked(mark, vector) for mark, vector in self._marks]
         if self._tail.synced:
             asks.append(self._head(now))
         forgotten = self._ledger.beginning.forgotten
@@ -207,7 +207,9 @@ class Origin:
 
     # -- clients and disk -----------------------------------------------------------------------
 
-    def client_frame(self, now: float, session: int, frame: FromClient, client: str) -> list[Ask]:
+    def client_frame(
+        self, now: float, session: int, frame: FromClient, client: str
+    ) -> list[PartRequest]:
         """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
         if isinstance(frame, Advertises):
             return self._intake.offers.advertises(now, session, frame.filters)
@@ -223,19 +225,19 @@ class Origin:
         self._intake.clients = clients
         self._intake.host_of = host_of
 
-    def client_left(self, now: float, session: int) -> list[Ask]:
+    def client_left(self, now: float, session: int) -> list[PartRequest]:
         """A session is over."""
         self._intake.left(now, session)
         self.staging.left(session)
         return []
 
-    def synced(self, now: float, ticket: int) -> list[Ask]:
+    def synced(self, now: float, ticket: int) -> list[PartRequest]:
         """What was asked to be synced with this ticket is on disk."""
         commit = self._ledger.commit
         batch = commit.synced(ticket)
         if batch is None:
             return []
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         if batch.is_leaving_alone:
             assert self.inquiry is not None
             self.inquiry.is_leaving_alone = False
@@ -255,30 +257,32 @@ class Origin:
         asks += batch.replies.values()
         return asks + commit.please()
 
-    def log_read(self, now: float, read: LogRead) -> list[Ask]:
+    def log_read(self, now: float, read: LogRead) -> list[PartRequest]:
         """The log was read for somebody."""
         return self._history.log_read(read, self._ledger.head_time_ns(now))
 
-    def log_full(self, now: float, full: bool) -> list[Ask]:  # noqa: ARG002 - as all others
+    def log_full(self, now: float, full: bool) -> list[PartRequest]:  # noqa: ARG002 - as all others
         """The disk has no room for further records; or it has again."""
         self._intake.is_full = full
         if not full:
             return [Note("info", "the disk has room for the log again")]
-        asks: list[Ask] = [Note("warning", "the disk has no room for the log: events are refused")]
+        asks: list[PartRequest] = [
+            Note("warning", "the disk has no room for the log: events are refused")
+        ]
         if self._options.retention == "lossy":
             asks += self._ledger.make_room()
         return asks + self._ledger.commit.please()
 
     # -- the network ----------------------------------------------------------------------------
 
-    def _emit(self, now: float, last: int) -> list[Ask]:
+    def _emit(self, now: float, last: int) -> list[PartRequest]:
         """Tell the network what it was not told yet, up to this tick."""
         first = self._emitted + 1
         if first > last:
             return []
         entries = self._tail.between(first, last)
         time_ns = self._ledger.head_time_ns(now)
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         for emit in emits_of(self._marks, first, entries, head=last, time_ns=time_ns):
             if emit.mark > self._marked:
                 self._marked = emit.mark
@@ -293,7 +297,7 @@ class Origin:
         head, time_ns = self._tail.synced, self._ledger.head_time_ns(now)
         return Emission(self._marks.at(head), head=head, time_ns=time_ns)
 
-    def carried(self, now: float, source: str, content: ForOrigin) -> list[Ask]:
+    def carried(self, now: float, source: str, content: ForOrigin) -> list[PartRequest]:
         """An edge wants something. `RemoteError` if that cannot be."""
         if not self._ledger.release.is_known(source):
             raise RemoteError(f"{source!r} is no edge of this network")
@@ -312,7 +316,7 @@ class Origin:
 
     # -- release --------------------------------------------------------------------------------
 
-    def _done(self, now: float, edge: str, done: Done) -> list[Ask]:
+    def _done(self, now: float, edge: str, done: Done) -> list[PartRequest]:
         if done.tick > self._emitted:
             inquiry = self.inquiry
             if inquiry is not None and inquiry.believes_edges:
@@ -328,7 +332,7 @@ class Origin:
         self._release_later(now)
         return []
 
-    def _hold(self, edge: str, hold: Hold) -> list[Ask]:
+    def _hold(self, edge: str, hold: Hold) -> list[PartRequest]:
         tail, commit = self._tail, self._ledger.commit
         if hold.tick > tail.synced and self._intake.hindrance:
             # The tick may be one that this log has lost; whoever needs the answer asks again.
@@ -338,7 +342,7 @@ class Origin:
             return [CarryTo(edge, NotKept(hold.request, tail.oldest))]
         if len(commit.gathering.replies) >= HOLDS_MAX:
             return []
-        asks: list[Ask] = [*self._ledger.release.hold(edge, tick, hold.request)]
+        asks: list[PartRequest] = [*self._ledger.release.hold(edge, tick, hold.request)]
         commit.gathering.is_dirty = True
         held = CarryTo(edge, Held(hold.request, tail.synced))
         commit.gathering.replies[edge, hold.request] = held
@@ -355,7 +359,7 @@ class Origin:
             kept_until = self._ledger.chapters.aged_at(self._options.keep_s, self._tail.synced)
             self._release_at = max(self._release_at, kept_until or 0.0)
 
-    def _release(self, now: float) -> list[Ask]:
+    def _release(self, now: float) -> list[PartRequest]:
         """Forget what nobody needs, and what was kept for long enough."""
         self._release_at = None
         waived = self._ledger.waive_held_back()
@@ -370,7 +374,7 @@ class Origin:
 
     # -- time -----------------------------------------------------------------------------------
 
-    def vector_advance(self, now: float, vector: Mapping[str, Version]) -> list[Ask]:
+    def vector_advance(self, now: float, vector: Mapping[str, Version]) -> list[PartRequest]:
         """The router knows these versions of interest."""
         if raise_to(self._vector, vector) and self._mark_at is None:
             self._mark_at = now + self._options.mark_after_s
@@ -391,9 +395,9 @@ class Origin:
             self._intake.offers.next_deadline(),
         )
 
-    def time_passed(self, now: float) -> list[Ask]:
+    def time_passed(self, now: float) -> list[PartRequest]:
         """A deadline has come."""
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         if self.inquiry is not None and self._intake.hindrance:
             asks += self._inquired(self.inquiry.time_passed(now))
             asks += self._go_on(now)
@@ -416,7 +420,7 @@ class Origin:
                 asks += self._ledger.make_room()
         return asks + self._ledger.commit.please()
 
-    def _mark(self, now: float) -> list[Ask]:
+    def _mark(self, now: float) -> list[PartRequest]:
         """Append a mark, or try again later if there is no room for one."""
         ticks_max = self._options.log_ticks_max + MARKS_RESERVE
         bytes_max = self._options.log_bytes_max + MARKS_RESERVE_BYTES
@@ -427,6 +431,6 @@ class Origin:
         self._mark_at = None
         time_ns = self._ledger.time_ns(now)
         vector = dict(self._vector)
-        append = self._ledger.append(MarkRecord(time_ns, vector), Quiet(time_ns))
+        append = self._ledger.append(MarkRecord(time_ns, vector), SilentTick(time_ns))
         self._marks.add(append.tick, vector)
         return [append]

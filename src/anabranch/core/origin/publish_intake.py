@@ -36,11 +36,11 @@ from msgspec.structs import replace
 from anabranch.core import departure
 from anabranch.core.contract import SendClient
 from anabranch.core.options import Options
-from anabranch.core.origin.ledger import Batch, Ledger
+from anabranch.core.origin.ledger import CommitGroup, Ledger
 from anabranch.core.origin.log_tail import STORED_LIMITS, AnyRecord, BlankRecord, EventRecord
-from anabranch.core.origin.publisher_advertisements import Offers
-from anabranch.core.origin.publishers import Key, Refusal, Waiting
-from anabranch.core.part_requests import Ask
+from anabranch.core.origin.publisher_advertisements import PublisherAdvertisements
+from anabranch.core.origin.publishers import Key, PendingConfirmations, PublishRefusal
+from anabranch.core.part_requests import PartRequest
 from anabranch.model.client_frames import DEPARTING, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
@@ -50,7 +50,7 @@ from anabranch.model.limits import Limits
 from anabranch.model.names import clipped
 
 
-class Intake:
+class PublishIntake:
     """The way into one log. See the rules at the top of this module."""
 
     __slots__ = (
@@ -75,14 +75,14 @@ class Intake:
         self._limits = limits
         #: Names go into answers, which have bounds of their own.
         self._widest = replace(STORED_LIMITS, name_bytes_max=limits.name_bytes_max)
-        self._waiting = Waiting()
+        self._waiting = PendingConfirmations()
         #: The disk has no room.
         self.is_full = False
         self.is_departing = False
         #: Why nothing is taken for the time being (`rollback`); "" if it is.
         self.hindrance = ""
         #: What sessions say that they will publish.
-        self.offers = Offers(options, limits)
+        self.offers = PublisherAdvertisements(options, limits)
         #: Names that nobody may publish under.
         self.sinks: Container[str] = ()
         #: Names of clients that are connected.
@@ -92,13 +92,13 @@ class Intake:
         #: Host → names of publishers and sinks that it brought in this life (rule 8).
         self._new_names: dict[str, int] = {}
 
-    def publish(self, now: float, session: int, frame: Publish, client: str) -> list[Ask]:
+    def publish(self, now: float, session: int, frame: Publish, client: str) -> list[PartRequest]:
         """A client publishes events."""
         checked = [self._checked(session, body) for body in frame.bodies]
         outside = self.offers.refusals(session, [envelope for envelope, _ in checked])
         publishers = self._ledger.publishers
         clock_ns = self._ledger.time_ns(now)
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         known: dict[Key, None] = {}
         refused: dict[Key, PublishRefused] = {}
         for place, (envelope, excess) in enumerate(checked):
@@ -111,7 +111,9 @@ class Intake:
             if not is_own:
                 excess = _another(event_id.publisher, client)
             elif event_id.publisher in self.sinks:
-                excess = Refusal(f"{event_id.publisher!r} is a sink here; take another name", True)
+                excess = PublishRefusal(
+                    f"{event_id.publisher!r} is a sink here; take another name", True
+                )
             elif is_known:
                 known[key] = None
                 if event_id.sequence > publishers.safe(key):
@@ -142,43 +144,45 @@ class Intake:
         asks += [SendClient(session, frame) for frame in refused.values()]
         return asks
 
-    def _checked(self, session: int, body: bytes) -> tuple[Envelope, Refusal | None]:
+    def _checked(self, session: int, body: bytes) -> tuple[Envelope, PublishRefusal | None]:
         """An event, and whether it is beyond the limits, or not a client's to publish."""
         excess = None
         try:
             envelope = decode_envelope(body, self._limits)
             reserved = reserved_in(body, envelope.attributes())
             if reserved and session >= 0:
-                excess = Refusal(reserved, is_final=True)
+                excess = PublishRefusal(reserved, is_final=True)
         except RemoteError as error:
             # Raises again if it is no event for anybody.
             envelope = decode_envelope(body, self._widest)
             envelope.attributes()
-            excess = Refusal(str(error)[:1000], is_final=True)
+            excess = PublishRefusal(str(error)[:1000], is_final=True)
         if envelope.id.sequence < 1:
             raise RemoteError(f"event {envelope.id} has sequence 0; the first one has 1")
         return envelope, excess
 
-    def _departed(self) -> Refusal | None:
+    def _departed(self) -> PublishRefusal | None:
         if not self.is_departing:
             return None
-        return Refusal(departure.REASON, is_final=True, code=DEPARTING)
+        return PublishRefusal(departure.REASON, is_final=True, code=DEPARTING)
 
-    def _hindered(self) -> Refusal | None:
-        return Refusal(self.hindrance) if self.hindrance else None
+    def _hindered(self) -> PublishRefusal | None:
+        return PublishRefusal(self.hindrance) if self.hindrance else None
 
-    def no_room(self, asks: list[Ask]) -> Refusal | None:
+    def no_room(self, asks: list[PartRequest]) -> PublishRefusal | None:
         """Why no event can be taken; None if one can. There may be room to be made for it."""
         if self.hindrance:
             return self._hindered()
         if self.is_full:
-            return Refusal("the log is full: the disk has no room; send again later")
+            return PublishRefusal("the log is full: the disk has no room; send again later")
         tail, options = self._ledger.tail, self._options
         if (
             tail.last - tail.synced >= options.unsynced_ticks_max
             or tail.unsynced_bytes > options.unsynced_bytes_max
         ):
-            return Refusal("the disk is behind: too many events wait for it; send again later")
+            return PublishRefusal(
+                "the disk is behind: too many events wait for it; send again later"
+            )
         full = self._ledger.why_full()
         if full:
             asks += self._ledger.forget_kept()
@@ -188,16 +192,18 @@ class Intake:
             full = self._ledger.why_full()
         if full:
             reason = f"the log is full: {full} are not released by all edges; send again later"
-            return Refusal(reason)
+            return PublishRefusal(reason)
         return None
 
-    def no_name(self, session: int) -> Refusal | None:
+    def no_name(self, session: int) -> PublishRefusal | None:
         """Why a session cannot bring a new name; None if it can (rule 8)."""
         host, quota = self.host_of(session), self._options.host_publishers_max
         if not host or self._new_names.get(host, 0) < quota:
             return None
         text = f"host {host} has brought {quota} names of publishers and sinks, its quota"
-        return Refusal(f"{text} (host_publishers_max); publish under one of them", is_final=True)
+        return PublishRefusal(
+            f"{text} (host_publishers_max); publish under one of them", is_final=True
+        )
 
     def brings(self, session: int) -> None:
         """A session brings a new name."""
@@ -205,13 +211,13 @@ class Intake:
         if host:
             self._new_names[host] = self._new_names.get(host, 0) + 1
 
-    def _take(self, now: float, session: int, envelope: Envelope, asks: list[Ask]) -> None:
+    def _take(self, now: float, session: int, envelope: Envelope, asks: list[PartRequest]) -> None:
         self.append(now, envelope, asks)
         event_id = envelope.id
         key = (event_id.publisher, event_id.incarnation)
         self._waiting.add(session, key)
 
-    def append(self, now: float, envelope: Envelope, asks: list[Ask]) -> int:
+    def append(self, now: float, envelope: Envelope, asks: list[PartRequest]) -> int:
         """An event that is the next of its publisher becomes a tick; which."""
         ledger = self._ledger
         time_ns = ledger.time_ns(now)
@@ -232,9 +238,9 @@ class Intake:
         self._waiting.left(session)
         self.offers.left(now, session)
 
-    def synced(self, batch: Batch) -> list[Ask]:
+    def synced(self, batch: CommitGroup) -> list[PartRequest]:
         """Confirm what is safe now."""
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         gathering = self._ledger.commit.gathering.confirmed
         for key, sequence in batch.confirmed.items():
             self._ledger.publishers.make_safe(key, sequence)
@@ -245,10 +251,10 @@ class Intake:
         return asks
 
 
-def _another(publisher: str, client: str) -> Refusal:
+def _another(publisher: str, client: str) -> PublishRefusal:
     """Rule 6."""
     reason = (
         f"the event is of publisher {clipped(publisher)}, but this session is of client"
         f" {clipped(client)}; a client publishes under its own name"
     )
-    return Refusal(reason, is_final=True)
+    return PublishRefusal(reason, is_final=True)

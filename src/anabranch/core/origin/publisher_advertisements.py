@@ -23,8 +23,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.core.options import Options
-from anabranch.core.origin.publishers import Refusal
-from anabranch.core.part_requests import Ask, ChangeOffers
+from anabranch.core.origin.publishers import PublishRefusal
+from anabranch.core.part_requests import ChangeAdvertisements, PartRequest
 from anabranch.matching.any_of import AnyOf
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX
 from anabranch.model.encoding import Envelope
@@ -37,10 +37,10 @@ EVERYTHING = "TRUE"
 _BATCHES = 0
 #: Each takes a quarter of a megabyte, and more with more filters.
 _INDEXES_MAX = 256
-_NOTHING_REFUSED: Mapping[int, Refusal] = {}
+_NOTHING_REFUSED: Mapping[int, PublishRefusal] = {}
 
 
-class Offers:
+class PublisherAdvertisements:
     """The advertisements of one origin. See the rules at the top of this module."""
 
     __slots__ = ("_advertised", "_held", "_holders", "_indexed", "_leaving", "_limits", "_linger_s")
@@ -59,7 +59,7 @@ class Offers:
         #: held again is gone from here, and comes last when it is let go again.
         self._leaving: OrderedDict[str, float] = OrderedDict()
 
-    def advertises(self, now: float, session: int, texts: Sequence[str]) -> list[Ask]:
+    def advertises(self, now: float, session: int, texts: Sequence[str]) -> list[PartRequest]:
         """A session advertises this and nothing else."""
         if len(texts) > ADVERTISEMENTS_MAX:
             raise RemoteError(
@@ -74,7 +74,7 @@ class Offers:
             self._advertised[session] = AnyOf(possible.values(), self._limits)
         return self._hold(session, offered)
 
-    def refusals(self, session: int, envelopes: Sequence[Envelope]) -> Mapping[int, Refusal]:
+    def refusals(self, session: int, envelopes: Sequence[Envelope]) -> Mapping[int, PublishRefusal]:
         """Place → why the event there is refused, for all that their session did not advertise."""
         advertised = self._advertised.get(session)
         if advertised is None:
@@ -85,15 +85,15 @@ class Offers:
         if not outside:
             return _NOTHING_REFUSED
         reason = f"the event is not among what its publisher advertised, which is {advertised}"
-        refusal = Refusal(f"{reason}; advertise more, or change the event", is_final=True)
+        refusal = PublishRefusal(f"{reason}; advertise more, or change the event", is_final=True)
         return dict.fromkeys(outside, refusal)
 
-    def published(self, session: int) -> list[Ask]:
+    def published(self, session: int) -> list[PartRequest]:
         """A session publishes; without advertisements it may publish anything (rule 2)."""
         is_known = session in self._advertised or session in self._held
         return [] if is_known else self._hold(session, (EVERYTHING,))
 
-    def batch_written(self, now: float) -> list[Ask]:
+    def batch_written(self, now: float) -> list[PartRequest]:
         """Events of a batch are written."""
         asks = self._hold(_BATCHES, (EVERYTHING,))
         self._let_go(now, _BATCHES)
@@ -104,7 +104,7 @@ class Offers:
         self._forget(session)
         self._let_go(now, session)
 
-    def time_passed(self, now: float) -> list[Ask]:
+    def time_passed(self, now: float) -> list[PartRequest]:
         """Withdraw what nobody advertised for long enough."""
         gone = []
         while self._leaving:
@@ -113,7 +113,7 @@ class Offers:
                 break
             del self._leaving[text]
             gone.append(text)
-        return [ChangeOffers((), tuple(gone))] if gone else []
+        return [ChangeAdvertisements((), tuple(gone))] if gone else []
 
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
@@ -142,7 +142,7 @@ class Offers:
 
     # -- who holds what ---------------------------------------------------------------------------
 
-    def _hold(self, session: int, texts: Iterable[str]) -> list[Ask]:
+    def _hold(self, session: int, texts: Iterable[str]) -> list[PartRequest]:
         """A session that holds nothing holds this."""
         held = tuple(dict.fromkeys(texts))
         if held:
@@ -153,7 +153,7 @@ class Offers:
                 fresh.append(text)
             self._leaving.pop(text, None)
             self._holders.setdefault(text, set()).add(session)
-        return [ChangeOffers(tuple(fresh), ())] if fresh else []
+        return [ChangeAdvertisements(tuple(fresh), ())] if fresh else []
 
     def _let_go(self, now: float, session: int) -> None:
         for text in self._held.pop(session, ()):

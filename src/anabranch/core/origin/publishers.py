@@ -39,7 +39,7 @@ from typing import NamedTuple
 import msgspec
 
 from anabranch.core.catalog_recovery import decoded, set_aside
-from anabranch.core.contract import Damaged, Put, Recovered
+from anabranch.core.contract import DamagedRecord, Put, Recovered
 from anabranch.model.errors import EventError
 from anabranch.model.event import Count, EventId
 from anabranch.model.instants import utc_text
@@ -60,7 +60,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[Count, Count])
 _NAME_BYTES_MAX = 65_535
 
 
-def stored(recovered: Recovered) -> tuple[dict[str, Place], list[Damaged]]:
+def stored(recovered: Recovered) -> tuple[dict[str, Place], list[DamagedRecord]]:
     """Publisher → what the catalog says is safe; and the rows that cannot be read."""
     return decoded(recovered, TABLE, _read)
 
@@ -70,7 +70,7 @@ def _read(key: str, value: bytes) -> Place:
     return _decoder.decode(value)
 
 
-class Refusal(NamedTuple):
+class PublishRefusal(NamedTuple):
     """Why an event is not taken."""
 
     reason: str
@@ -134,7 +134,7 @@ class Publishers:
             return
         self._unstored[event_id.publisher] = None
 
-    def replace_lost(self, recovered: Recovered, lost: Iterable[Damaged], now: float) -> None:
+    def replace_lost(self, recovered: Recovered, lost: Iterable[DamagedRecord], now: float) -> None:
         """Set rows aside that cannot be read, now that the log is read (rule 6)."""
         for each in lost:
             instead = None
@@ -157,13 +157,13 @@ class Publishers:
             and event_id.sequence <= publisher.taken
         )
 
-    def refusal(self, event_id: EventId, clock_ns: int) -> Refusal | None:
+    def refusal(self, event_id: EventId, clock_ns: int) -> PublishRefusal | None:
         """Why this event, which is not known, cannot be taken; None if it can."""
         publisher = self._known.get(event_id.publisher)
         highest = clock_ns + self._lead_ns
         begun = 0 if publisher is None else publisher.incarnation
         if event_id.incarnation > max(begun, highest):
-            return Refusal(
+            return PublishRefusal(
                 f"incarnation {event_id.incarnation} ({utc_text(event_id.incarnation)}) leads this"
                 f" broker's clock ({utc_text(clock_ns)}) by more than {self._lead_ns / 1e9:g} s;"
                 " set the clock that is wrong, and start its broker or client again"
@@ -171,7 +171,7 @@ class Publishers:
         if publisher is None:
             expected = 1
             if len(self._known) >= self._publishers_max:
-                return Refusal(
+                return PublishRefusal(
                     f"{self._publishers_max} publishers are remembered here, and no more can be;"
                     " publish at another broker",
                     is_final=True,
@@ -184,7 +184,7 @@ class Publishers:
                     f" {utc_text(clock_ns)}, so no higher one can begin here: set the clock,"
                     " publish at another broker, or take another name"
                 )
-            return Refusal(
+            return PublishRefusal(
                 f"incarnation {event_id.incarnation} is over, {begun} has begun; {advice}",
                 is_final=True,
                 begun=begun,
@@ -194,13 +194,15 @@ class Publishers:
             expected = 1 if newer else publisher.taken + 1
         if event_id.sequence != expected:
             if self._is_lost(event_id, expected):
-                return Refusal(
+                return PublishRefusal(
                     f"incarnation {event_id.incarnation} began before the log was renewed, in the"
                     " part that is lost; open a higher one",
                     is_final=True,
                     begun=event_id.incarnation,
                 )
-            return Refusal(f"sequence {expected} is expected, send it before {event_id.sequence}")
+            return PublishRefusal(
+                f"sequence {expected} is expected, send it before {event_id.sequence}"
+            )
         return None
 
     def _is_lost(self, event_id: EventId, expected: int) -> bool:
@@ -263,7 +265,7 @@ def _is_name(text: str) -> bool:
     return True
 
 
-class Waiting:
+class PendingConfirmations:
     """Sessions that wait for a confirmation."""
 
     __slots__ = ("_keys", "_sessions")

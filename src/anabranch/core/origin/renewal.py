@@ -52,7 +52,7 @@ _RUN_LEAP = 1 << 16
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Renewal(msgspec.Struct, frozen=True, array_like=True):
+class LogRenewal(msgspec.Struct, frozen=True, array_like=True):
     """What becomes of a log."""
 
     #: The newest tick of the log.
@@ -69,7 +69,9 @@ class Renewal(msgspec.Struct, frozen=True, array_like=True):
         return range(self.disputed_first, self.disputed_last + 1)
 
 
-def planned(catalog: Catalog, first: int, last: int, *, above: int, spare: int) -> Renewal | None:
+def planned(
+    catalog: Catalog, first: int, last: int, *, above: int, spare: int
+) -> LogRenewal | None:
     """How to renew a log that has ticks `first` to `last`; None if nothing says that it has to be.
     `above` is a tick that the operator knows of, 0 if he knows none."""
     verdict, alone = rollback.stored(_recovered(catalog))
@@ -84,7 +86,7 @@ def planned(catalog: Catalog, first: int, last: int, *, above: int, spare: int) 
             f" tick {known}, or take the broker out of the network and add it under a new name"
         )
     disputed_first = max(last if start is None else start, first - 1) + 1
-    return Renewal(last, disputed_first, min(known, last), base)
+    return LogRenewal(last, disputed_first, min(known, last), base)
 
 
 def lost_record(tick: int, time_ns: int) -> bytes:
@@ -100,7 +102,7 @@ def again(record: bytes, time_ns: int) -> bytes | None:
     return encode_record(EventRecord(time_ns, found.body))
 
 
-def final_puts(renewal: Renewal, catalog: Catalog, recent: Iterable[bytes]) -> list[Put]:
+def final_puts(renewal: LogRenewal, catalog: Catalog, recent: Iterable[bytes]) -> list[Put]:
     """What the catalog needs when the log is renewed. `recent` are the records that the catalog
     does not speak for, as they were before (`ledger.first_needed`)."""
     return [
@@ -149,7 +151,7 @@ def _ids(records: Iterable[bytes]) -> Iterator[EventId]:
             yield record.id
 
 
-def _without_marks(renewal: Renewal, catalog: Catalog) -> Iterator[Put]:
+def _without_marks(renewal: LogRenewal, catalog: Catalog) -> Iterator[Put]:
     """Rule 3."""
     for tick in catalog.get(retention.MARKS, {}):
         if tick.isdecimal() and int(tick) in renewal.disputed:

@@ -30,8 +30,8 @@ from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import (
     STORED_LIMITS,
     Entry,
-    Marks,
-    Tail,
+    InterestMarks,
+    LogTail,
     add_hole,
     decode_record,
     emits_of,
@@ -39,9 +39,9 @@ from anabranch.core.origin.log_tail import (
     fitting,
     size_of,
 )
-from anabranch.core.part_requests import Ask, CarryTo
+from anabranch.core.part_requests import CarryTo, PartRequest
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import CHECK_WORK, Emission, Spent
+from anabranch.core.routing.contract import CHECK_WORK, Emission, WorkDone
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
@@ -76,7 +76,7 @@ _WORKED_BYTES = 512
 _LEAST_WORK = 1_000
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ReplayRequest(msgspec.Struct, frozen=True):
     """A replay that is understood."""
 
     edge: str
@@ -93,7 +93,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 def understood(
     edge: str, replay: Replay, distance: int, options: Options, limits: Limits
-) -> Wanted:
+) -> ReplayRequest:
     """What an edge wants, within our own bounds."""
     if len(replay.filters) > FILTERS_MAX:
         raise RemoteError(
@@ -105,7 +105,7 @@ def understood(
         raise RemoteError(f"a replay has a filter that is none: {error}") from error
     events_max = min(max(replay.events_max, 1), options.replay_events_max)
     bytes_max = min(replay.bytes_max, options.replay_bytes_max)
-    return Wanted(
+    return ReplayRequest(
         edge,
         replay.request,
         filters,
@@ -117,7 +117,9 @@ def understood(
     )
 
 
-def answer(wanted: Wanted, first: int, entries: Sequence[Entry], head: int) -> tuple[Answer, int]:
+def answer(
+    wanted: ReplayRequest, first: int, entries: Sequence[Entry], head: int
+) -> tuple[Answer, int]:
     """What is wanted of these ticks, or the beginning of it; and the work that it took."""
     data: list[Datum] = []
     withheld: list[Hole] = []
@@ -142,7 +144,7 @@ def answer(wanted: Wanted, first: int, entries: Sequence[Entry], head: int) -> t
     return Answer(wanted.request, first, through, head, data, withheld), work
 
 
-def _is_wanted(wanted: Wanted, datum: Datum) -> bool:
+def _is_wanted(wanted: ReplayRequest, datum: Datum) -> bool:
     event = decode_event(datum.body, STORED_LIMITS)
     hop_limit = event.control.hop_limit
     if hop_limit is not None and hop_limit < wanted.distance:
@@ -154,7 +156,7 @@ def _is_wanted(wanted: Wanted, datum: Datum) -> bool:
 ANSWERS_MAX = 64
 
 
-class Resends:
+class RecentResends:
     """What was resent to whom lately, so that an impatient edge is not served twice.
 
     An edge that lacks ticks asks, and asks again when nothing comes. Answers and questions may
@@ -205,13 +207,13 @@ class _Resend(msgspec.Struct, frozen=True):
 class _Chunk(msgspec.Struct, frozen=True):
     """A read for a replay."""
 
-    wanted: Wanted
+    wanted: ReplayRequest
 
 
 class _Search(msgspec.Struct, frozen=True):
     """A read for finding the tick of a time: it is in low … high."""
 
-    wanted: Wanted
+    wanted: ReplayRequest
     low: int
     high: int
 
@@ -219,16 +221,16 @@ class _Search(msgspec.Struct, frozen=True):
 _Purpose = _Resend | _Chunk | _Search
 
 
-class History:
+class Replays:
     """Answers from memory and log. See the rules at the top of this module."""
 
     __slots__ = ("_marks", "_options", "_reads", "_request", "_resends", "_tail")
 
-    def __init__(self, tail: Tail, marks: Marks, options: Options) -> None:
+    def __init__(self, tail: LogTail, marks: InterestMarks, options: Options) -> None:
         self._tail = tail
         self._marks = marks
         self._options = options
-        self._resends = Resends(options.nack_again_s / 2)
+        self._resends = RecentResends(options.nack_again_s / 2)
         self._reads: dict[int, _Purpose] = {}
         self._request = 0
 
@@ -241,7 +243,7 @@ class History:
 
     def nack(
         self, now: float, edge: str, ranges: Sequence[tuple[int, int]], time_ns: int
-    ) -> list[Ask]:
+    ) -> list[PartRequest]:
         """Resend what of these ranges can be resent now."""
         for first, last in ranges:
             if not 1 <= first <= last:
@@ -250,7 +252,7 @@ class History:
         ticks_left = self._options.nack_ticks_max
         bytes_left = self._options.replay_bytes_max
         resent = RangeSet()
-        asks: list[Ask] = []
+        asks: list[PartRequest] = []
         # Every range costs one tick at least, so further ones could not be served anyway.
         for first, last in self._by_place(self._resends.due(now, edge, ranges[:ticks_left])):
             must_wait = first >= tail.first and any(isinstance(ask, Read) for ask in asks)
@@ -262,7 +264,7 @@ class History:
             else:
                 last = min(last, first + ticks_left - 1)
                 if first < tail.first:
-                    found: Sequence[Ask] = self._read(_Resend(edge), first, last)
+                    found: Sequence[PartRequest] = self._read(_Resend(edge), first, last)
                 else:
                     entries = fitting(tail.between(first, last), bytes_left)
                     last = first + len(entries) - 1
@@ -298,7 +300,7 @@ class History:
 
     # -- replays --------------------------------------------------------------------------------
 
-    def replay(self, wanted: Wanted, first: int) -> list[Ask]:
+    def replay(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
         """The next chunk of what is wanted, from a tick on; 0: from the beginning, or by time."""
         for purpose in self._reads.values():
             if isinstance(purpose, _Chunk | _Search) and _is_same(purpose.wanted, wanted):
@@ -313,14 +315,14 @@ class History:
             return self._from_time(wanted, min(found, tail.synced + 1))
         return self._search(wanted, tail.oldest, tail.first)
 
-    def _from_time(self, wanted: Wanted, first: int) -> list[Ask]:
+    def _from_time(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
         """From the first tick of a time that is still there."""
         tail = self._tail
         if first <= tail.oldest and wanted.time_ns <= tail.forgotten_ns:
             return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
         return self._from_tick(wanted, first)
 
-    def _from_tick(self, wanted: Wanted, first: int) -> list[Ask]:
+    def _from_tick(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
         tail = self._tail
         if first < tail.oldest:
             return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
@@ -332,12 +334,14 @@ class History:
             return self._answer(wanted, first, tail.between(first, last))
         return [*self._read(_Chunk(wanted), first, min(last, tail.first - 1))]
 
-    def _answer(self, wanted: Wanted, first: int, entries: Sequence[Entry]) -> list[Ask]:
+    def _answer(
+        self, wanted: ReplayRequest, first: int, entries: Sequence[Entry]
+    ) -> list[PartRequest]:
         found, work = answer(wanted, first, entries, self._tail.synced)
-        asks: list[Ask] = [CarryTo(wanted.edge, found)]
-        return [*asks, Spent(work)] if work > _LITTLE_WORK else asks
+        asks: list[PartRequest] = [CarryTo(wanted.edge, found)]
+        return [*asks, WorkDone(work)] if work > _LITTLE_WORK else asks
 
-    def _search(self, wanted: Wanted, low: int, high: int) -> list[Ask]:
+    def _search(self, wanted: ReplayRequest, low: int, high: int) -> list[PartRequest]:
         low = max(low, self._tail.oldest)
         if low >= high:
             return self._from_time(wanted, low)
@@ -353,7 +357,7 @@ class History:
         self._reads[self._request] = purpose
         return [Read(self._request, first, last, self._options.replay_bytes_max)]
 
-    def log_read(self, read: LogRead, time_ns: int) -> list[Ask]:
+    def log_read(self, read: LogRead, time_ns: int) -> list[PartRequest]:
         """The log was read for somebody."""
         purpose = self._reads.pop(read.request, None)
         if purpose is None:
@@ -370,7 +374,7 @@ class History:
             return self._from_tick(purpose.wanted, read.first) if lost else []
         return self._answer(purpose.wanted, read.first, entries)
 
-    def _searched(self, search: _Search, tick: int, entries: Sequence[Entry]) -> list[Ask]:
+    def _searched(self, search: _Search, tick: int, entries: Sequence[Entry]) -> list[PartRequest]:
         if tick < self._tail.oldest:
             return self._search(search.wanted, self._tail.oldest, search.high)
         if not entries:
@@ -380,5 +384,5 @@ class History:
         return self._search(search.wanted, tick + 1, search.high)
 
 
-def _is_same(one: Wanted, other: Wanted) -> bool:
+def _is_same(one: ReplayRequest, other: ReplayRequest) -> bool:
     return (one.edge, one.request) == (other.edge, other.request)

@@ -28,8 +28,8 @@ from math import isfinite
 import msgspec
 
 from anabranch.core.catalog_recovery import decoded, number_in, rows
-from anabranch.core.contract import Damaged, Put, Recovered
-from anabranch.core.origin.log_tail import Marks
+from anabranch.core.contract import DamagedRecord, Put, Recovered
+from anabranch.core.origin.log_tail import InterestMarks
 from anabranch.model.event import Count
 from anabranch.model.frame_parts import TICK_MAX, Nanoseconds, Position
 from anabranch.model.version import Version
@@ -42,7 +42,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[Position, Count])
 
 
-class Release:
+class Retention:
     """What each edge is done with. See the rules at the top of this module."""
 
     __slots__ = ("_done", "_holds", "_left", "_stored")
@@ -114,7 +114,7 @@ _PARTS = 64
 _NEVER = float("inf")
 
 
-class Chapter(msgspec.Struct, array_like=True, gc=False):
+class LogSection(msgspec.Struct, array_like=True, gc=False):
     """Some neighbouring ticks."""
 
     #: When its first, and when its last tick was seen.
@@ -124,7 +124,7 @@ class Chapter(msgspec.Struct, array_like=True, gc=False):
     size: int = 0
 
 
-class Chapters:
+class LogSections:
     """Chapters: how old and how large the parts of a log are, for logs that are long.
 
     A limit of age or of bytes has to know where the log is too old or too large, though most of it
@@ -152,7 +152,7 @@ class Chapters:
         self._span_s = min(age_s_max or _NEVER, keep_s or _NEVER) / _PARTS
         self._bytes_part = bytes_max // _PARTS
         #: Oldest first.
-        self._chapters: deque[Chapter] = deque()
+        self._chapters: deque[LogSection] = deque()
         #: Bytes of all of them.
         self.size = 0
 
@@ -164,27 +164,27 @@ class Chapters:
         chapters = self._chapters
         last = chapters[-1] if chapters else None
         if last is None or last.size >= self._bytes_part or seen_s - last.began_s >= self._span_s:
-            last = Chapter(seen_s, seen_s)
+            last = LogSection(seen_s, seen_s)
             chapters.append(last)
         last.last = tick
         last.seen_s = seen_s
         last.size += size
         self.size += size
 
-    def restore(self, chapters: Iterable[Chapter], now: float) -> None:
+    def restore(self, chapters: Iterable[LogSection], now: float) -> None:
         """What a checkpoint kept; before anything is added."""
         for each in chapters:
             began_s, seen_s = min(each.began_s, now), min(each.seen_s, now)
-            self._chapters.append(Chapter(began_s, seen_s, each.last, each.size))
+            self._chapters.append(LogSection(began_s, seen_s, each.last, each.size))
             self.size += each.size
 
-    def up_to(self, tick: int) -> tuple[Chapter, ...]:
+    def up_to(self, tick: int) -> tuple[LogSection, ...]:
         """What there is up to a tick, oldest first; one that goes on beyond it counts whole."""
         found = []
         began_after = 0
         for each in self._chapters:
             if began_after < tick:
-                found.append(Chapter(each.began_s, each.seen_s, min(each.last, tick), each.size))
+                found.append(LogSection(each.began_s, each.seen_s, min(each.last, tick), each.size))
             began_after = each.last
         return tuple(found)
 
@@ -260,11 +260,11 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     tick: Position = 0
     #: No tick after it was made before this.
     time_ns: Nanoseconds = 0
-    chapters: tuple[Chapter, ...] = ()
+    chapters: tuple[LogSection, ...] = ()
 
 
 _checkpoint_encoder = msgspec.msgpack.Encoder()
-_checkpoint_decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, tuple[Chapter, ...]])
+_checkpoint_decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, tuple[LogSection, ...]])
 _vector_decoder = msgspec.msgpack.Decoder(dict[str, Version])
 
 Catalog = Mapping[str, Mapping[str, bytes]]
@@ -284,7 +284,7 @@ def read_checkpoint(value: bytes) -> Checkpoint:
     return found
 
 
-def read_marks(recovered: Recovered) -> tuple[dict[int, Vector], list[Damaged]]:
+def read_marks(recovered: Recovered) -> tuple[dict[int, Vector], list[DamagedRecord]]:
     """Tick → the vector of a mark, ascending; and the rows that cannot be read."""
     good, bad = decoded(recovered, MARKS, _read_mark)
     return dict(sorted(good.values())), bad
@@ -302,7 +302,7 @@ class StoredMarks:
     def __init__(self, ticks: Iterable[int]) -> None:
         self._ticks = dict.fromkeys(sorted(ticks))
 
-    def puts(self, marks: Marks, synced: int) -> list[Put]:
+    def puts(self, marks: InterestMarks, synced: int) -> list[Put]:
         """What makes the catalog have the marks there are, as far as they are synced."""
         kept = {tick: vector for tick, vector in marks if 0 < tick <= synced}
         puts = [Put(MARKS, str(tick), None) for tick in self._ticks if tick not in kept]

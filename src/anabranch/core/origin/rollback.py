@@ -5,9 +5,9 @@ went on with it, new events would get ticks that edges have seen already; edges 
 repetitions, and their publishers would be told that they are safe. Nothing in the log shows that,
 but the neighbours of the origin know how far the stream had come. Theory of operation:
 
-    every broker    remembers the newest tick it saw of each stream        `Witness`
+    every broker    remembers the newest tick it saw of each stream        `StreamWitness`
     greeting        tells the neighbour what is known of its stream        `Hello`
-    an origin       appends nothing until its neighbours have told         `Inquiry`
+    an origin       appends nothing until its neighbours have told         `RollbackInquiry`
 
 Rules:
 
@@ -64,7 +64,7 @@ ASKING = "this broker has started and waits for what its neighbours know of its 
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Heard(msgspec.Struct, array_like=True):
+class KnownStream(msgspec.Struct, array_like=True):
     """What a broker knows of the stream of another one."""
 
     #: The newest tick that is known to exist.
@@ -74,7 +74,7 @@ class Heard(msgspec.Struct, array_like=True):
     seen_ns: int = 0
 
 
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
+class RollbackVerdict(msgspec.Struct, frozen=True, array_like=True):
     """Why a log counts as rolled back."""
 
     #: The newest tick of the stream that is known anywhere, and who knows it.
@@ -85,25 +85,25 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
 
 _heard_decoder = msgspec.msgpack.Decoder(tuple[Position, Position, Nanoseconds])
-_verdict_decoder = msgspec.msgpack.Decoder(Verdict)
+_verdict_decoder = msgspec.msgpack.Decoder(RollbackVerdict)
 
 
-class Stored(NamedTuple):
+class StoredRollback(NamedTuple):
     """What the catalog says about the log."""
 
-    verdict: Verdict | None = None
+    verdict: RollbackVerdict | None = None
     #: The tick after which the origin went on alone, if no neighbour has greeted since.
     alone: int | None = None
 
 
-def stored(recovered: Recovered) -> Stored:
+def stored(recovered: Recovered) -> StoredRollback:
     """Read it, and set aside what cannot be read."""
     good, bad = decoded(recovered, TABLE, _read)
     for each in bad:
         set_aside(recovered, each, b"0" if each.key == RENEWED else None)
     verdict, alone = good.get(ROLLED_BACK), good.get(ALONE)
-    return Stored(
-        verdict if isinstance(verdict, Verdict) else None,
+    return StoredRollback(
+        verdict if isinstance(verdict, RollbackVerdict) else None,
         alone if isinstance(alone, int) else None,
     )
 
@@ -114,7 +114,7 @@ def is_renewed(recovered: Recovered) -> bool:
     return is_damaged or RENEWED in recovered.catalog.get(TABLE, {})
 
 
-def _read(key: str, value: bytes) -> Verdict | int:
+def _read(key: str, value: bytes) -> RollbackVerdict | int:
     if key == ROLLED_BACK:
         return _verdict_decoder.decode(value)
     if key not in (ALONE, RENEWED):
@@ -125,14 +125,14 @@ def _read(key: str, value: bytes) -> Verdict | int:
 # -- every broker ---------------------------------------------------------------------------------
 
 
-class Witness:
+class StreamWitness:
     """What one broker knows of the streams of others. See the rules at the top of this module."""
 
     __slots__ = ("_changed", "_heard", "_left", "_write_at")
 
     def __init__(self, name: str, streams: Iterable[str], recovered: Recovered) -> None:
         #: Invariant: there is one for every stream but the own, and for no other name.
-        self._heard = {stream: Heard() for stream in streams if stream != name}
+        self._heard = {stream: KnownStream() for stream in streams if stream != name}
         found = rows(recovered, HEARD, _read_heard)
         self._heard |= {stream: each for stream, each in found.items() if stream in self._heard}
         #: Rows of streams that have left the network.
@@ -162,9 +162,9 @@ class Witness:
             heard.newest = newest
             self._changed[frame.stream] = None
 
-    def of(self, stream: str) -> Heard:
+    def of(self, stream: str) -> KnownStream:
         """What is known of a stream."""
-        return self._heard.get(stream) or Heard()
+        return self._heard.get(stream) or KnownStream()
 
     def puts(self, now: float) -> list[Effect]:
         """What to write, now that the broker writes something anyway."""
@@ -179,8 +179,8 @@ class Witness:
         return puts
 
 
-def _read_heard(_stream: str, value: bytes) -> Heard:
-    return Heard(*_heard_decoder.decode(value))
+def _read_heard(_stream: str, value: bytes) -> KnownStream:
+    return KnownStream(*_heard_decoder.decode(value))
 
 
 # -- an origin ------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class LogView(NamedTuple):
     time_of: Callable[[int], int | None]
 
 
-class Inquiry:
+class RollbackInquiry:
     """What the neighbours of a starting origin know. See the rules at the top of this module."""
 
     __slots__ = (
@@ -221,7 +221,7 @@ class Inquiry:
         neighbours: Sequence[str],
         start: int,
         options: Options,
-        known: Stored,
+        known: StoredRollback,
         *,
         is_first_life: bool,
     ) -> None:
@@ -336,13 +336,13 @@ class Inquiry:
         self._deadline = None
         self._last = last
         start = self._start if self._alone is None else min(self._alone, self._start)
-        self.verdict = verdict = Verdict(newest, witness, start)
+        self.verdict = verdict = RollbackVerdict(newest, witness, start)
         return [
             Put(TABLE, ROLLED_BACK, _encoder.encode(verdict)),
             Note("error", self._remedy(verdict)),
         ]
 
-    def _remedy(self, verdict: Verdict) -> str:
+    def _remedy(self, verdict: RollbackVerdict) -> str:
         made = ""
         if self._last > verdict.start:
             made = (

@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anabranch.core.catalog_recovery import decoded, number_in, set_aside
-from anabranch.core.contract import Damaged, Put, Recovered
+from anabranch.core.contract import DamagedRecord, Put, Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import check_draft
@@ -57,7 +57,7 @@ class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(ChunkRow)
 
 
-class Token:
+class StagedToken:
     """What is staged under one name."""
 
     __slots__ = ("chunks", "client", "events", "is_complete", "name", "size", "time_s")
@@ -87,7 +87,7 @@ class Token:
         return f"{self.name}\0{index}"
 
 
-class Tokens:
+class StagedTokens:
     """All that is staged at one origin. See the rules at the top of this module."""
 
     __slots__ = ("_by_client", "_open", "_options", "_size")
@@ -95,7 +95,7 @@ class Tokens:
     def __init__(self, recovered: Recovered, options: Options, now: float) -> None:
         self._options = options
         #: Name → what no batch has taken, by the time of its last chunk.
-        self._open: dict[str, Token] = {}
+        self._open: dict[str, StagedToken] = {}
         #: Bytes of these, and of what batches have taken.
         self._size = 0
         #: The same by client.
@@ -114,7 +114,7 @@ class Tokens:
         else:
             self._by_client.pop(client, None)
 
-    def find(self, name: str) -> Token | None:
+    def find(self, name: str) -> StagedToken | None:
         """What is staged under this name, if no batch has taken it."""
         return self._open.get(name)
 
@@ -149,7 +149,7 @@ class Tokens:
 
     def add(self, now: float, name: str, drafts: list[bytes], is_last: bool, client: str) -> Put:
         """Take the next chunk of a token; what to put for it."""
-        token = self._open.pop(name, None) or Token(name, client)
+        token = self._open.pop(name, None) or StagedToken(name, client)
         # The one that was added to last goes last.
         self._open[name] = token
         key = token.key(len(token.chunks))
@@ -158,11 +158,11 @@ class Tokens:
         row = ChunkRow(int(now * 1e9), is_last, drafts, token.client)
         return Put(TABLE, key, _encoder.encode(row))
 
-    def take(self, names: Iterable[str]) -> list[Token]:
+    def take(self, names: Iterable[str]) -> list[StagedToken]:
         """Those of these tokens that are here, for a batch."""
         return [self._open.pop(name) for name in names if name in self._open]
 
-    def drop(self, tokens: Iterable[Token]) -> list[Put]:
+    def drop(self, tokens: Iterable[StagedToken]) -> list[Put]:
         """Forget tokens that were taken; what to put for that."""
         puts = []
         for token in tokens:
@@ -206,7 +206,7 @@ def _stored(recovered: Recovered) -> dict[str, list[ChunkRow]]:
         for index in sorted(index for index in rows if index > first):
             key = f"{name}\0{index}"
             reason = f"chunk {first} of its token, before it, is not there"
-            bad.append(Damaged(TABLE, key, raw[key], reason))
+            bad.append(DamagedRecord(TABLE, key, raw[key], reason))
     for each in bad:
         set_aside(recovered, each)
     return {name: rows for name, rows in whole.items() if rows}
@@ -221,8 +221,8 @@ def _read(key: str, value: bytes) -> tuple[str, int, ChunkRow]:
     return name, number_in(index, _INDEX_MAX), row
 
 
-def _token(name: str, rows: list[ChunkRow], now: float) -> Token:
-    token = Token(name, rows[0].client)
+def _token(name: str, rows: list[ChunkRow], now: float) -> StagedToken:
+    token = StagedToken(name, rows[0].client)
     for row in rows:
         token.add(row.drafts, row.is_last, min(row.time_ns / 1e9, now))
     return token

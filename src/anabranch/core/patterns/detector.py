@@ -20,7 +20,7 @@ stream. The *horizon* lies the pattern's lateness before that. Rules:
    what an event costs, depends on what lies within the window, and not on what was before.
 5. Of the matches that end with one event ALL reports the first `pattern_matches_max`, and says so
    if there are more. They are found without looking at the others.
-6. A step may end before all is done that the horizon allows, when the `Allowance` is spent; the
+6. A step may end before all is done that the horizon allows, when the `StepAllowance` is spent; the
    next call of `advance` goes on. What is found, and in which order, does not depend on it.
 7. Everything is bounded, and nothing is dropped silently. An event for which there is no room is
    refused, and said to be; everything goes on as if it had not been there, but an absence that it
@@ -42,15 +42,21 @@ import msgspec
 from anabranch.core.patterns.event_store import (
     Absences,
     Entry,
+    EventStore,
     KeptBytes,
-    Shelves,
     Undecided,
     end_of,
     size_of,
 )
-from anabranch.core.patterns.plan import Allowance, MatchesExceeded, Tries, TriesExceeded, key_of
-from anabranch.core.patterns.scheme import Scheme
-from anabranch.core.patterns.search import Choosing, Combining, Filled
+from anabranch.core.patterns.plan import (
+    MatchesExceeded,
+    StepAllowance,
+    TriesExceeded,
+    TriesLeft,
+    key_of,
+)
+from anabranch.core.patterns.scheme import PatternScheme
+from anabranch.core.patterns.search import AllMatchesSearch, Filled, FirstMatchesSearch
 from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.pattern.match import Contribution, Match, PlacedEvent
 
@@ -58,14 +64,14 @@ from anabranch.model.pattern.match import Contribution, Match, PlacedEvent
 Place = tuple[str, int]
 
 
-class Ending(NamedTuple):
+class PendingEnd(NamedTuple):
     """A crowded entry, and what was reported of the matches that end with it."""
 
     entry: Entry
     reported: list[Filled]
 
 
-class Endings:
+class PendingEnds:
     """Matches of ALL: which may be reported at once, and which wait for their turn.
 
     Without absences a match is reported when the last of its events comes, in whatever order. At
@@ -139,7 +145,7 @@ class Endings:
         times = [self.times[0]] if self.times else []
         return min([*times, *(entry[0] for entry in self._crowds[:1])], default=None)
 
-    def passed(self, horizon_ns: int, kept: Iterable[Entry]) -> list[Ending]:
+    def passed(self, horizon_ns: int, kept: Iterable[Entry]) -> list[PendingEnd]:
         """The horizon has come here: the crowded entries before it, in order. `kept` are those
         that a match can end with. What was reported for others is forgotten."""
         due: dict[Place, Entry] = {}
@@ -160,7 +166,9 @@ class Endings:
             reported[place] = self._reported.pop(place)
             self._remembered -= len(reported[place])
         assert self._remembered >= 0, "more is forgotten than was remembered"
-        return [Ending(each, reported.get((each[1], each[2]), [])) for each in sorted(due.values())]
+        return [
+            PendingEnd(each, reported.get((each[1], each[2]), [])) for each in sorted(due.values())
+        ]
 
     # -- the state as a whole, for `packing`
 
@@ -204,7 +212,7 @@ class Overflow(msgspec.Struct, frozen=True, array_like=True):
     tick: int
 
 
-class Findings(msgspec.Struct, frozen=True, array_like=True):
+class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """What a step found."""
 
     matches: tuple[Match, ...] = ()
@@ -213,7 +221,7 @@ class Findings(msgspec.Struct, frozen=True, array_like=True):
     overflows: tuple[Overflow, ...] = ()
 
 
-class Tally(msgspec.Struct, array_like=True):
+class DetectorCounts(msgspec.Struct, array_like=True):
     """How much of what there was since the beginning."""
 
     taken: int = 0
@@ -223,7 +231,7 @@ class Tally(msgspec.Struct, array_like=True):
     matches: int = 0
 
 
-NOTHING: Final = Findings()
+NOTHING: Final = StepResult()
 #: In place of the tries that are left: there are none, and that was told.
 _TOLD: Final = -1
 
@@ -233,8 +241,8 @@ class Detector:
 
     def __init__(
         self,
-        scheme: Scheme,
-        allowance: Allowance | None = None,
+        scheme: PatternScheme,
+        allowance: StepAllowance | None = None,
         room: KeptBytes | None = None,
     ) -> None:
         """Without an allowance, every call does all that it can. `room` is shared with others;
@@ -245,7 +253,7 @@ class Detector:
             room.begin()
         #: Of all entries.
         self._kept_bytes = 0
-        self.tally = Tally()
+        self.tally = DetectorCounts()
         self._allowance = allowance
         self._matches_max = scheme.limits.pattern_matches_max
         self._conditions = scheme.conditions
@@ -257,15 +265,15 @@ class Detector:
         self.decided_ns = INT_MIN
         #: What is later than this gets half of the room only; the caller may set it.
         self.far_ns = INT_MAX
-        self._shelves = Shelves(len(scheme.names), scheme.needed)
-        self._tries = Tries()
+        self._shelves = EventStore(len(scheme.names), scheme.needed)
+        self._tries = TriesLeft()
         self._tries_max = scheme.limits.pattern_tries_max
         self._absences = Absences(self._shelves, self._tries)
-        self._combining = Combining(scheme, self._shelves, self._absences, self._tries)
-        self._choosing = Choosing(scheme, self._shelves, self._absences, self._tries)
-        self._endings = Endings(self._matches_max, scheme.limits.pattern_pending_max)
+        self._combining = AllMatchesSearch(scheme, self._shelves, self._absences, self._tries)
+        self._choosing = FirstMatchesSearch(scheme, self._shelves, self._absences, self._tries)
+        self._endings = PendingEnds(self._matches_max, scheme.limits.pattern_pending_max)
         #: Crowded entries that the horizon has passed.
-        self._ended: deque[Ending] = deque()
+        self._ended: deque[PendingEnd] = deque()
         #: The last entry, in the order of events.
         self._newest: Entry | None = None
         #: Stream and tick of all entries → their bytes, which nobody counts without a room.
@@ -283,7 +291,7 @@ class Detector:
 
     # -- stimuli
 
-    def take(self, event: PlacedEvent) -> Findings:
+    def take(self, event: PlacedEvent) -> StepResult:
         """An event comes."""
         attributes = event.attributes
         parts = 0
@@ -292,7 +300,7 @@ class Detector:
                 parts |= bits
         return self.take_known(event, parts) if parts else NOTHING
 
-    def take_known(self, event: PlacedEvent, parts: int) -> Findings:
+    def take_known(self, event: PlacedEvent, parts: int) -> StepResult:
         """An event comes of which is known, as bits, which parts it may stand for."""
         place = (event.stream, event.tick)
         if place in self._known:
@@ -300,7 +308,7 @@ class Detector:
             return NOTHING
         if event.time_ns < self.horizon_ns:
             self.tally.late += 1
-            return Findings(late=(event,))
+            return StepResult(late=(event,))
         if not self.has_room_for(event.time_ns):
             return self._refuse(event, parts)
         self._known[place] = size = 0 if self._room is None else size_of(event)
@@ -315,7 +323,7 @@ class Detector:
         self._keep(entry)
         return self._findings()
 
-    def advance(self, watermark_ns: int) -> Findings:
+    def advance(self, watermark_ns: int) -> StepResult:
         """Everything before this time has come, but for what is late; go on with what is left."""
         horizon_ns = min(max(watermark_ns - self.scheme.pattern.lateness_ns, INT_MIN), INT_MAX)
         if not self._go_on() or horizon_ns <= self.horizon_ns:
@@ -400,7 +408,7 @@ class Detector:
         keys = tuple([key_of(attributes.get(name)) for name in self.scheme.attributes])
         return event.time_ns, event.stream, event.tick, keys, parts, event
 
-    def _refuse(self, event: PlacedEvent, parts: int) -> Findings:
+    def _refuse(self, event: PlacedEvent, parts: int) -> StepResult:
         if parts & self.scheme.absent_bits:
             self._absences.note_refused(event.time_ns)
         self._overflow("no-room", event)
@@ -454,7 +462,7 @@ class Detector:
                     self._report(filled)
         self._spent()
 
-    def _decide_ending(self, ending: Ending) -> None:
+    def _decide_ending(self, ending: PendingEnd) -> None:
         """Time has passed a crowded entry: report the first that end with it."""
         known = {_name_of(each) for each in ending.reported}
         found, is_cut = self._first(ending.entry)
@@ -589,12 +597,12 @@ class Detector:
         self.tally.overflows += 1
         self._overflows.append(Overflow(reason, event.stream, event.tick))
 
-    def _findings(self) -> Findings:
+    def _findings(self) -> StepResult:
         matches, overflows = self._matches, self._overflows
         if not matches and not overflows:
             return NOTHING
         self._matches, self._overflows = [], []
-        return Findings(tuple(matches), (), tuple(overflows))
+        return StepResult(tuple(matches), (), tuple(overflows))
 
     # -- the state as a whole, for `packing`
 
@@ -619,16 +627,16 @@ class Detector:
         return self._absences.unsure
 
     @property
-    def endings(self) -> Endings:
+    def endings(self) -> PendingEnds:
         """What was reported at once, and what has to wait for its turn."""
         return self._endings
 
     @property
-    def ended(self) -> list[Ending]:
+    def ended(self) -> list[PendingEnd]:
         """What has waited for its turn and is still to be decided, in order."""
         return list(self._ended)
 
-    def put_ended(self, ended: list[Ending]) -> None:
+    def put_ended(self, ended: list[PendingEnd]) -> None:
         """Go on with what another detector had still to decide."""
         self._ended.extend(ended)
 

@@ -17,10 +17,16 @@ from typing import Annotated, Final
 
 import msgspec
 
-from anabranch.core.patterns.detector import Detector, Ending, Findings, Pending, Tally
+from anabranch.core.patterns.detector import (
+    Detector,
+    DetectorCounts,
+    Pending,
+    PendingEnd,
+    StepResult,
+)
 from anabranch.core.patterns.event_store import Entry
-from anabranch.core.patterns.plan import Allowance
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.plan import StepAllowance
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.patterns.search import Filled
 from anabranch.model.errors import RemoteError
 from anabranch.model.pattern.match import PlacedEvent
@@ -49,7 +55,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     horizon_ns: int
     decided_ns: int
     unsure: _Times | None
-    tally: Tally
+    tally: DetectorCounts
     #: Events and the parts they match: first those kept, then those waiting, then others that only
     #: pending matches have.
     events: list[tuple[PlacedEvent, _Count]]
@@ -117,7 +123,9 @@ def packed(detector: Detector) -> bytes:
     )
 
 
-def restored(scheme: Scheme, data: bytes, allowance: Allowance | None = None) -> Detector:
+def restored(
+    scheme: PatternScheme, data: bytes, allowance: StepAllowance | None = None
+) -> Detector:
     """A detector that goes on from the state `data`."""
     try:
         state = _decoder.decode(data)
@@ -154,7 +162,7 @@ def restored(scheme: Scheme, data: bytes, allowance: Allowance | None = None) ->
         state.crowded_times,
     )
     detector.put_ended(
-        [Ending(entries[one], [filled_of(each) for each in some]) for one, some in state.ended]
+        [PendingEnd(entries[one], [filled_of(each) for each in some]) for one, some in state.ended]
     )
     detector.horizon_ns = state.horizon_ns
     detector.decided_ns = state.decided_ns
@@ -163,21 +171,24 @@ def restored(scheme: Scheme, data: bytes, allowance: Allowance | None = None) ->
 
 
 def step(
-    scheme: Scheme, state: bytes, events: Iterable[PlacedEvent], watermark_ns: int | None = None
-) -> tuple[bytes, Findings]:
+    scheme: PatternScheme,
+    state: bytes,
+    events: Iterable[PlacedEvent],
+    watermark_ns: int | None = None,
+) -> tuple[bytes, StepResult]:
     """Some events come, and perhaps time passes; b"" is the state in the beginning."""
     detector = restored(scheme, state) if state else Detector(scheme)
     found = [detector.take(event) for event in events]
     if watermark_ns is not None:
         found.append(detector.advance(watermark_ns))
-    return packed(detector), Findings(
+    return packed(detector), StepResult(
         tuple(match for each in found for match in each.matches),
         tuple(event for each in found for event in each.late),
         tuple(overflow for each in found for overflow in each.overflows),
     )
 
 
-def _check(scheme: Scheme, state: _Packed) -> None:
+def _check(scheme: PatternScheme, state: _Packed) -> None:
     """Refuse numbers that lead nowhere."""
     count = len(state.events)
     if state.kept_count + state.waiting_count > count:
@@ -201,7 +212,7 @@ def _check(scheme: Scheme, state: _Packed) -> None:
         raise RemoteError("the state of a detector lacks events that matches end with")
 
 
-def _fits(scheme: Scheme, layout: int, slots: int) -> bool:
+def _fits(scheme: PatternScheme, layout: int, slots: int) -> bool:
     layouts = scheme.layouts
     return layout < len(layouts) and len(layouts[layout].alternative.parts) == slots
 

@@ -19,12 +19,12 @@ from collections.abc import Iterable
 
 from anabranch.core.patterns.plan import (
     Absence,
+    AbsenceJoins,
     Keys,
     KeyValue,
     Layout,
-    Links,
-    Tries,
     TriesExceeded,
+    TriesLeft,
 )
 from anabranch.model.pattern.match import PlacedEvent
 
@@ -34,7 +34,7 @@ Entry = tuple[int, str, int, Keys, int, PlacedEvent]
 Bound = tuple[object, ...]
 
 
-class Shelf:
+class EventShelf:
     """Entries in order, the first `dead` of them forgotten."""
 
     __slots__ = ("dead", "items")
@@ -63,10 +63,10 @@ class Shelf:
         return len(self.items) - self.dead
 
 
-EMPTY = Shelf()
+EMPTY = EventShelf()
 
 
-class Shelves:
+class EventStore:
     """All shelves of one detector."""
 
     __slots__ = ("_keyed", "_of_part", "_whole")
@@ -74,13 +74,17 @@ class Shelves:
     def __init__(self, part_count: int, needed: Iterable[tuple[int, int | None]]) -> None:
         wanted = set(needed)
         #: Part → all its entries, where somebody asks for all.
-        self._whole: dict[int, Shelf] = {part: Shelf() for part, key in wanted if key is None}
+        self._whole: dict[int, EventShelf] = {
+            part: EventShelf() for part, key in wanted if key is None
+        }
         #: Part and attribute → key → entries.
-        self._keyed: dict[tuple[int, int], dict[KeyValue | None, Shelf]] = {
+        self._keyed: dict[tuple[int, int], dict[KeyValue | None, EventShelf]] = {
             (part, attribute): {} for part, attribute in wanted if attribute is not None
         }
         #: Part → attribute and shelves by key, and the shelf for all.
-        self._of_part: list[tuple[list[tuple[int, dict[KeyValue | None, Shelf]]], Shelf | None]] = [
+        self._of_part: list[
+            tuple[list[tuple[int, dict[KeyValue | None, EventShelf]]], EventShelf | None]
+        ] = [
             (
                 [(key[1], shelves) for key, shelves in self._keyed.items() if key[0] == part],
                 self._whole.get(part),
@@ -88,11 +92,11 @@ class Shelves:
             for part in range(part_count)
         ]
 
-    def whole(self, part: int) -> Shelf:
+    def whole(self, part: int) -> EventShelf:
         """All entries of a part."""
         return self._whole[part]
 
-    def keyed(self, part: int, attribute: int, key: KeyValue | None) -> Shelf:
+    def keyed(self, part: int, attribute: int, key: KeyValue | None) -> EventShelf:
         """The entries of a part that have this key; without one there are none."""
         return self._keyed[part, attribute].get(key, EMPTY)
 
@@ -107,7 +111,7 @@ class Shelves:
                     if key is not None:
                         shelf = shelves.get(key)
                         if shelf is None:
-                            shelf = shelves[key] = Shelf()
+                            shelf = shelves[key] = EventShelf()
                         shelf.put(entry)
                 if whole is not None:
                     whole.put(entry)
@@ -152,7 +156,7 @@ class Absences:
     State: the unsure times.
     """
 
-    def __init__(self, shelves: Shelves, tries: Tries) -> None:
+    def __init__(self, shelves: EventStore, tries: TriesLeft) -> None:
         self._shelves = shelves
         self._tries = tries
         #: From when to when witnesses may have been refused; None: never.
@@ -176,7 +180,7 @@ class Absences:
         """Whether the absences up to the end of a window hold."""
         return all(self._holds(each, links, entries) for each, links in layout.final)
 
-    def _holds(self, absence: Absence, links: Links, entries: tuple[Entry, ...]) -> bool:
+    def _holds(self, absence: Absence, links: AbsenceJoins, entries: tuple[Entry, ...]) -> bool:
         wanted = self._wanted(links, entries)
         if wanted is None:
             return True
@@ -197,7 +201,9 @@ class Absences:
             raise Undecided
         return True
 
-    def _wanted(self, links: Links, entries: tuple[Entry, ...]) -> dict[int, KeyValue] | None:
+    def _wanted(
+        self, links: AbsenceJoins, entries: tuple[Entry, ...]
+    ) -> dict[int, KeyValue] | None:
         """Attribute → the key that a witness has; None if there can be none."""
         self._tries.spend(links.weight)
         wanted: dict[int, KeyValue] = {}
@@ -208,7 +214,7 @@ class Absences:
                     return None
         return wanted
 
-    def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> Shelf:
+    def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> EventShelf:
         """The shortest shelf that has all witnesses."""
         shelves = [self._shelves.keyed(part, *each) for each in wanted.items()]
         if not shelves:
@@ -216,7 +222,12 @@ class Absences:
         return shelves[0] if len(shelves) == 1 else min(shelves, key=len)
 
     def _has_witness(
-        self, shelf: Shelf, first: int, end: int, wanted: dict[int, KeyValue], links: Links
+        self,
+        shelf: EventShelf,
+        first: int,
+        end: int,
+        wanted: dict[int, KeyValue],
+        links: AbsenceJoins,
     ) -> bool:
         """Whether an entry between two places of a shelf is tied to the match."""
         if not links.event_weight:

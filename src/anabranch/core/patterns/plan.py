@@ -8,8 +8,8 @@ is and whatever came before. Rules:
 1. One try is about one comparison of an event, or one look-up. Where much has to be compared for
    one, because it has many joins, every eight count as one more (`weight_of`).
 2. Who spends more than is left has not finished (`TriesExceeded`), and somebody is told.
-3. All detectors of a broker share one `Allowance`: what they may try in one step. An event that was
-   begun is finished; the rest waits for the next step. So it changes when, and never what.
+3. All detectors of a broker share one `StepAllowance`: what they may try in one step. The current
+   event is finished; the rest waits for the next step. So it changes when, and never what.
 
 State: what is left for the event that is looked at, and for the step.
 """
@@ -45,7 +45,7 @@ class MatchesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound
     """More was found for one event than is reported."""
 
 
-class Allowance:
+class StepAllowance:
     """What is left of a step, in tries, for all detectors that share it."""
 
     __slots__ = ("_size", "left")
@@ -64,7 +64,7 @@ class Allowance:
         self.left = self._size
 
 
-class Tries:
+class TriesLeft:
     """What is left to be tried. Searches count it down themselves where that is their loop."""
 
     __slots__ = ("left",)
@@ -325,7 +325,7 @@ def _alternative(fragment: _Fragment) -> Alternative:
 #    truth never with a number. An absent attribute and NaN equal nothing, and have no key (None).
 # 2. Classes belong to an alternative: a join with a part that the alternative has no slot of says
 #    nothing there, and does not tie others together.
-# 3. An absent part makes no class. Its joins (`Links`) are asked when an event might witness it.
+# 3. An absent part makes no class. Its joins (`AbsenceJoins`) apply when an event might witness it.
 
 
 #: What a value is looked up by. A truth is put in a tuple, since Python takes it for a number.
@@ -397,7 +397,7 @@ def classes_of(
     return {part: tuple(each) for part, each in found.items()}
 
 
-class Links(NamedTuple):
+class AbsenceJoins(NamedTuple):
     """How an event of an absent part is tied to a match."""
 
     #: Its attribute, and the slots and their attribute whose key it has to have.
@@ -409,7 +409,7 @@ class Links(NamedTuple):
     event_weight: int
 
 
-def links_of(terms: JoinTerms, slots: dict[int, tuple[int, ...]], part: int) -> Links:
+def links_of(terms: JoinTerms, slots: dict[int, tuple[int, ...]], part: int) -> AbsenceJoins:
     """The joins of an absent part with itself, and with parts that have slots."""
     outer: dict[tuple[int, tuple[int, ...], int], None] = {}
     inner: dict[tuple[int, int], None] = {}
@@ -422,7 +422,7 @@ def links_of(terms: JoinTerms, slots: dict[int, tuple[int, ...]], part: int) -> 
                 outer[attribute, slots[other], other_attribute] = None
     attributes = {attribute for attribute, _, _ in outer}
     is_plain = len(attributes) < 2 and not inner
-    return Links(
+    return AbsenceJoins(
         tuple(outer),
         tuple(inner),
         weight_of(sum(len(each) for _, each, _ in outer)),
@@ -480,8 +480,8 @@ class Layout:
     is_flat: bool
     #: Slot → how many tries it is to look at an event for it.
     weights: tuple[int, ...]
-    inner: tuple[tuple[Absence, Links], ...]
-    final: tuple[tuple[Absence, Links], ...]
+    inner: tuple[tuple[Absence, AbsenceJoins], ...]
+    final: tuple[tuple[Absence, AbsenceJoins], ...]
 
 
 def layout_of(number: int, alternative: Alternative, terms: JoinTerms) -> Layout:
@@ -580,7 +580,7 @@ def needs_of(layout: Layout) -> Iterator[tuple[int, int | None]]:
 # State: the steps so far, and what is filled after them. Lost without harm.
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """How to fill one slot when those of the steps before are filled."""
 
     slot: int
@@ -601,7 +601,7 @@ class Step(NamedTuple):
     weight: int
 
 
-class Plan:
+class SearchPlan:
     """The steps that fill all slots of a layout, beginning with one of them."""
 
     __slots__ = (
@@ -620,7 +620,7 @@ class Plan:
         self.size = layout.size
         #: How many tries a step is at most, compared to one without joins.
         self.weight = max(layout.weights)
-        self.steps: list[Step] = []
+        self.steps: list[PlanStep] = []
         #: As bits: slots that are filled; that share a class with these; that are in order with.
         self._filled = 0
         self._joined = 0
@@ -629,14 +629,14 @@ class Plan:
         self._known: dict[int, tuple[int, int]] = {}
         self._add(first)
 
-    def next_step(self) -> Step:
+    def next_step(self) -> PlanStep:
         """Work out one step more; there are less than slots."""
         remaining = ~self._filled & ((1 << self.size) - 1)
         best = remaining & self._joined
         best = best & self._beside or best or remaining & self._beside or remaining
         return self._add((best & -best).bit_length() - 1)
 
-    def _add(self, slot: int) -> Step:
+    def _add(self, slot: int) -> PlanStep:
         layout, filled = self.layout, self._filled
         earlier, later = layout.alternative.earlier, layout.alternative.later
         links, fresh, equal = self._keys(slot)
@@ -645,7 +645,7 @@ class Plan:
         after = last_of(filled & earlier[slot], earlier)
         before = first_of(filled & later[slot], later)
         compared = len(links) + len(fresh) + len(equal)
-        step = Step(
+        step = PlanStep(
             slot,
             layout.alternative.parts[slot],
             links,

@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from anabranch.core.patterns.event_store import Bound, Entry, Shelf, Shelves
+from anabranch.core.patterns.event_store import Bound, Entry, EventShelf, EventStore
 from anabranch.core.patterns.plan import (
     LOOK_UP_TRIES,
+    AbsenceJoins,
     JoinTerms,
     Layout,
-    Links,
-    Plan,
-    Step,
-    Tries,
+    PlanStep,
+    SearchPlan,
+    TriesLeft,
     alternatives_of,
     join_attributes,
     layout_of,
@@ -42,7 +42,7 @@ from anabranch.model.pattern.tree import absent_names, check_pattern
 _LINKS_MAX: Final = 8
 
 
-class Demand(NamedTuple):
+class PartDemand(NamedTuple):
     """What must be there of one part."""
 
     part: int
@@ -56,7 +56,7 @@ class Demand(NamedTuple):
     window_ns: int
 
 
-class Outlook:
+class MatchOutlook:
     """Whether any match is possible with an event in a certain slot, before the search.
 
     Combinations are many, and most searches that find nothing could have known it: no event of one
@@ -85,7 +85,7 @@ class Outlook:
         self._weight = 2 * layout.size + (sum(map(len, layout.following)) >> 3)
         self.demands = tuple(self._demands())
 
-    def _demands(self) -> list[Demand]:
+    def _demands(self) -> list[PartDemand]:
         layout, anchor = self._layout, self._anchor
         earlier, later = layout.alternative.earlier[anchor], layout.alternative.later[anchor]
         keys = layout.keys[layout.alternative.parts[anchor]]
@@ -99,7 +99,7 @@ class Outlook:
             links = tuple(islice(shared, _LINKS_MAX))
             total = bits.bit_count()
             found.append(
-                Demand(
+                PartDemand(
                     part,
                     links,
                     total,
@@ -110,7 +110,9 @@ class Outlook:
             )
         return found
 
-    def shelves_for(self, entry: Entry, shelves: Shelves, tries: Tries) -> dict[int, Shelf] | None:
+    def shelves_for(
+        self, entry: Entry, shelves: EventStore, tries: TriesLeft
+    ) -> dict[int, EventShelf] | None:
         """Part → where its entries stand; None if a demand is not met."""
         found = {}
         for demand in self.demands:
@@ -121,7 +123,9 @@ class Outlook:
             found[demand.part] = shelf
         return found
 
-    def latest(self, entry: Entry, shelves: dict[int, Shelf], tries: Tries) -> list[Entry] | None:
+    def latest(
+        self, entry: Entry, shelves: dict[int, EventShelf], tries: TriesLeft
+    ) -> list[Entry] | None:
         """Slot → the last entry it can have; None if one has none."""
         tries.spend(self._weight)
         layout, anchor = self._layout, self._anchor
@@ -144,7 +148,9 @@ class Outlook:
             found[slot] = last
         return found
 
-    def earliest(self, entry: Entry, shelves: dict[int, Shelf], tries: Tries) -> list[Entry] | None:
+    def earliest(
+        self, entry: Entry, shelves: dict[int, EventShelf], tries: TriesLeft
+    ) -> list[Entry] | None:
         """Slot → the first entry it can have; None if one has none."""
         tries.spend(self._weight)
         layout, anchor = self._layout, self._anchor
@@ -176,7 +182,7 @@ class Outlook:
         raise AssertionError("the window of the whole is around all slots")
 
 
-def _shelf(demand: Demand, entry: Entry, shelves: Shelves) -> Shelf:
+def _shelf(demand: PartDemand, entry: Entry, shelves: EventStore) -> EventShelf:
     """The shortest of the shelves that have all that can be meant."""
     if not demand.links:
         return shelves.whole(demand.part)
@@ -186,7 +192,7 @@ def _shelf(demand: Demand, entry: Entry, shelves: Shelves) -> Shelf:
     )
 
 
-def _is_met(demand: Demand, entry: Entry, shelf: Shelf) -> bool:
+def _is_met(demand: PartDemand, entry: Entry, shelf: EventShelf) -> bool:
     items, dead = shelf.items, shelf.dead
     if len(items) - dead < demand.total or (demand.behind and items[-1] < entry):
         return False
@@ -204,7 +210,7 @@ def _is_met(demand: Demand, entry: Entry, shelf: Shelf) -> bool:
 _STEPS_MAX: Final = 20_000
 
 
-class Scheme:
+class PatternScheme:
     """A pattern, ready. See the rules at the top of this module."""
 
     def __init__(
@@ -226,9 +232,9 @@ class Scheme:
         )
         self.needed = frozenset(need for layout in self.layouts for need in needs_of(layout))
         #: Layout and slot → its plan, if there is one.
-        self.plans: dict[tuple[int, int], Plan] = {}
+        self.plans: dict[tuple[int, int], SearchPlan] = {}
         self._step_count = 0
-        self._outlooks: dict[tuple[int, int, bool], Outlook] = {}
+        self._outlooks: dict[tuple[int, int, bool], MatchOutlook] = {}
         self._set_modes(absent_names(pattern.root))
 
     def _set_modes(self, absent: frozenset[str]) -> None:
@@ -263,14 +269,14 @@ class Scheme:
         self.anchor_bits = _bits_of(self.anchors)
         self.end_bits = _bits_of(self.ends)
 
-    def plan_from(self, layout: Layout, slot: int) -> Plan:
+    def plan_from(self, layout: Layout, slot: int) -> SearchPlan:
         """How to fill all slots of a layout, beginning with `slot`."""
         plan = self.plans.get((layout.number, slot))
         if plan is None:
-            plan = self.plans[layout.number, slot] = Plan(layout, slot)
+            plan = self.plans[layout.number, slot] = SearchPlan(layout, slot)
         return plan
 
-    def next_step(self, plan: Plan) -> Step:
+    def next_step(self, plan: SearchPlan) -> PlanStep:
         """Work out one step more of a plan."""
         self._step_count += 1
         if self._step_count > _STEPS_MAX:
@@ -279,11 +285,11 @@ class Scheme:
             self.plans.clear()
         return plan.next_step()
 
-    def outlook_of(self, layout: Layout, slot: int, *, is_last: bool) -> Outlook:
+    def outlook_of(self, layout: Layout, slot: int, *, is_last: bool) -> MatchOutlook:
         """What has to be there for a match with an event in `slot`, which ends it or may not."""
         outlook = self._outlooks.get((layout.number, slot, is_last))
         if outlook is None:
-            outlook = Outlook(layout, slot, is_last=is_last)
+            outlook = MatchOutlook(layout, slot, is_last=is_last)
             self._outlooks[layout.number, slot, is_last] = outlook
         return outlook
 
@@ -333,7 +339,7 @@ _Choices = tuple[frozenset[int], ...]
 _CHOICES_MAX: Final = 64
 
 
-def shared_key(scheme: Scheme) -> tuple[str, ...] | None:
+def shared_key(scheme: PatternScheme) -> tuple[str, ...] | None:
     """The attribute of each part; None if there is no key that all share."""
     everything = frozenset(range(len(scheme.attributes)))
     found: list[_Choices] = [(everything,) * len(scheme.names)] if everything else []
@@ -375,13 +381,13 @@ def _ties(layout: Layout, everything: frozenset[int]) -> Iterator[list[frozenset
         ]
 
 
-def _of_witness(links: Links, tied: list[frozenset[int]]) -> frozenset[int]:
+def _of_witness(links: AbsenceJoins, tied: list[frozenset[int]]) -> frozenset[int]:
     return frozenset(
         attribute for attribute, slots, other in links.outer if other in tied[slots[0]]
     )
 
 
-def _chosen(scheme: Scheme, choices: _Choices) -> tuple[int, ...] | None:
+def _chosen(scheme: PatternScheme, choices: _Choices) -> tuple[int, ...] | None:
     """One attribute for each part: the same for all if that can be."""
     common = frozenset.intersection(*choices)
     if common:

@@ -17,25 +17,32 @@ from heapq import merge
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from anabranch.core.patterns.event_store import Absences, Bound, Entry, Shelf, Shelves, Undecided
+from anabranch.core.patterns.event_store import (
+    Absences,
+    Bound,
+    Entry,
+    EventShelf,
+    EventStore,
+    Undecided,
+)
 from anabranch.core.patterns.plan import (
     LOOK_UP_TRIES,
     KeyValue,
     Layout,
     MatchesExceeded,
-    Plan,
-    Step,
-    Tries,
+    PlanStep,
+    SearchPlan,
     TriesExceeded,
+    TriesLeft,
     first_of,
     last_of,
     slots_of,
 )
-from anabranch.core.patterns.scheme import Outlook, Scheme
+from anabranch.core.patterns.scheme import MatchOutlook, PatternScheme
 from anabranch.model.pattern.match import Identity
 
 
-class Filling:
+class PartialMatch:
     """A layout, partly filled."""
 
     __slots__ = (
@@ -179,7 +186,7 @@ _AFTER_ALL: Final[Bound] = (2**80,)
 _STEP_TRIES: Final = 8
 
 
-class Combining:
+class AllMatchesSearch:
     """All matches that an event completes: the search of the policy ALL.
 
     The event fills one slot. The others are filled one after the other, in the order of `steps`.
@@ -201,7 +208,9 @@ class Combining:
     State: the shelves, which belong to the detector.
     """
 
-    def __init__(self, scheme: Scheme, shelves: Shelves, absences: Absences, tries: Tries) -> None:
+    def __init__(
+        self, scheme: PatternScheme, shelves: EventStore, absences: Absences, tries: TriesLeft
+    ) -> None:
         self._scheme = scheme
         self._plans = scheme.plans
         self._shelves = shelves
@@ -248,7 +257,7 @@ class Combining:
         self._used = {id(entry)}
         self._fill(plan, 1, filled, spans)
 
-    def _outlook_of(self, layout: Layout, slot: int) -> Outlook:
+    def _outlook_of(self, layout: Layout, slot: int) -> MatchOutlook:
         return self._scheme.outlook_of(layout, slot, is_last=not self._scheme.is_eager)
 
     def _spans(self, layout: Layout, slot: int, entry: Entry) -> _Spans | None:
@@ -261,7 +270,9 @@ class Combining:
         earliest = outlook.earliest(entry, shelves, tries)
         return None if earliest is None else (earliest, latest)
 
-    def _fill(self, plan: Plan, depth: int, filled: list[Entry], spans: _Spans | None) -> None:
+    def _fill(
+        self, plan: SearchPlan, depth: int, filled: list[Entry], spans: _Spans | None
+    ) -> None:
         tries = self._tries
         if depth < len(plan.steps):
             step = plan.steps[depth]
@@ -321,7 +332,7 @@ class Combining:
             raise MatchesExceeded
 
     def _within(
-        self, spans: _Spans, slot: int, shelf: Shelf, low: Bound, high: Bound
+        self, spans: _Spans, slot: int, shelf: EventShelf, low: Bound, high: Bound
     ) -> tuple[int, int]:
         """Between which places of a shelf to look."""
         items, dead = shelf.items, shelf.dead
@@ -334,7 +345,7 @@ class Combining:
             return first, bisect_right(items, latest, first)
         return first, bisect_left(items, high, first)
 
-    def _shelf(self, step: Step, filled: list[Entry]) -> Shelf:
+    def _shelf(self, step: PlanStep, filled: list[Entry]) -> EventShelf:
         """The shortest of the shelves that have all that can be meant."""
         shelves, part, links = self._shelves, step.part, step.links
         if not links:
@@ -347,7 +358,7 @@ class Combining:
                 best = shelf
         return best
 
-    def _bounds(self, step: Step, filled: list[Entry]) -> tuple[Bound, Bound]:
+    def _bounds(self, step: PlanStep, filled: list[Entry]) -> tuple[Bound, Bound]:
         """Between which places the entry must lie, both excluded."""
         low: Bound = _BEFORE_ALL
         high: Bound = _AFTER_ALL
@@ -362,7 +373,7 @@ class Combining:
         return low, high
 
 
-def has_keys(step: Step, entry: Entry) -> bool:
+def has_keys(step: PlanStep, entry: Entry) -> bool:
     """Whether the entry has the keys it needs by itself."""
     keys = entry[3]
     for attribute in step.fresh:
@@ -428,7 +439,7 @@ class _Level:
         return False
 
 
-class Choosing:
+class FirstMatchesSearch:
     """The first matches of all that end with an event: one for FIRST and LAST, some for ALL.
 
     Slots are filled in the order of events: for LAST from the latest back, otherwise from the
@@ -454,7 +465,9 @@ class Choosing:
     State: the shelves, which belong to the detector.
     """
 
-    def __init__(self, scheme: Scheme, shelves: Shelves, absences: Absences, tries: Tries) -> None:
+    def __init__(
+        self, scheme: PatternScheme, shelves: EventStore, absences: Absences, tries: TriesLeft
+    ) -> None:
         self._scheme = scheme
         self._shelves = shelves
         self._absences = absences
@@ -482,7 +495,7 @@ class Choosing:
                 best = self._merged(best, found, count)
         return best
 
-    def _filling(self, layout: Layout, slot: int, last: Entry) -> Filling | None:
+    def _filling(self, layout: Layout, slot: int, last: Entry) -> PartialMatch | None:
         """The layout with `last` in a slot; None if there can be no match."""
         tries = self._tries
         tries.left -= _LOOK_UP_TRIES
@@ -500,11 +513,11 @@ class Choosing:
                     return None
                 self._ends = ends
         tries.spend(_FILL_TRIES * layout.weights[slot])
-        filling = Filling(layout, slot, last, from_first=self._is_first)
+        filling = PartialMatch(layout, slot, last, from_first=self._is_first)
         return None if filling.fill(slot, last) is None else filling
 
     def _best(
-        self, filling: Filling, last: Entry, anchor: int, count: int, *, is_only: bool
+        self, filling: PartialMatch, last: Entry, anchor: int, count: int, *, is_only: bool
     ) -> list[Filled]:
         """The best ways to fill what is open, `anchor` being filled with `last`."""
         if filling.layout.size == 1:
@@ -516,7 +529,7 @@ class Choosing:
             self.sure = _sure(levels) if is_only else []
             raise
 
-    def _searched(self, filling: Filling, levels: list[_Level]) -> list[Filled]:
+    def _searched(self, filling: PartialMatch, levels: list[_Level]) -> list[Filled]:
         tries, weights = self._tries, filling.layout.weights
         while True:
             level = levels[-1]
@@ -545,7 +558,7 @@ class Choosing:
                 filling.empty(above.slot, above.bound)
                 above.ways = self._merged(above.ways, level.found, above.wanted)
 
-    def _finished(self, filling: Filling) -> list[Filled]:
+    def _finished(self, filling: PartialMatch) -> list[Filled]:
         """The way that all slots are filled, if it is a match."""
         layout, entries = filling.layout, filling.entries
         self._tries.left -= len(entries)
@@ -564,7 +577,7 @@ class Choosing:
     # -- what could come next
 
     def _nexts(
-        self, filling: Filling, previous: Entry, slot: int, bound: tuple[int, ...]
+        self, filling: PartialMatch, previous: Entry, slot: int, bound: tuple[int, ...]
     ) -> Iterator[tuple[Entry, Iterable[int]]]:
         """Entries in the order in which they are wanted, with the slots that each might fill."""
         ranges: list[_Range] = []
@@ -603,7 +616,7 @@ class Choosing:
         first, end = found.first, found.end
         return range(first, end) if self._is_first else range(end - 1, first - 1, -1)
 
-    def _range(self, filling: Filling, slot: int, previous: Entry) -> _Range:
+    def _range(self, filling: PartialMatch, slot: int, previous: Entry) -> _Range:
         # Whether too much was spent is asked when the next slot is filled.
         self._tries.left -= _LOOK_UP_TRIES * filling.layout.weights[slot]
         shelf = self._shelf(filling, slot)
@@ -627,10 +640,10 @@ class Choosing:
             first = max(first, bisect_left(items, self._ends[slot], shelf.dead))
         return _Range(slot, items, first, end)
 
-    def _shelf(self, filling: Filling, slot: int) -> Shelf:
+    def _shelf(self, filling: PartialMatch, slot: int) -> EventShelf:
         """The shortest of the shelves that have all that can be meant."""
         part = filling.layout.alternative.parts[slot]
-        best: Shelf | None = None
+        best: EventShelf | None = None
         for attribute, key in filling.known_keys(slot):
             shelf = self._shelves.keyed(part, attribute, key)
             if best is None or len(shelf) < len(best):

@@ -26,7 +26,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from anabranch.core.contract import BrokerLoad, Effect
-from anabranch.core.patterns.join_points.records import Scout
+from anabranch.core.patterns.join_points.records import PlacementFacts
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.frames import AnyCarried, Knowledge, LinkFrame
@@ -72,7 +72,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     time_ns: int = 0
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
+class CarriedMessage(msgspec.Struct, frozen=True, gc=False):
     """A carried message for this broker."""
 
     source: str
@@ -85,21 +85,21 @@ class VectorAdvance(msgspec.Struct, frozen=True, gc=False):
     vector: dict[str, Version]
 
 
-class Spent(msgspec.Struct, frozen=True, gc=False):
+class WorkDone(msgspec.Struct, frozen=True, gc=False):
     """So much work was done, in microseconds of an ordinary machine: part of a longer piece, which
     may be interrupted here (`broker`)."""
 
     work: int
 
 
-class VersionsAre(msgspec.Struct, frozen=True, gc=False):
+class InterestVersions(msgspec.Struct, frozen=True, gc=False):
     """The edge's subscriptions are in its interest, in these versions."""
 
     versions: dict[str, Version]
 
 
 #: What a router asks of its broker.
-Outcome = Effect | Arrival | Delivery | Spent | VectorAdvance | VersionsAre
+Outcome = Effect | Arrival | CarriedMessage | WorkDone | VectorAdvance | InterestVersions
 
 
 class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ def knowledge_of(origin: str, emission: Emission) -> Knowledge:
     )
 
 
-def finished(work: Generator[Spent, None, _Result]) -> _Result:
+def finished(work: Generator[WorkDone, None, _Result]) -> _Result:
     """Work that may be interrupted, done at once; what it came to."""
     while True:
         try:
@@ -150,9 +150,9 @@ def interest_at_once(
     versions: dict[str, Version] = {}
     outcomes: list[Outcome] = []
     for outcome in router.interest_changes(now, added, removed):
-        if isinstance(outcome, VersionsAre):
+        if isinstance(outcome, InterestVersions):
             versions |= outcome.versions
-        elif not isinstance(outcome, Spent):
+        elif not isinstance(outcome, WorkDone):
             outcomes.append(outcome)
     return versions, outcomes
 
@@ -183,8 +183,8 @@ class Router(Protocol):
     def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
     ) -> Iterator[Outcome]:
-        """The own edge's subscriptions change. `VersionsAre` tells the version that contains each
-        added one. Nothing else is asked of the router before all of this is worked off."""
+        """Subscriptions of this broker's edge change. `InterestVersions` tells the version that
+        contains each added one. Nothing else is asked of the router before all of it is done."""
 
     # -- the origin
     def advertise(
@@ -222,7 +222,7 @@ class Router(Protocol):
         del statistics
 
     @property
-    def scout(self) -> Scout | None:
+    def scout(self) -> PlacementFacts | None:
         """What helps to place a pattern, where the routing knows it."""
         return None
 

@@ -15,10 +15,10 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Arrival,
     Emission,
+    InterestVersions,
     Outcome,
     Router,
     VectorAdvance,
-    VersionsAre,
     knowledge_of,
 )
 from anabranch.core.routing.overlay import Overlay, check_knowledge
@@ -93,7 +93,7 @@ class FloodRouter(Router):
     ) -> Iterator[Outcome]:
         """Every subscription is contained in everything."""
         del now, removed
-        yield VersionsAre(dict.fromkeys(added, NOTHING))
+        yield InterestVersions(dict.fromkeys(added, NOTHING))
 
     def advertise(
         self, now: float, added: Sequence[str], removed: Sequence[str], newest: int

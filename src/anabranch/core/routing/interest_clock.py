@@ -27,7 +27,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple
 
-from anabranch.core.routing.contract import Spent, finished
+from anabranch.core.routing.contract import WorkDone, finished
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.model.errors import FilterError, LocalError, RemoteError
 from anabranch.model.filter import Filter
@@ -135,7 +135,7 @@ def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
 
 def unpacking(
     packed: Iterable[Conjuncts], limits: Limits
-) -> Generator[Spent, None, list[Conjunct]]:
+) -> Generator[WorkDone, None, list[Conjunct]]:
     """The same bit by bit."""
     found: list[Conjunct] = []
     for item in packed:
@@ -150,7 +150,7 @@ def unpacking(
                     f"an interest arrived for conjunction {place} of a filter that has {count}"
                 )
             found.append(Conjunct(item.text, place, filter))
-        yield Spent(PARSE_WORK * (1 + len(item.text)))
+        yield WorkDone(PARSE_WORK * (1 + len(item.text)))
     return found
 
 
@@ -172,7 +172,7 @@ class _Subscription(NamedTuple):
     ids: tuple[int, ...]
 
 
-class Clock:
+class InterestClock:
     """The interest of one edge name and its versions. See the rules at the top of this module."""
 
     def __init__(self, edge: str, life: int, limits: Limits, covering: bool) -> None:
@@ -230,7 +230,7 @@ class Clock:
             pass
         return self._subscriptions[subscription].version
 
-    def adding(self, subscription: str, filter: Filter) -> Iterator[Spent]:
+    def adding(self, subscription: str, filter: Filter) -> Iterator[WorkDone]:
         """The same bit by bit; nothing else happens to the clock meanwhile."""
         if subscription in self._subscriptions:
             self.remove(subscription)
@@ -242,7 +242,7 @@ class Clock:
             ids.append(self._next_id)
             start = self._place(self._dag, self._next_id, conjunct)
             version = start if start > version else version
-            yield Spent(dag_work(len(self._dag)))
+            yield WorkDone(dag_work(len(self._dag)))
         self._subscriptions[subscription] = _Subscription(version, tuple(ids))
         self._fresh[subscription] = None
         self.gathered += len(ids)
@@ -326,7 +326,7 @@ class Clock:
 STEPS_MAX = 256
 
 
-class Steps:
+class VersionSteps:
     """How the version of one edge's interest grows along one stream.
 
     Vectors never decrease with the tick, so what one element of them does along a stream is told by

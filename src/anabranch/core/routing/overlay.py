@@ -20,7 +20,7 @@ Prior art: the routing substrate that Zhao 2006, §2.2 and §3.1.1, assumes; ren
 from zlib import crc32
 
 from anabranch.core.contract import Note, Send
-from anabranch.core.routing.contract import Delivery, Outcome
+from anabranch.core.routing.contract import CarriedMessage, Outcome
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.frames import AnyCarried, Carry, Knowledge
@@ -115,7 +115,7 @@ class Overlay:
     def carry(self, target: str, content: AnyCarried) -> list[Outcome]:
         """Begin to take something to a broker."""
         if target == self.name:
-            return [Delivery(self.name, content)]
+            return [CarriedMessage(self.name, content)]
         way = self._way(target)
         if way is None:
             return [Note("warning", f"there is no broker {target!r} to carry anything to")]
@@ -128,7 +128,7 @@ class Overlay:
             if name not in self.brokers:
                 raise RemoteError(f"{peer!r} carries something for or from {name!r}, an unknown")
         if frame.target == self.name:
-            return [Delivery(frame.source, frame.content)]
+            return [CarriedMessage(frame.source, frame.content)]
         if frame.hops == 0:
             return [_dropped(frame, "it has taken too many hops")]
         frame = Carry(frame.source, frame.target, frame.hops - 1, frame.content)

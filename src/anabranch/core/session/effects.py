@@ -41,7 +41,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     ack_after_s: float = 0.05
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
     """All that a client has to know to come back to a durable subscription, here or elsewhere.
 
     A client that keeps this on disk keeps `number` and `acked`; `received` is about what this very
@@ -146,7 +146,7 @@ class TellCut(SessionEffect, frozen=True):
 
     subscription: str
     reason: str
-    standing: Standing | None = None
+    standing: ResumePoint | None = None
     #: As in the frame `Cut`.
     code: Code = ""
 
@@ -156,7 +156,7 @@ class TellRefused(SessionEffect, frozen=True):
 
     subscription: str
     reason: str
-    standing: Standing | None = None
+    standing: ResumePoint | None = None
     #: As in the frame `Refused`.
     code: Code = ""
 

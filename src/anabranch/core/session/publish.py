@@ -58,7 +58,7 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 _PATIENCE_MAX = 8
 
 
-class Publishing:
+class SessionPublisher:
     """The events of one publisher that are not confirmed yet."""
 
     def __init__(
@@ -272,7 +272,7 @@ _FIRST, END = 1 << 32, 1 << 40
 _STAGING_PATIENCE_MAX = 8
 
 
-class Staging:
+class SessionStaging:
     """The staging half of a client's session: chunks and commits, each until it is answered.
 
     Rules:
@@ -459,7 +459,7 @@ EVERYTHING = "TRUE"
 _CHARACTERS_MAX = 1_000_000
 
 
-class Advertising:
+class SessionAdvertisements:
     """What a session says that it will publish.
 
     The broker is told the whole list of advertised filters, whenever it changes and on every new

@@ -34,7 +34,7 @@ from anabranch.model.pattern.match import Placement
 PATTERN_REQUEST_FIRST = 1 << 50
 
 
-class Defining:
+class SessionPatterns:
     """The patterns of one session. See the rules at the top of this module."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Defining:
 FETCH_REQUEST_FIRST = 1 << 40
 
 
-class Fetching:
+class SessionFetches:
     """Reading a broker's log, as a client's session sees it: questions, and one answer to each.
 
     Nothing here outlives a connection: a log does not change, so whoever gets no answer asks again.

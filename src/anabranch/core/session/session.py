@@ -29,16 +29,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.core.contract import earliest
 from anabranch.core.session.effects import (
+    ResumePoint,
     SendFrame,
     SessionEffects,
     SessionOptions,
-    Standing,
     StartKind,
     TellCut,
 )
-from anabranch.core.session.publish import Advertising, Publishing, Staging
-from anabranch.core.session.queries import Defining, Fetching
-from anabranch.core.session.subscribe import Subscribing
+from anabranch.core.session.publish import SessionAdvertisements, SessionPublisher, SessionStaging
+from anabranch.core.session.queries import SessionFetches, SessionPatterns
+from anabranch.core.session.subscribe import SessionSubscriptions
 from anabranch.model.client_frames import (
     Alive,
     AnyClientFrame,
@@ -69,7 +69,7 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 _NO_TICKS: Mapping[str, int] = {}
 
 
-class Session:
+class ClientSession:
     """One client at one broker. See the top of this module."""
 
     def __init__(
@@ -84,14 +84,14 @@ class Session:
         self.client = client
         self._limits = limits
         self._is_connected = False
-        self._publishing = Publishing(client, incarnation, options, limits)
-        self._advertising = Advertising()
-        self._subscribing = Subscribing(options)
+        self._publishing = SessionPublisher(client, incarnation, options, limits)
+        self._advertising = SessionAdvertisements()
+        self._subscribing = SessionSubscriptions(options)
         #: Chunks and commits; see there.
-        self.staging = Staging(options, limits)
-        self._fetching = Fetching()
+        self.staging = SessionStaging(options, limits)
+        self._fetching = SessionFetches()
         #: Patterns; see there.
-        self.defining = Defining()
+        self.defining = SessionPatterns()
 
     # -- publishing -----------------------------------------------------------------------------
 
@@ -137,9 +137,9 @@ class Session:
         manual_ack: bool = False,
     ) -> SessionEffects:
         """Subscribe. `start="resume"` comes back to a durable subscription of which nothing is
-        known but its name; with a `Standing` in hand, use `take_over`. A reliable one goes on
+        known but its name; with a `ResumePoint` in hand, use `take_over`. A reliable one goes on
         after `start_ticks`."""
-        standing = Standing(
+        standing = ResumePoint(
             name=name,
             filter=filter_text,
             start=start,
@@ -150,11 +150,11 @@ class Session:
         )
         return self._subscribe(now, standing, quality)
 
-    def take_over(self, now: float, standing: Standing) -> SessionEffects:
+    def take_over(self, now: float, standing: ResumePoint) -> SessionEffects:
         """Come back to a durable subscription, from another broker or another life."""
         return self._subscribe(now, standing, "durable")
 
-    def _subscribe(self, _now: float, standing: Standing, quality: Quality) -> SessionEffects:
+    def _subscribe(self, _now: float, standing: ResumePoint, quality: Quality) -> SessionEffects:
         Filter.parse(standing.filter, self._limits)
         return self._subscribing.subscribe(standing, quality)
 
@@ -167,7 +167,7 @@ class Session:
         named, or (None) with all it was given of it."""
         return self._subscribing.ack(every)
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[ResumePoint]:
         """The state of all durable subscriptions, for keeping it."""
         return self._subscribing.standings()
 
@@ -193,7 +193,7 @@ class Session:
             return None
         return subscription.received(streams)
 
-    def let_go(self, name: str) -> Standing:
+    def let_go(self, name: str) -> ResumePoint:
         """Take a durable subscription out of this session, for another one to take over."""
         return self._subscribing.let_go(name)
 

@@ -5,7 +5,7 @@ Rules:
 1. *Durable* subscriptions outlive connections. Each attachment carries an ownership number, higher
    than any this client used before, and the ticks the application has dealt with. What comes again
    is dropped, so the application gets every match once, through any number of reconnects.
-2. *Roaming*: `let_go` takes a durable subscription out of this session, as a `Standing`;
+2. *Roaming*: `let_go` takes a durable subscription out of this session, as a `ResumePoint`;
    `take_over` puts it into the session with another broker. As long as the standing (received
    ticks included) survives, the application sees neither a repetition nor a gap.
 3. A client that lost part of its state sees some events again, exactly these:
@@ -38,10 +38,10 @@ from typing import Literal
 
 from anabranch.core.session.effects import (
     DeliverToApplication,
+    ResumePoint,
     SendFrame,
     SessionEffects,
     SessionOptions,
-    Standing,
     TellCut,
     TellEnded,
     TellRefused,
@@ -89,7 +89,7 @@ class _Reach:
         return self.acked > self.told < self.heard
 
 
-class Subscription:
+class SessionSubscription:
     """One subscription as its client knows it: how far the application got, and how far the broker.
 
     Four positions per stream, each "everything up to this tick":
@@ -128,7 +128,7 @@ class Subscription:
         "wants_end",
     )
 
-    def __init__(self, standing: Standing, quality: Quality) -> None:
+    def __init__(self, standing: ResumePoint, quality: Quality) -> None:
         self.name = standing.name
         self.quality = quality
         #: What was asked for; what changes of it is in the fields below.
@@ -150,10 +150,10 @@ class Subscription:
         #: When to acknowledge, if there is something.
         self.ack_at = 0.0
 
-    def as_standing(self) -> Standing:
+    def as_standing(self) -> ResumePoint:
         """All that is needed to come back to it."""
         was = self.standing
-        return Standing(
+        return ResumePoint(
             name=was.name,
             filter=was.filter,
             number=self.number,
@@ -359,23 +359,23 @@ ACKED_MAX = 256
 _POSITION_BYTES = 24
 
 
-class Subscribing:
+class SessionSubscriptions:
     """The subscriptions of one client at one broker. See the rules at the top of this module."""
 
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
         self._connected = False
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, SessionSubscription] = {}
         #: The last request about each of them that was made.
-        self._requests: dict[int, Subscription] = {}
+        self._requests: dict[int, SessionSubscription] = {}
         #: The last one used; never used again, whatever becomes of the connection.
         self._request = 0
         #: Those that have to acknowledge, the earliest first: all wait for the same time.
-        self._owing: dict[str, Subscription] = {}
+        self._owing: dict[str, SessionSubscription] = {}
 
     # -- the application ------------------------------------------------------------------------
 
-    def subscribe(self, standing: Standing, quality: Quality) -> SessionEffects:
+    def subscribe(self, standing: ResumePoint, quality: Quality) -> SessionEffects:
         """Subscribe, or come back to a durable subscription."""
         if standing.name in self._subscriptions:
             raise DuplicateIdError(
@@ -386,7 +386,7 @@ class Subscribing:
             raise LocalError("a best-effort subscription cannot be resumed; let it start now")
         if standing.start == "resume" and quality == "reliable" and not standing.start_ticks:
             raise LocalError("a reliable subscription is resumed after ticks; say after which")
-        subscription = Subscription(standing, quality)
+        subscription = SessionSubscription(standing, quality)
         self._subscriptions[standing.name] = subscription
         return self._attach(subscription) if self._connected else []
 
@@ -413,12 +413,12 @@ class Subscribing:
             acks.add(name, self._get(name).ack(ticks))
         return acks.frames()
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[ResumePoint]:
         """The state of all durable subscriptions."""
         every = self._subscriptions.values()
         return [each.as_standing() for each in every if each.quality == "durable"]
 
-    def let_go(self, name: str) -> Standing:
+    def let_go(self, name: str) -> ResumePoint:
         """Take a durable subscription out of this session, for another one."""
         subscription = self._get(name)
         if subscription.quality != "durable":
@@ -528,7 +528,7 @@ class Subscribing:
             effects += self._acknowledge([subscription])
         return effects
 
-    def _is_pressing(self, now: float, subscription: Subscription) -> bool:
+    def _is_pressing(self, now: float, subscription: SessionSubscription) -> bool:
         """Whether to acknowledge at once; otherwise it is done soon."""
         if 4 * subscription.unacked_events >= subscription.standing.window:
             return True
@@ -550,25 +550,25 @@ class Subscribing:
         """When `time_passed` is wanted."""
         return next(iter(self._owing.values())).ack_at if self._owing else None
 
-    def find(self, name: str) -> Subscription | None:
+    def find(self, name: str) -> SessionSubscription | None:
         """The subscription of this name, if there is one."""
         return self._subscriptions.get(name)
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _get(self, name: str) -> Subscription:
+    def _get(self, name: str) -> SessionSubscription:
         subscription = self._subscriptions.get(name)
         if subscription is None:
             raise UnknownIdError(f"there is no subscription {name!r} in this session")
         return subscription
 
-    def _answered(self, request: int) -> Subscription | None:
+    def _answered(self, request: int) -> SessionSubscription | None:
         """Whom an answer is for, if anybody still waits for it."""
         if not 0 < request <= self._request:
             raise RemoteError(f"request {request} was answered, but never made")
         return self._requests.get(request)
 
-    def _ask(self, subscription: Subscription) -> int:
+    def _ask(self, subscription: SessionSubscription) -> int:
         """The number of a new request, to which alone an answer counts."""
         self._requests.pop(subscription.request, None)
         self._request += 1
@@ -576,19 +576,19 @@ class Subscribing:
         self._requests[self._request] = subscription
         return self._request
 
-    def _drop(self, subscription: Subscription) -> None:
+    def _drop(self, subscription: SessionSubscription) -> None:
         del self._subscriptions[subscription.name]
         self._requests.pop(subscription.request, None)
         self._owing.pop(subscription.name, None)
 
-    def _attach(self, subscription: Subscription) -> SessionEffects:
+    def _attach(self, subscription: SessionSubscription) -> SessionEffects:
         return [SendFrame(subscription.attach(self._ask(subscription)))]
 
-    def _end(self, subscription: Subscription) -> SendFrame:
+    def _end(self, subscription: SessionSubscription) -> SendFrame:
         subscription.phase = "ending"
         return SendFrame(Unsubscribe(self._ask(subscription), subscription.name))
 
-    def _ended(self, subscription: Subscription, ticks: Mapping[str, int]) -> TellEnded:
+    def _ended(self, subscription: SessionSubscription, ticks: Mapping[str, int]) -> TellEnded:
         self._drop(subscription)
         ends = subscription.received()
         for stream, tick in ticks.items():
@@ -596,7 +596,7 @@ class Subscribing:
         ends.update(subscription.closed())
         return TellEnded(subscription.name, ends)
 
-    def _acknowledge(self, subscriptions: Iterable[Subscription]) -> SessionEffects:
+    def _acknowledge(self, subscriptions: Iterable[SessionSubscription]) -> SessionEffects:
         """Tell the broker how far these are dealt with."""
         acks = _Acks(self._options.frame_bytes_max)
         for subscription in subscriptions:

@@ -4,8 +4,8 @@ from anabranch.sim.mutants.mutant import Edit, Mutant
 
 _PATTERNS = "anabranch.core.patterns"
 _DETECTOR = f"{_PATTERNS}.detector:Detector"
-_COMBINING = f"{_PATTERNS}.search:Combining"
-_CHOOSING = f"{_PATTERNS}.search:Choosing"
+_COMBINING = f"{_PATTERNS}.search:AllMatchesSearch"
+_CHOOSING = f"{_PATTERNS}.search:FirstMatchesSearch"
 _PACKED = f"{_PATTERNS}.detector_state:packed"
 _PROPERTIES = "tests/property/test_pattern_properties.py"
 _BOUNDS = "tests/property/test_match_bounds.py"
@@ -37,7 +37,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "demand-short": Mutant(
         "what is exactly a window away is not counted before a search",
-        Edit(f"{_PATTERNS}.scheme:Outlook._demands", "if some & bits)", "if some & bits) - 1"),
+        Edit(f"{_PATTERNS}.scheme:MatchOutlook._demands", "if some & bits)", "if some & bits) - 1"),
         found_by=_PROPERTIES,
     ),
     "ends-early": Mutant(
@@ -148,7 +148,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "window-open": Mutant(
         "events exactly a window apart are not within it",
-        Edit(f"{_PATTERNS}.plan:Plan._nearest", "(one, length)", "(one, length - 1)"),
+        Edit(f"{_PATTERNS}.plan:SearchPlan._nearest", "(one, length)", "(one, length - 1)"),
         found_by=_PROPERTIES,
     ),
     "witness-side": Mutant(

@@ -2,19 +2,19 @@
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
-_DELIVERY = "anabranch.core.edge.delivery:Delivery"
-_BEHIND = "anabranch.core.edge.catch_up:Behind"
+_DELIVERY = "anabranch.core.edge.delivery:LiveDelivery"
+_BEHIND = "anabranch.core.edge.catch_up:CatchUp"
 _CURSORS = "anabranch.core.edge.cursors:Cursors"
 _EDGE = "anabranch.core.edge.edge:Edge"
-_LEAVING = "anabranch.core.edge.unsubscribe:Leaving"
+_LEAVING = "anabranch.core.edge.unsubscribe:Unsubscription"
 _OWNERSHIP = "anabranch.core.edge.unsubscribe:Ownership"
-_ATTACHING = "anabranch.core.edge.subscribe:Attaching"
+_ATTACHING = "anabranch.core.edge.subscribe:Attachments"
 
 MUTANTS: dict[str, Mutant] = {
     "edge-no-dedup": Mutant(
         "ticks that come again are taken again",
         Edit(
-            "anabranch.core.edge.reorder_buffer:Line.take",
+            "anabranch.core.edge.reorder_buffer:ReorderBuffer.take",
             "if run.last <= self.position:",
             "if run.last <= self.position:\n"
             "    if run.datum is not None:\n"
@@ -27,8 +27,8 @@ MUTANTS: dict[str, Mutant] = {
         "a start is claimed one tick too early",
         Edit(
             f"{_DELIVERY}._start",
-            "Place(subscription, stream, tick)",
-            "Place(subscription, stream, tick - (tick > 1))",
+            "StreamPosition(subscription, stream, tick)",
+            "StreamPosition(subscription, stream, tick - (tick > 1))",
         ),
         seed=0,
         anomaly="gap",

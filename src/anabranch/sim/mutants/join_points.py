@@ -36,7 +36,7 @@ MUTANTS: dict[str, Mutant] = {
     "watermark-greatest": Mutant(
         "a join point goes by the stream that is farthest",
         Edit(
-            "anabranch.core.patterns.join_points.detection:Timing._advance",
+            "anabranch.core.patterns.join_points.detection:DetectionClock._advance",
             "watermark_ns = self._room.watermark_ns(times)",
             "watermark_ns = self._room.watermark_ns(times)\n"
             "if INT_MIN not in times.values():\n"
@@ -49,7 +49,7 @@ MUTANTS: dict[str, Mutant] = {
     "takes-fleeting": Mutant(
         "a join point counts events that nobody has to keep",
         Edit(
-            "anabranch.core.patterns.join_points.detection:Watch.take",
+            "anabranch.core.patterns.join_points.detection:PatternDetection.take",
             "if is_old or not envelope.control.is_kept:",
             "if is_old:",
         ),
@@ -60,11 +60,11 @@ MUTANTS: dict[str, Mutant] = {
     "bound-grows": Mutant(
         "a join point that starts again lets one match more end with an event",
         Edit(
-            "anabranch.core.patterns.join_points.registry:PointState._scheme",
+            "anabranch.core.patterns.join_points.registry:JoinPointState._scheme",
             "if scheme is None or scheme.pattern != pattern:",
             "matches_max = self.limits.pattern_matches_max + record.incarnation\n"
             "grown = replace(self.limits, pattern_matches_max=matches_max)\n"
-            "return Scheme(pattern, record.id, grown)\n"
+            "return PatternScheme(pattern, record.id, grown)\n"
             "if True:",
         ),
         seed=25,
@@ -91,7 +91,7 @@ MUTANTS: dict[str, Mutant] = {
     "gives-unsettled": Mutant(
         "a join point is given on before its giver has forgotten it",
         Edit(
-            "anabranch.core.patterns.join_points.moves:Moving.may_give",
+            "anabranch.core.patterns.join_points.moves:JoinPointMoves.may_give",
             " and not point.record.came_from",
             "",
         ),

@@ -2,8 +2,8 @@
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
-_COPYING = "anabranch.core.routing.mesh.copies:Copying"
-_WISHES = "anabranch.core.routing.mesh.origin_interest:Wishes"
+_COPYING = "anabranch.core.routing.mesh.copies:CopyForwarding"
+_WISHES = "anabranch.core.routing.mesh.origin_interest:OriginInterest"
 _TREES = "anabranch.core.routing.mesh.trees:Trees"
 _BINDINGS = "anabranch.core.routing.mesh.bindings:Bindings"
 _EVERY_HOP = "for hop, targets in by_hop.items():"
@@ -28,7 +28,7 @@ MUTANTS: dict[str, Mutant] = {
         "copies are for all of a tree, by the cheapest link, as printed",
         _ADDS_TARGETS,
         Edit(
-            "anabranch.core.routing.mesh.copies:Choosing.choose",
+            "anabranch.core.routing.mesh.copies:NextHopChoice.choose",
             "hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)",
             "ways = [\n"
             "    (self._loads.cost(way), far, way)\n"

@@ -2,12 +2,12 @@
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
-_INTAKE = "anabranch.core.origin.publish_intake:Intake"
+_INTAKE = "anabranch.core.origin.publish_intake:PublishIntake"
 _ORIGIN = "anabranch.core.origin.origin:Origin"
 _LEDGER = "anabranch.core.origin.ledger:Ledger"
 _BROKER = "anabranch.core.broker:Broker"
 _BATCHES = "anabranch.core.origin.batches:Batches"
-_INQUIRY = "anabranch.core.origin.rollback:Inquiry"
+_INQUIRY = "anabranch.core.origin.rollback:RollbackInquiry"
 
 MUTANTS: dict[str, Mutant] = {
     "ack-before-sync": Mutant(
@@ -39,7 +39,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "vector-not-persisted": Mutant(
         "vectors are forgotten in a crash",
-        Edit(f"{_LEDGER}.__init__", "self._with_marks(stored.marks)", "Marks(0, {})"),
+        Edit(f"{_LEDGER}.__init__", "self._with_marks(stored.marks)", "InterestMarks(0, {})"),
         Edit(f"{_LEDGER}._read", "elif isinstance(record, MarkRecord):", "elif False:"),
         seed=158,
         anomaly="gap",

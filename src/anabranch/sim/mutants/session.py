@@ -2,13 +2,13 @@
 
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
-_PUBLISHER = "anabranch.sim.applications:Publisher"
+_PUBLISHER = "anabranch.sim.applications:SimPublisher"
 
 MUTANTS: dict[str, Mutant] = {
     "client-no-dedup": Mutant(
         "a client takes what it has had",
         Edit(
-            "anabranch.core.session.subscribe:Subscription.deliver",
+            "anabranch.core.session.subscribe:SessionSubscription.deliver",
             "known = reach.received",
             "known = 0",
         ),
@@ -18,7 +18,7 @@ MUTANTS: dict[str, Mutant] = {
     "publisher-moves-unconfirmed": Mutant(
         "a publisher moves with open events, and publishes them there under other ids",
         Edit(
-            "anabranch.core.session.publish:Publishing.may_move",
+            "anabranch.core.session.publish:SessionPublisher.may_move",
             "return not self._waiting",
             "return True",
         ),

@@ -40,7 +40,7 @@ MUTANTS: dict[str, Mutant] = {
     "vst-too-low": Mutant(
         "a subscription starts with the version before it",
         Edit(
-            "anabranch.core.routing.interest_clock:Clock.adding",
+            "anabranch.core.routing.interest_clock:InterestClock.adding",
             "self._fresh[subscription] = None",
             "if version == self.current and self._counter > 1:\n"
             "    self._subscriptions[subscription] = _Subscription(self.propagated, tuple(ids))\n"

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from anabranch.core.patterns.detector import Detector
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.event import INT_MAX
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.spark.attribute_column import AttributeColumn
@@ -59,7 +59,7 @@ class _Run:
         return sheet.table(self._names, _Lookup(rows, events, wish.columns))
 
     @cached_property
-    def _scheme(self) -> Scheme:
+    def _scheme(self) -> PatternScheme:
         return self._wish.scheme()
 
 
@@ -77,7 +77,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _detect(
-    scheme: Scheme, events: Sequence[PlacedEvent], parts: Sequence[int], sheet: Sheet
+    scheme: PatternScheme, events: Sequence[PlacedEvent], parts: Sequence[int], sheet: Sheet
 ) -> None:
     detector = Detector(scheme)
     take, lateness_ns = detector.take_known, scheme.pattern.lateness_ns

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from anabranch.core.patterns.detector import Findings
+from anabranch.core.patterns.detector import StepResult
 from anabranch.model.event import Value
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.spark.attribute_column import AttributeColumn
@@ -100,7 +100,7 @@ class Sheet:
     def __len__(self) -> int:
         return len(self._findings)
 
-    def add(self, findings: Findings) -> None:
+    def add(self, findings: StepResult) -> None:
         """All that a step found, but for what was late."""
         for match in findings.matches:
             for part, event in ((each.part, each.event) for each in match.contributions):

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.detector_state import packed, restored
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import LocalError
 from anabranch.spark.detecting.findings import Sheet, from_dictionaries
 from anabranch.spark.detecting.placing import in_order, placed, timed
@@ -148,7 +148,7 @@ class _Follow:
             yield pd.DataFrame({"piece": [written(table)]})
 
     @cached_property
-    def _scheme(self) -> Scheme:
+    def _scheme(self) -> PatternScheme:
         return self._wish.scheme()
 
     def _detector(self, state: GroupState) -> Detector:

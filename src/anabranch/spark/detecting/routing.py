@@ -31,7 +31,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from anabranch.core.patterns.scheme import Scheme, shared_key
+from anabranch.core.patterns.scheme import PatternScheme, shared_key
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.pattern import Pattern
@@ -68,10 +68,10 @@ class Wish(msgspec.Struct, frozen=True):
     #: How many matches may end with one event.
     matches_max: int
 
-    def scheme(self) -> Scheme:
+    def scheme(self) -> PatternScheme:
         """The pattern, made ready."""
         limits = Limits(pattern_matches_max=self.matches_max)
-        return Scheme(Pattern.parse(self.pattern), self.pattern_id, limits)
+        return PatternScheme(Pattern.parse(self.pattern), self.pattern_id, limits)
 
 
 class Routing:
@@ -80,7 +80,7 @@ class Routing:
     def __init__(
         self,
         events: DataFrame,
-        scheme: Scheme,
+        scheme: PatternScheme,
         columns: Sequence[AttributeColumn],
         sent: Sequence[AttributeColumn],
         *,

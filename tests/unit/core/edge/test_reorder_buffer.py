@@ -2,7 +2,13 @@
 
 import pytest
 
-from anabranch.core.edge.reorder_buffer import HEAD_LEAP_MAX, RECENT_RUNS_MAX, Line, Run, runs_of
+from anabranch.core.edge.reorder_buffer import (
+    HEAD_LEAP_MAX,
+    RECENT_RUNS_MAX,
+    ReorderBuffer,
+    Run,
+    runs_of,
+)
 from anabranch.core.routing.contract import Arrival
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum, Hole
@@ -14,12 +20,12 @@ V1, V2 = Version(1, 1), Version(1, 2)
 
 def new_line(
     ticks_max: int = 100, recent_bytes_max: int = 1_000, *, bytes_max: int = 10**6
-) -> Line:
-    return Line(ticks_max, bytes_max, recent_bytes_max)
+) -> ReorderBuffer:
+    return ReorderBuffer(ticks_max, bytes_max, recent_bytes_max)
 
 
 def take(
-    line: Line,
+    line: ReorderBuffer,
     *data: int,
     silent: tuple[tuple[int, int], ...] = (),
     holes: tuple[tuple[int, int], ...] = (),
@@ -175,7 +181,7 @@ def test_an_old_head_changes_nothing() -> None:
 # -- gaps
 
 
-def gaps(line: Line, now: float, ticks_max: int = 1_000) -> list[tuple[int, int]]:
+def gaps(line: ReorderBuffer, now: float, ticks_max: int = 1_000) -> list[tuple[int, int]]:
     return line.wanted(now, 0.1, 1.0, ticks_max)
 
 

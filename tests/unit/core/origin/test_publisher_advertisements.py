@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from anabranch.core.options import Options
 from anabranch.core.origin import publisher_advertisements
-from anabranch.core.origin.publisher_advertisements import Offers
-from anabranch.core.part_requests import ChangeOffers
+from anabranch.core.origin.publisher_advertisements import PublisherAdvertisements
+from anabranch.core.part_requests import ChangeAdvertisements
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX
 from anabranch.model.encoding import decode_envelope, encode_event
 from anabranch.model.errors import RemoteError
@@ -22,11 +22,11 @@ _tight = st.builds("{}{}>={}{}".format, st.sampled_from("pq"), _blanks, _blanks,
 texts_of_filters = st.lists(_tight | predicates, min_size=1, max_size=6).map(" AND ".join)
 
 
-def made(linger_s: float = 5.0) -> Offers:
-    return Offers(Options(advertised_for_s=linger_s), DEFAULT_LIMITS)
+def made(linger_s: float = 5.0) -> PublisherAdvertisements:
+    return PublisherAdvertisements(Options(advertised_for_s=linger_s), DEFAULT_LIMITS)
 
 
-def refusal(offers: Offers, session: int, **attributes: Value) -> str:
+def refusal(offers: PublisherAdvertisements, session: int, **attributes: Value) -> str:
     event = Event(attributes, id=EventId("p", 1, 1))
     found = offers.refusals(session, [decode_envelope(encode_event(event))])
     if not found:
@@ -37,7 +37,7 @@ def refusal(offers: Offers, session: int, **attributes: Value) -> str:
 
 def test_a_session_that_publishes_without_advertising_offers_everything_once() -> None:
     offers = made()
-    assert offers.published(1) == [ChangeOffers(("TRUE",), ())]
+    assert offers.published(1) == [ChangeAdvertisements(("TRUE",), ())]
     assert offers.published(1) == []
     assert offers.published(2) == []
     assert refusal(offers, 1, price=1) == ""
@@ -45,7 +45,7 @@ def test_a_session_that_publishes_without_advertising_offers_everything_once() -
 
 def test_an_event_outside_of_what_its_session_advertised_is_refused() -> None:
     offers = made()
-    assert offers.advertises(0.0, 1, ["price > 10"]) == [ChangeOffers(("price > 10",), ())]
+    assert offers.advertises(0.0, 1, ["price > 10"]) == [ChangeAdvertisements(("price > 10",), ())]
     assert offers.published(1) == []
     assert refusal(offers, 1, price=11) == ""
     assert "price > 10" in refusal(offers, 1, price=9)
@@ -57,8 +57,8 @@ def test_a_session_that_advertises_nothing_any_more_offers_everything_when_it_pu
     offers.advertises(0.0, 1, ["price > 10"])
     assert offers.advertises(1.0, 1, []) == []
     assert refusal(offers, 1, price=9) == ""
-    assert offers.published(1) == [ChangeOffers(("TRUE",), ())]
-    assert offers.time_passed(6.0) == [ChangeOffers((), ("price > 10",))]
+    assert offers.published(1) == [ChangeAdvertisements(("TRUE",), ())]
+    assert offers.time_passed(6.0) == [ChangeAdvertisements((), ("price > 10",))]
 
 
 def test_a_refusal_names_the_first_few_of_many_filters() -> None:
@@ -106,7 +106,7 @@ def test_what_nobody_advertises_any_more_goes_after_a_while() -> None:
     offers.left(1.0, 1)
     assert offers.next_deadline() == 6.0
     assert offers.time_passed(5.9) == []
-    assert offers.time_passed(6.0) == [ChangeOffers((), ("price > 10",))]
+    assert offers.time_passed(6.0) == [ChangeAdvertisements((), ("price > 10",))]
     assert offers.next_deadline() is None
 
 
@@ -127,16 +127,16 @@ def test_what_was_let_go_last_is_withdrawn_last_even_if_it_was_let_go_before() -
     offers.advertises(3.0, 3, ["price > 10"])
     offers.left(4.0, 3)
     assert offers.next_deadline() == 7.0
-    assert offers.time_passed(8.9) == [ChangeOffers((), ("size > 1",))]
+    assert offers.time_passed(8.9) == [ChangeAdvertisements((), ("size > 1",))]
     assert offers.next_deadline() == 9.0
-    assert offers.time_passed(9.0) == [ChangeOffers((), ("price > 10",))]
+    assert offers.time_passed(9.0) == [ChangeAdvertisements((), ("price > 10",))]
 
 
 def test_what_a_session_goes_on_advertising_is_never_withdrawn() -> None:
     offers = made(5.0)
     offers.advertises(0.0, 1, ["price > 10", "size > 1"])
     assert offers.advertises(1.0, 1, ["price > 10"]) == []
-    assert offers.time_passed(100.0) == [ChangeOffers((), ("size > 1",))]
+    assert offers.time_passed(100.0) == [ChangeAdvertisements((), ("size > 1",))]
     assert offers.next_deadline() is None
 
 
@@ -147,15 +147,15 @@ def test_the_same_filter_of_two_sessions_is_one_offer() -> None:
     offers.left(1.0, 1)
     assert offers.time_passed(2.0) == []
     offers.left(2.0, 2)
-    assert offers.time_passed(2.0) == [ChangeOffers((), ("price > 10",))]
+    assert offers.time_passed(2.0) == [ChangeAdvertisements((), ("price > 10",))]
 
 
 def test_batches_offer_everything_for_a_while() -> None:
     offers = made(5.0)
-    assert offers.batch_written(1.0) == [ChangeOffers(("TRUE",), ())]
+    assert offers.batch_written(1.0) == [ChangeAdvertisements(("TRUE",), ())]
     assert offers.batch_written(3.0) == []
     assert offers.time_passed(7.9) == []
-    assert offers.time_passed(8.0) == [ChangeOffers((), ("TRUE",))]
+    assert offers.time_passed(8.0) == [ChangeAdvertisements((), ("TRUE",))]
 
 
 def test_an_advertisement_that_nothing_matches_allows_nothing() -> None:
@@ -177,9 +177,9 @@ def test_a_frame_with_something_that_is_no_filter_changes_nothing() -> None:
         offers.advertises(1.0, 1, ["size > 1", "price >"])
     assert "price > 10" in refusal(offers, 1, price=9)
     assert offers.next_deadline() is None
-    assert offers.advertises(2.0, 2, ["size > 1"]) == [ChangeOffers(("size > 1",), ())]
+    assert offers.advertises(2.0, 2, ["size > 1"]) == [ChangeAdvertisements(("size > 1",), ())]
     offers.left(3.0, 1)
-    assert offers.time_passed(8.0) == [ChangeOffers((), ("price > 10",))]
+    assert offers.time_passed(8.0) == [ChangeAdvertisements((), ("price > 10",))]
 
 
 def test_a_filter_whose_normal_text_is_too_long_is_offered_as_everything() -> None:
@@ -187,11 +187,13 @@ def test_a_filter_whose_normal_text_is_too_long_is_offered_as_everything() -> No
     # Shorter than the limit as it is written, and longer with spaces.
     text = " AND ".join(["price=1e9"] * 12_000)
     assert len(text) <= DEFAULT_LIMITS.filter_bytes_max < len(str(Filter.parse(text)))
-    assert offers.advertises(0.0, 1, [text, "size > 1"]) == [ChangeOffers(("TRUE", "size > 1"), ())]
+    assert offers.advertises(0.0, 1, [text, "size > 1"]) == [
+        ChangeAdvertisements(("TRUE", "size > 1"), ())
+    ]
     assert refusal(offers, 1, price=1e9) == ""
     assert refusal(offers, 1, price=2)
     offers.left(1.0, 1)
-    assert offers.time_passed(6.0) == [ChangeOffers((), ("TRUE", "size > 1"))]
+    assert offers.time_passed(6.0) == [ChangeAdvertisements((), ("TRUE", "size > 1"))]
 
 
 @given(st.lists(texts_of_filters, max_size=4), st.integers(1, 80))
@@ -199,12 +201,12 @@ def test_whatever_is_offered_can_be_read_under_the_same_limits(
     texts: list[str], filter_bytes_max: int
 ) -> None:
     limits = Limits(filter_bytes_max=filter_bytes_max)
-    offers = Offers(Options(), limits)
+    offers = PublisherAdvertisements(Options(), limits)
     try:
         asks = offers.advertises(0.0, 1, texts)
     except RemoteError:
         return
     for ask in asks:
-        assert isinstance(ask, ChangeOffers)
+        assert isinstance(ask, ChangeAdvertisements)
         for text in ask.added:
             assert Filter.parse(text, limits).conjunctions

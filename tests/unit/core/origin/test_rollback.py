@@ -1,6 +1,6 @@
 """What neighbours know of a stream, and what an origin does about it when it starts."""
 
-from anabranch.core.contract import Damaged, Effect, Note, Put, Recovered
+from anabranch.core.contract import DamagedRecord, Effect, Note, Put, Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin.rollback import (
     ALONE,
@@ -8,11 +8,11 @@ from anabranch.core.origin.rollback import (
     RENEWED,
     ROLLED_BACK,
     TABLE,
-    Heard,
-    Inquiry,
+    KnownStream,
     LogView,
-    Stored,
-    Witness,
+    RollbackInquiry,
+    StoredRollback,
+    StreamWitness,
     is_renewed,
     stored,
 )
@@ -34,13 +34,15 @@ def view(emitted: int = 90) -> LogView:
     return LogView(emitted, emitted, TIMES.get)
 
 
-def inquiry(*neighbours: str, is_first_life: bool = False) -> Inquiry:
-    made = Inquiry("o", neighbours, 90, OPTIONS, Stored(), is_first_life=is_first_life)
+def inquiry(*neighbours: str, is_first_life: bool = False) -> RollbackInquiry:
+    made = RollbackInquiry(
+        "o", neighbours, 90, OPTIONS, StoredRollback(), is_first_life=is_first_life
+    )
     made.begin(0.0)
     return made
 
 
-def found(effects: list[Effect]) -> Stored:
+def found(effects: list[Effect]) -> StoredRollback:
     """What the next life finds."""
     return stored(Recovered({TABLE: rows(effects)}))
 
@@ -58,7 +60,7 @@ def rows(effects: list[Effect]) -> dict[str, bytes]:
 
 
 def test_a_witness_remembers_the_newest_tick_and_the_newest_event() -> None:
-    witness = Witness("r", ["o", "r"], Recovered())
+    witness = StreamWitness("r", ["o", "r"], Recovered())
     frames: list[LinkFrame] = [
         Knowledge("o", "hub", "", 5, [Datum(7, 70, b""), Datum(8, 80, b"")], head=8),
         MarkIs("o", 9, {}),
@@ -66,21 +68,21 @@ def test_a_witness_remembers_the_newest_tick_and_the_newest_event() -> None:
     ]
     for frame in frames:
         witness.saw(frame)
-    assert witness.of("o") == Heard(9, 8, 80)
+    assert witness.of("o") == KnownStream(9, 8, 80)
     witness.saw(Copies("o", TreeId("o", 1, 0), 9, [], 20, [Datum(12, 120, b"")], head=30))
-    assert witness.of("o") == Heard(30, 12, 120)
-    assert witness.of("nobody") == Heard()
+    assert witness.of("o") == KnownStream(30, 12, 120)
+    assert witness.of("nobody") == KnownStream()
 
 
 def test_no_other_frame_says_anything_about_a_stream() -> None:
-    witness = Witness("r", [], Recovered())
+    witness = StreamWitness("r", [], Recovered())
     for frame in LINK:
         witness.saw(frame)
     assert witness.puts(1.0) == []
 
 
 def test_a_witness_writes_what_changed_once_a_second_and_finds_it_again() -> None:
-    witness = Witness("r", ["o"], Recovered({HEARD: {"gone": b"\x93\x01\x00\x00"}}))
+    witness = StreamWitness("r", ["o"], Recovered({HEARD: {"gone": b"\x93\x01\x00\x00"}}))
     witness.saw(MarkIs("o", 9, {}))
     first = witness.puts(10.0)
     assert Put(HEARD, "gone", None) in first
@@ -88,7 +90,7 @@ def test_a_witness_writes_what_changed_once_a_second_and_finds_it_again() -> Non
     assert witness.puts(10.5) == []
     assert rows(witness.puts(11.0)).keys() == {"o"}
     assert witness.puts(20.0) == []
-    assert Witness("r", ["o"], Recovered({HEARD: rows(first)})).of("o") == Heard(9)
+    assert StreamWitness("r", ["o"], Recovered({HEARD: rows(first)})).of("o") == KnownStream(9)
 
 
 # -- inquiries ------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def test_an_origin_that_reaches_nobody_goes_on_with_a_warning() -> None:
     assert rows(effects) == {ALONE: b"90"}
     assert made.state == "open"
     # The next life remembers when the first one began to be alone.
-    again = Inquiry("o", ["r"], 95, OPTIONS, found(effects), is_first_life=False)
+    again = RollbackInquiry("o", ["r"], 95, OPTIONS, found(effects), is_first_life=False)
     again.begin(0.0)
     assert rows(again.time_passed(5.0)) == {}
     told = again.told(6.0, "r", hello(93), LogView(95, 95, TIMES.get))
@@ -154,7 +156,7 @@ def test_a_neighbour_that_knows_more_stops_the_origin() -> None:
     assert made.told(0.3, "s", hello(100), view()) == []
     assert made.hindrance
     # The next life knows at once.
-    again = Inquiry("o", ["r"], 90, OPTIONS, found(effects), is_first_life=False)
+    again = RollbackInquiry("o", ["r"], 90, OPTIONS, found(effects), is_first_life=False)
     assert levels(again.begin(0.0)) == ["error"]
     assert again.hindrance == made.hindrance
 
@@ -187,10 +189,10 @@ def test_an_edge_is_believed_only_if_no_neighbour_knows_the_stream() -> None:
 def test_rows_that_cannot_be_read_are_set_aside_and_a_renewed_log_stays_renewed() -> None:
     bad = {ROLLED_BACK: b"?", ALONE: b"x", RENEWED: b"", "other": b"1"}
     recovered = Recovered({TABLE: bad, HEARD: {"o": b"?"}})
-    assert stored(recovered) == Stored()
-    assert Witness("r", ["o"], recovered).of("o") == Heard()
+    assert stored(recovered) == StoredRollback()
+    assert StreamWitness("r", ["o"], recovered).of("o") == KnownStream()
     aside = {each.record.key: each.instead for each in recovered.aside}
     assert aside == {ROLLED_BACK: None, ALONE: None, RENEWED: b"0", "other": None, "o": None}
     assert is_renewed(recovered)
-    assert is_renewed(Recovered(damaged=(Damaged(TABLE, RENEWED, b"", "changed"),)))
+    assert is_renewed(Recovered(damaged=(DamagedRecord(TABLE, RENEWED, b"", "changed"),)))
     assert not is_renewed(Recovered())

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.core.patterns.detector import Detector, Findings
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.detector import Detector, StepResult
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import PatternLimitError
 from anabranch.model.event import Value
 from anabranch.model.limits import Limits
@@ -18,11 +18,11 @@ POLICIES = ["ALL", "FIRST", "LAST"]
 History = list[dict[str, Value]]
 
 
-def fed(text: str, history: History, tries_max: int) -> list[Findings]:
+def fed(text: str, history: History, tries_max: int) -> list[StepResult]:
     """What is found, each event a millisecond behind the one before, and time going with it."""
     # What is asked here is what is tried, not how many matches one event may end.
     limits = Limits(pattern_tries_max=tries_max, pattern_matches_max=1_000)
-    detector = Detector(Scheme(Pattern.parse(text), "p", limits))
+    detector = Detector(PatternScheme(Pattern.parse(text), "p", limits))
     found = []
     for tick, attributes in enumerate(history):
         time_ns = tick * 1_000_000
@@ -32,11 +32,11 @@ def fed(text: str, history: History, tries_max: int) -> list[Findings]:
     return found
 
 
-def reasons(found: list[Findings]) -> set[str]:
+def reasons(found: list[StepResult]) -> set[str]:
     return {overflow.reason for each in found for overflow in each.overflows}
 
 
-def count(found: list[Findings]) -> int:
+def count(found: list[StepResult]) -> int:
     return sum(len(each.matches) for each in found)
 
 
@@ -182,7 +182,7 @@ def test_wide_pattern_is_ready_after_work_in_proportion_to_its_size(text: str, p
     attributes: dict[str, Value] = {"x": 1, **{f"s{n}": 1 for n in range(256)}}
 
     def ready() -> None:
-        detector = Detector(Scheme(pattern, "p"))
+        detector = Detector(PatternScheme(pattern, "p"))
         detector.take(PlacedEvent("s", 1, 1, attributes))
         detector.advance(2)
 
@@ -191,7 +191,7 @@ def test_wide_pattern_is_ready_after_work_in_proportion_to_its_size(text: str, p
 
 
 def test_steps_are_worked_out_when_a_search_comes_to_them() -> None:
-    scheme = Scheme(Pattern.parse("127 TIMES a:{x=1} AND b:{x=2} WITHIN 1 s"), "p")
+    scheme = PatternScheme(Pattern.parse("127 TIMES a:{x=1} AND b:{x=2} WITHIN 1 s"), "p")
     detector = Detector(scheme)
     for tick in range(100):
         detector.take(PlacedEvent("s", tick, tick, {"x": 1}))
@@ -203,7 +203,7 @@ def test_joins_of_a_tree_are_bounded_as_those_of_a_text() -> None:
     pattern = Pattern.parse("a:{x=1} AND b:{x=2} WITHIN 1 s")
     joins = tuple(Join(Term("a", f"s{n}"), Term("b", f"s{n}")) for n in range(257))
     with pytest.raises(PatternLimitError, match="pattern_joins_max"):
-        Scheme(Pattern(pattern.root, joins, pattern.window_ns))
+        PatternScheme(Pattern(pattern.root, joins, pattern.window_ns))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_joins_of_a_tree_are_bounded_as_those_of_a_text() -> None:
 def test_slots_are_counted_as_there_are(text: str, size: int) -> None:
     pattern = Pattern.parse(text)
     assert slots_of(pattern.root) == size
-    assert sum(layout.size for layout in Scheme(pattern).layouts) == size
+    assert sum(layout.size for layout in PatternScheme(pattern).layouts) == size
 
 
 @pytest.mark.parametrize("tries_max", range(2, 30))

@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.core.patterns.detector import NOTHING, Detector, Overflow
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import PatternLimitError
 from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -20,7 +20,7 @@ from tests.pattern_examples import (
 
 
 def detector_of(text: str, **limits: int) -> Detector:
-    return Detector(Scheme(pattern_of(text), "p", Limits(**limits)))
+    return Detector(PatternScheme(pattern_of(text), "p", Limits(**limits)))
 
 
 def take(detector: Detector, event: PlacedEvent) -> list[str]:
@@ -34,7 +34,7 @@ def advance(detector: Detector, time_s: float) -> list[str]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.claim for example in EXAMPLES])
 @pytest.mark.parametrize("turn", [1, -1])
 def test_detector_finds_what_was_worked_out_by_hand(example: Example, turn: int) -> None:
-    detector = Detector(Scheme(pattern_of(example.pattern)))
+    detector = Detector(PatternScheme(pattern_of(example.pattern)))
     found = [detector.take(event) for event in history_of(example.history)[::turn]]
     found.append(detector.advance(INT_MAX))
     matches = [written(match) for each in found for match in each.matches]
@@ -185,11 +185,11 @@ def test_search_that_takes_too_long_is_told(policy: str) -> None:
 def test_pattern_beyond_the_limits_of_the_detector_is_refused() -> None:
     pattern = Pattern.parse("{x = 1} AND {x = 2} WITHIN 5 s")
     with pytest.raises(PatternLimitError, match="pattern_parts_max"):
-        Scheme(pattern, limits=Limits(pattern_parts_max=1))
+        PatternScheme(pattern, limits=Limits(pattern_parts_max=1))
 
 
 def test_times_at_the_ends_of_the_range_are_fine() -> None:
-    detector = Detector(Scheme(pattern_of("A THEN NOT B WITHIN 5 s"), limits=DEFAULT_LIMITS))
+    detector = Detector(PatternScheme(pattern_of("A THEN NOT B WITHIN 5 s"), limits=DEFAULT_LIMITS))
     detector.take(PlacedEvent("s", 1, INT_MIN, {"k": "A"}))
     detector.take(PlacedEvent("s", 2, INT_MAX - 6 * SECOND_NS, {"k": "A"}))
     detector.advance(INT_MIN)

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.detector_state import packed, restored, step
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.match import Match
 from tests.pattern_examples import SECOND_NS, history_of, pattern_of, written
 
-SCHEME = Scheme(pattern_of("A THEN C THEN NOT B WHERE a.s = b.s WITHIN 5 s"), "p")
+SCHEME = PatternScheme(pattern_of("A THEN C THEN NOT B WHERE a.s = b.s WITHIN 5 s"), "p")
 
 
 def busy() -> Detector:
@@ -50,13 +50,13 @@ def test_step_tells_of_late_events() -> None:
 
 
 def test_state_of_another_pattern_is_refused() -> None:
-    other = Scheme(pattern_of("A THEN C WITHIN 5 s"))
+    other = PatternScheme(pattern_of("A THEN C WITHIN 5 s"))
     with pytest.raises(RemoteError, match="another pattern"):
         restored(other, packed(busy()))
 
 
 def test_state_with_another_bound_on_matches_is_refused() -> None:
-    other = Scheme(SCHEME.pattern, limits=Limits(pattern_matches_max=7))
+    other = PatternScheme(SCHEME.pattern, limits=Limits(pattern_matches_max=7))
     with pytest.raises(RemoteError, match="reports 100 matches"):
         restored(other, packed(busy()))
 

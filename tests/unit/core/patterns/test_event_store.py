@@ -1,13 +1,13 @@
 """All detectors of a broker keep no more bytes than they may, and none starves for another."""
 
-from anabranch.core.patterns.detector import Detector, Findings
+from anabranch.core.patterns.detector import Detector, StepResult
 from anabranch.core.patterns.detector_state import packed, restored
 from anabranch.core.patterns.event_store import KeptBytes, size_of
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
 
-SCHEME = Scheme(Pattern.parse("a:{k = 'A'} THEN b:{k = 'B'} WITHIN 10 s"), "p")
+SCHEME = PatternScheme(Pattern.parse("a:{k = 'A'} THEN b:{k = 'B'} WITHIN 10 s"), "p")
 SECOND = 10**9
 
 
@@ -15,7 +15,7 @@ def event(tick: int, time_s: int = 0, payload: int = 10_000) -> PlacedEvent:
     return PlacedEvent("s", tick, time_s * SECOND, {"k": "A"}, bytes(payload))
 
 
-def refused(findings: Findings) -> bool:
+def refused(findings: StepResult) -> bool:
     return [each.reason for each in findings.overflows] == ["no-room"]
 
 

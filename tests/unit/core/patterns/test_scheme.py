@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.patterns.scheme import Scheme, shared_key
+from anabranch.core.patterns.scheme import PatternScheme, shared_key
 from anabranch.model.pattern.pattern import Pattern
 
 A, B, C = "a:{k = 'A'}", "b:{k = 'B'}", "c:{k = 'C'}"
@@ -30,7 +30,7 @@ A, B, C = "a:{k = 'A'}", "b:{k = 'B'}", "c:{k = 'C'}"
     ],
 )
 def test_a_key_that_all_parts_share_is_found(text: str, key: tuple[str, ...]) -> None:
-    assert shared_key(Scheme(Pattern.parse(f"{text} WITHIN 5 s"))) == key
+    assert shared_key(PatternScheme(Pattern.parse(f"{text} WITHIN 5 s"))) == key
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_key_that_all_parts_share_is_found(text: str, key: tuple[str, ...]) ->
     ],
 )
 def test_without_a_key_in_common_there_is_none(text: str) -> None:
-    assert shared_key(Scheme(Pattern.parse(f"{text} WITHIN 5 s"))) is None
+    assert shared_key(PatternScheme(Pattern.parse(f"{text} WITHIN 5 s"))) is None

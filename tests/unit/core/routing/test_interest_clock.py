@@ -2,7 +2,7 @@
 
 import random
 
-from anabranch.core.routing.interest_clock import Clock, Propagation
+from anabranch.core.routing.interest_clock import InterestClock, Propagation
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
@@ -12,15 +12,15 @@ from tests.routing_parts import DOMAIN
 from tests.routing_turmoil import FILTERS
 
 
-def clock(covering: bool = True) -> Clock:
-    return Clock("x", 7, DEFAULT_LIMITS, covering)
+def clock(covering: bool = True) -> InterestClock:
+    return InterestClock("x", 7, DEFAULT_LIMITS, covering)
 
 
-def add(at: Clock, name: str, text: str) -> int:
+def add(at: InterestClock, name: str, text: str) -> int:
     return at.add(name, Filter.parse(text)).counter
 
 
-def step(at: Clock) -> Propagation:
+def step(at: InterestClock) -> Propagation:
     made = at.propagate()
     assert made is not None
     return made
@@ -204,7 +204,7 @@ def test_every_version_covers_what_it_contains_whatever_happens() -> None:
 
 
 def test_subscription_that_the_dag_has_no_room_for_is_held_as_wanting_everything() -> None:
-    at = Clock("x", 7, Limits(index_attributes_max=2), covering=True)
+    at = InterestClock("x", 7, Limits(index_attributes_max=2), covering=True)
     at.add("s1", Filter.parse("a = 1 AND b = 2"))
     step(at)
     at.remove("s1")

@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.core.contract import Note, Send
-from anabranch.core.routing.contract import Delivery
+from anabranch.core.routing.contract import CarriedMessage
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Carry, Done
@@ -72,7 +72,7 @@ def test_turns_go_through_all_brokers_of_a_site() -> None:
 
 
 def test_message_to_oneself_is_delivered() -> None:
-    assert overlay().carry("p", Done(3)) == [Delivery("p", Done(3))]
+    assert overlay().carry("p", Done(3)) == [CarriedMessage("p", Done(3))]
 
 
 def test_message_takes_the_direct_link_where_there_is_one() -> None:

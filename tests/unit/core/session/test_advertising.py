@@ -1,7 +1,7 @@
 """What a session tells its broker that it will publish."""
 
 from anabranch.core.session.effects import SessionEffects
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX, Advertises, Confirmed, Publish
 from anabranch.model.event import Event
 from tests.session_parts import frames
@@ -9,8 +9,8 @@ from tests.session_parts import frames
 EVENT = Event({"a": 1})
 
 
-def publisher() -> Session:
-    made = Session("p", incarnation=7)
+def publisher() -> ClientSession:
+    made = ClientSession("p", incarnation=7)
     made.connected(0.0)
     return made
 

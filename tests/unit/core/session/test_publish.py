@@ -7,7 +7,7 @@ from anabranch.core.session.effects import (
     SessionOptions,
     TellPublishRefused,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import EventError, LocalError, RemoteError
@@ -21,8 +21,8 @@ DEFAULT = SessionOptions()
 
 def publisher(
     options: SessionOptions = DEFAULT, *, connected: bool = True, incarnation: int = 7
-) -> Session:
-    made = Session("p", incarnation=incarnation, options=options)
+) -> ClientSession:
+    made = ClientSession("p", incarnation=incarnation, options=options)
     if connected:
         made.connected(0.0)
     return made

@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.core.session.effects import SendFrame, TellAnswer, TellRefused
 from anabranch.core.session.queries import FETCH_REQUEST_FIRST
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import (
     NOT_KEPT,
     Describe,
@@ -18,8 +18,8 @@ from anabranch.model.errors import RemoteError
 DESCRIBED = Described(FETCH_REQUEST_FIRST, "shop", "a", 1, 9, 5, 6, {"a": ""})
 
 
-def connected() -> Session:
-    session = Session("reader")
+def connected() -> ClientSession:
+    session = ClientSession("reader")
     session.connected(0.0)
     return session
 

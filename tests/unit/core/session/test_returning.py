@@ -1,13 +1,13 @@
 import pytest
 
 from anabranch.core.session.effects import (
-    Standing,
+    ResumePoint,
     TellCut,
     TellEnded,
     TellStands,
     TellStart,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import (
     Connect,
     Cut,
@@ -55,7 +55,7 @@ def test_every_attachment_has_a_higher_number_even_if_nobody_answered() -> None:
 
 
 def test_a_durable_subscription_that_was_never_confirmed_is_asked_for_anew() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER, quality="durable", start="beginning")
     again = reconnect(session)
@@ -82,7 +82,7 @@ def test_a_reliable_subscription_ends_with_its_connection() -> None:
 
 
 def test_a_reliable_subscription_that_did_not_stand_yet_is_asked_for_again() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     assert session.disconnected(1.0) == []
@@ -117,7 +117,7 @@ def test_a_subscription_roams_without_repetition_or_gap() -> None:
     old = subscriber(manual=True)
     old.frame(1.0, deliver(2, 3))
     old.ack(1.0, {"s": {"o": 2}})
-    new = Session("c")
+    new = ClientSession("c")
     new.connected(2.0)
     asked = the_subscribe(new.take_over(2.0, old.let_go("s")))
     assert (asked.start, asked.number, asked.ticks) == ("resume", 2, {"o": 2})
@@ -128,7 +128,7 @@ def test_a_subscription_roams_without_repetition_or_gap() -> None:
 
 
 def test_an_answer_that_comes_after_the_subscription_left_is_ignored() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER, quality="durable")
     session.let_go("s")
@@ -149,16 +149,16 @@ def test_a_new_process_gets_again_what_it_had_not_dealt_with() -> None:
     old.frame(1.0, deliver(2, 3))
     old.ack(1.0, {"s": {"o": 2}})
     (kept,) = old.standings()
-    new = Session("c")
+    new = ClientSession("c")
     new.connected(2.0)
-    remembered = Standing(name="s", filter=FILTER, number=kept.number, acked=kept.acked)
+    remembered = ResumePoint(name="s", filter=FILTER, number=kept.number, acked=kept.acked)
     asked = the_subscribe(new.take_over(2.0, remembered))
     assert (asked.number, asked.ticks) == (2, {"o": 2})
     assert given(new.frame(3.0, deliver(3))) == [3]
 
 
 def test_a_client_that_lost_everything_asks_with_number_zero_and_learns_where_it_stands() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     asked = the_subscribe(session.subscribe(0.0, "s", FILTER, quality="durable", start="resume"))
     assert (asked.start, asked.number, asked.ticks) == ("resume", 0, {})
@@ -193,7 +193,7 @@ def test_the_end_is_never_before_what_was_received() -> None:
 
 
 def test_a_subscription_that_does_not_stand_yet_is_ended_when_it_does() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     assert session.unsubscribe(0.0, "s") == []
@@ -202,7 +202,7 @@ def test_a_subscription_that_does_not_stand_yet_is_ended_when_it_does() -> None:
 
 
 def test_a_subscription_nobody_knows_of_ends_at_once() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.subscribe(0.0, "s", FILTER, quality="durable")
     assert session.unsubscribe(0.0, "s") == [TellEnded("s", {})]
     assert frames(session.connected(1.0)) == [Connect(PROTOCOL_VERSION, "c")]
@@ -257,7 +257,7 @@ def test_a_cut_session_is_told_and_keeps_everything() -> None:
 
 
 def test_an_end_whose_answer_was_lost_is_before_the_hole_that_the_broker_speaks_of() -> None:
-    session = Session("client")
+    session = ClientSession("client")
     session.subscribe(0.0, "s", "a > 1", quality="durable")
     session.connected(0.0)
     session.frame(0.0, Subscribed(1, "s", 1, {}))

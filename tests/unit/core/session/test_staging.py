@@ -10,7 +10,7 @@ from anabranch.core.session.effects import (
     TellStaged,
     TellStagingRefused,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import (
     BUSY,
     UNKNOWN_TOKEN,
@@ -26,8 +26,8 @@ from anabranch.model.errors import LocalError
 from tests.session_parts import frames
 
 
-def connected(options: SessionOptions | None = None) -> Session:
-    session = Session("c", options=options or SessionOptions())
+def connected(options: SessionOptions | None = None) -> ClientSession:
+    session = ClientSession("c", options=options or SessionOptions())
     session.connected(0.0)
     return session
 

@@ -9,7 +9,7 @@ from anabranch.core.session.effects import (
     TellStart,
     TellWithheld,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.core.session.subscribe import ACKED_MAX
 from anabranch.model.client_frames import (
     REPLACED,
@@ -51,11 +51,11 @@ from tests.session_parts import (
 
 
 def test_a_connection_begins_with_a_greeting() -> None:
-    assert frames(Session("c").connected(0.0)) == [Connect(PROTOCOL_VERSION, "c")]
+    assert frames(ClientSession("c").connected(0.0)) == [Connect(PROTOCOL_VERSION, "c")]
 
 
 def test_a_subscription_is_asked_for_at_once_or_when_there_is_a_connection() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     assert session.subscribe(0.0, "s", FILTER) == []
     assert frames(session.connected(0.0))[1:] == [Subscribe(1, "s", FILTER, "reliable")]
     effects = session.subscribe(0.0, "t", FILTER, quality="best-effort", window=9)
@@ -63,7 +63,7 @@ def test_a_subscription_is_asked_for_at_once_or_when_there_is_a_connection() -> 
 
 
 def test_a_start_is_asked_for_as_given() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     after = session.subscribe(0.0, "s", FILTER, start="tick", start_ticks={"o": 4})
     assert (the_subscribe(after).start, the_subscribe(after).ticks) == ("tick", {"o": 4})
@@ -72,7 +72,7 @@ def test_a_start_is_asked_for_as_given() -> None:
 
 
 def test_a_subscription_stands_and_starts() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     assert session.frame(0.0, Subscribed(1, "s", 0, {})) == [TellStands("s", 0)]
@@ -88,11 +88,11 @@ def test_a_name_is_used_once() -> None:
 
 def test_a_bad_filter_is_refused_before_it_travels() -> None:
     with pytest.raises(FilterError):
-        Session("c").subscribe(0.0, "s", "a >")
+        ClientSession("c").subscribe(0.0, "s", "a >")
 
 
 def test_a_reliable_subscription_resumes_after_ticks_and_a_best_effort_one_does_not() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     with pytest.raises(LocalError, match="after ticks"):
         session.subscribe(0.0, "s", FILTER, start="resume")
     with pytest.raises(LocalError, match="best-effort"):
@@ -105,14 +105,14 @@ def test_a_reliable_subscription_resumes_after_ticks_and_a_best_effort_one_does_
 
 
 def test_a_reliable_subscription_whose_return_is_refused_has_no_standing() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER, start="resume", start_ticks={"o": 4})
     assert session.frame(0.0, Refused(1, "no")) == [TellRefused("s", "no")]
 
 
 def test_codes_are_for_the_application_to_see() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     (refused,) = session.frame(0.0, Refused(1, "nobody has it", UNKNOWN))
@@ -173,9 +173,9 @@ def test_what_was_dealt_with_before_the_broker_sent_it_again_is_acknowledged_whe
     assert frames(session.time_passed(deadline)) == [Ack({"o": {"s": 2}})]
 
 
-def crowd(count: int) -> Session:
+def crowd(count: int) -> ClientSession:
     """A connected session with subscriptions s0, s1, … that have started on two streams."""
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     for number in range(count):
         name = f"s{number}"
@@ -187,7 +187,7 @@ def crowd(count: int) -> Session:
 
 
 def test_of_many_subscriptions_each_acknowledges_in_its_time() -> None:
-    session = Session("c", options=SessionOptions(ack_after_s=1.0))
+    session = ClientSession("c", options=SessionOptions(ack_after_s=1.0))
     session.connected(0.0)
     for number, name in enumerate("abc", 1):
         session.subscribe(0.0, name, FILTER)
@@ -205,7 +205,7 @@ def test_of_many_subscriptions_each_acknowledges_in_its_time() -> None:
 
 
 def test_a_refused_subscription_is_told_and_gone() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     assert session.frame(0.0, Refused(1, "too many")) == [TellRefused("s", "too many")]
@@ -293,7 +293,7 @@ def test_a_start_beyond_a_gap_breaks_the_protocol_but_for_best_effort() -> None:
 
 
 def test_what_is_said_about_unknown_subscriptions_is_ignored() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     assert session.frame(0.0, deliver(1)) == []
     assert session.frame(0.0, StartsAt("s", "o", 1)) == []
@@ -312,7 +312,7 @@ def test_a_frame_that_only_clients_say_breaks_the_protocol() -> None:
 
 @planted("client-no-dedup")
 def test_the_mutant_hands_repeated_ticks_over() -> None:
-    session = Session("c")
+    session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     session.frame(0.0, Subscribed(1, "s", 0, {}))
@@ -377,7 +377,7 @@ def test_a_subscription_that_is_ending_acknowledges_nothing_more() -> None:
 
 
 def test_acknowledgements_fit_into_the_frames_of_the_broker() -> None:
-    session = Session("c", options=SessionOptions(frame_bytes_max=1_000))
+    session = ClientSession("c", options=SessionOptions(frame_bytes_max=1_000))
     session.connected(0.0)
     names = [f"a rather long name of a subscription {number:03}" for number in range(60)]
     for request, name in enumerate(names, 1):

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, SendClient, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import Turns
-from anabranch.core.patterns.join_points.registry import PointState, Then, is_too_many
+from anabranch.core.patterns.join_points.registry import JoinPointState, Then, is_too_many
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -70,7 +70,7 @@ class _Waiting:
         self.until = until
 
 
-class Dropping:
+class PatternDrops:
     """How patterns end: dropped by who wants them no more, or kept by nobody.
 
     1. Whoever has a join point puts down that it is over, says so, ends its subscription, and then
@@ -87,7 +87,7 @@ class Dropping:
     State: who waits for an answer, and until when patterns last. Safe to lose.
     """
 
-    def __init__(self, state: PointState) -> None:
+    def __init__(self, state: JoinPointState) -> None:
         self._state = state
         # Numbers grow over lives too: an answer to a question of an earlier one is none.
         self._number = state.outlook.life
@@ -233,7 +233,7 @@ FIND_WITHIN_S = 5.0
 Answer = Literal["here", "coming", "gone", "no"]
 
 
-class Told(NamedTuple):
+class SearchResult(NamedTuple):
     """What came out of a search."""
 
     #: The broker that has it; "" if none does.
@@ -245,7 +245,7 @@ class Told(NamedTuple):
     silent: tuple[str, ...] = ()
 
 
-Continue = Callable[[float, Told], None]
+Continue = Callable[[float, SearchResult], None]
 
 
 class _Search:
@@ -275,7 +275,7 @@ class _Search:
         self.again_at = 0.0
 
 
-class Finding:
+class PatternSearch:
     """Whether any broker has a pattern, or had it: asked before one is made.
 
     1. All other brokers are asked, again and again, until one has it or each has answered. After
@@ -291,7 +291,7 @@ class Finding:
     State: the searches. Safe to lose; who defines a pattern asks again.
     """
 
-    def __init__(self, state: PointState) -> None:
+    def __init__(self, state: JoinPointState) -> None:
         self._state = state
         # Numbers grow over lives too: an answer to a question of an earlier one is none.
         self._number = state.outlook.life
@@ -325,9 +325,9 @@ class Finding:
         question = FindPoint(number, search.pattern, search.is_claim)
         self._state.out += [CarryTo(edge, question) for edge in sorted(search.unanswered)]
         if not search.unanswered:
-            self._end(now, number, Told(was_there=search.was_there))
+            self._end(now, number, SearchResult(was_there=search.was_there))
 
-    def _end(self, now: float, number: int, told: Told) -> None:
+    def _end(self, now: float, number: int, told: SearchResult) -> None:
         self._searches.pop(number).then(now, told)
 
     def client_left(self, session: int) -> None:
@@ -372,12 +372,12 @@ class Finding:
         if search is None or search.pattern != content.pattern or content.answer == "coming":
             return
         if content.answer == "here":
-            self._end(now, content.request, Told(source, content.text))
+            self._end(now, content.request, SearchResult(source, content.text))
             return
         search.unanswered.discard(source)
         search.was_there |= content.answer == "gone"
         if not search.unanswered:
-            self._end(now, content.request, Told(was_there=search.was_there))
+            self._end(now, content.request, SearchResult(was_there=search.was_there))
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class Finding:
         for number, search in list(self._searches.items()):
             if search.until <= now:
                 silent = tuple(sorted(search.unanswered))
-                self._end(now, number, Told(was_there=search.was_there, silent=silent))
+                self._end(now, number, SearchResult(was_there=search.was_there, silent=silent))
             elif search.again_at <= now:
                 self._ask(now, number)
 
@@ -402,14 +402,14 @@ _CONTRADICTION = (
 _ANOTHER = "take another id, or ask again after `pattern_gone_s`"
 
 
-class Beginning:
+class PatternDefinitions:
     """Lets patterns begin. See the rules at the top of this module."""
 
     def __init__(
         self,
-        state: PointState,
-        dropping: Dropping,
-        finding: Finding,
+        state: JoinPointState,
+        dropping: PatternDrops,
+        finding: PatternSearch,
         begin: Callable[[float, PointRecord], None],
     ) -> None:
         """`begin` makes a join point."""
@@ -472,7 +472,7 @@ class Beginning:
         session: int,
         frame: Define,
         record: PointRecord,
-        told: Told,
+        told: SearchResult,
         *,
         is_again: bool,
     ) -> None:
@@ -533,7 +533,7 @@ class Beginning:
             self._wait(session, frame)
             self.look()
 
-    def _is_at(self, session: int, frame: Define, told: Told) -> None:
+    def _is_at(self, session: int, frame: Define, told: SearchResult) -> None:
         if told.text == frame.text:
             self._state.out.append(CarryTo(told.place, KeepPoints([frame.pattern])))
             self._answer(session, Defined(frame.request))

@@ -22,11 +22,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from anabranch.core.options import Options
-from anabranch.core.patterns.detector import Detector, Findings
+from anabranch.core.patterns.detector import Detector, StepResult
 from anabranch.core.patterns.event_store import KeptBytes
-from anabranch.core.patterns.join_points.records import Outlook
-from anabranch.core.patterns.plan import Allowance
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.join_points.records import JoinPointSurroundings
+from anabranch.core.patterns.plan import StepAllowance
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.session.effects import DeliverToApplication
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import INT_MAX, INT_MIN
@@ -42,7 +42,7 @@ from anabranch.model.pattern.match import (
 )
 
 
-class Unacked:
+class UnackedEvents:
     """What a join point has been given and must be able to get again.
 
     Entries are kept per stream, in the order of ticks, each with a time: once all matches before
@@ -76,7 +76,7 @@ class Unacked:
         return {s: streams[s][0][0] - 1 if streams.get(s) else tick for s, tick in received.items()}
 
 
-class WatchCounters:
+class DetectionCounters:
     """What happened at one join point, in this life, or at several."""
 
     __slots__ = ("by_stream", "events", "late", "left_out", "overflows", "reported", "withheld")
@@ -92,7 +92,7 @@ class WatchCounters:
         self.overflows = 0
         self.withheld = 0
 
-    def add(self, other: "WatchCounters") -> None:
+    def add(self, other: "DetectionCounters") -> None:
         """What happened there happened, too."""
         self.events += other.events
         self.reported += other.reported
@@ -107,20 +107,20 @@ class WatchCounters:
         self.by_stream[stream] = self.by_stream.get(stream, 0) + 1
 
 
-class Watch:
+class PatternDetection:
     """What one join point sees. See the rules at the top of this module."""
 
     def __init__(
         self,
         record: PointRecord,
-        scheme: Scheme,
+        scheme: PatternScheme,
         limits: Limits,
-        allowance: Allowance,
+        allowance: StepAllowance,
         room: KeptBytes,
     ) -> None:
-        self.counters = WatchCounters()
+        self.counters = DetectionCounters()
         self.starts: dict[str, Start] = dict(record.starts)
-        self.unacked = Unacked()
+        self.unacked = UnackedEvents()
         #: Digests of matches that are in a log, and when they were final.
         self.reports: dict[str, int] = {}
         #: Stream → the time of the last event that came of it.
@@ -232,7 +232,7 @@ class Watch:
         self.reports = {each: at for each, at in self.reports.items() if at >= reported_ns}
         self.unacked.forget(reported_ns)
 
-    def _account(self, findings: Findings) -> None:
+    def _account(self, findings: StepResult) -> None:
         for event in findings.late:
             self.counters.late += 1
             self.note("late, and left out", event.stream, event.tick)
@@ -273,7 +273,7 @@ STILL = 10
 _AHEAD_NS = 60 * 10**9
 
 
-class Room:
+class DetectionBounds:
     """What a join point does that has no more room: whom it stops waiting for.
 
     A join point keeps events until no stream can bring an earlier one that belongs to them. A
@@ -365,7 +365,7 @@ def _lower_middle(times: list[int]) -> int | None:
     return sorted(times)[(len(times) - 1) // 2] if times else None
 
 
-class Timing:
+class DetectionClock:
     """How far time is at a join point: what it may decide, and what it still waits for.
 
     Time passes with the streams: each is known up to when its origin said that nothing earlier will
@@ -380,12 +380,18 @@ class Timing:
     State: how far streams were at the last look, and that of `room`. Safe to lose.
     """
 
-    def __init__(self, subscription: str, outlook: Outlook, watch: Watch, options: Options) -> None:
+    def __init__(
+        self,
+        subscription: str,
+        outlook: JoinPointSurroundings,
+        watch: PatternDetection,
+        options: Options,
+    ) -> None:
         self._subscription = subscription
         self._outlook = outlook
         self._watch = watch
         self._options = options
-        self._room = Room(options.head_every_s)
+        self._room = DetectionBounds(options.head_every_s)
         #: How far streams were at the last look.
         self._looked: dict[str, int] = {}
         #: There was no room, and to look for some before this time is no use.

@@ -37,18 +37,32 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Note, earliest
 from anabranch.core.options import Options
-from anabranch.core.part_requests import Ask, FromPoint, PointCame, PointFull, PointLeft
+from anabranch.core.part_requests import (
+    JoinPointConnected,
+    JoinPointDisconnected,
+    JoinPointFrame,
+    JoinPointFull,
+    PartRequest,
+)
 from anabranch.core.patterns.event_store import KeptBytes
-from anabranch.core.patterns.join_points.detection import Timing, Watch, WatchCounters
-from anabranch.core.patterns.join_points.records import Outlook, name_of, wanted_filter
-from anabranch.core.patterns.plan import Allowance
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.join_points.detection import (
+    DetectionClock,
+    DetectionCounters,
+    PatternDetection,
+)
+from anabranch.core.patterns.join_points.records import (
+    JoinPointSurroundings,
+    name_of,
+    wanted_filter,
+)
+from anabranch.core.patterns.plan import StepAllowance
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.session.effects import (
     Confirm,
     DeliverToApplication,
+    ResumePoint,
     SendFrame,
     SessionEffects,
-    Standing,
     TellCut,
     TellPublishRefused,
     TellRefused,
@@ -56,7 +70,7 @@ from anabranch.core.session.effects import (
     TellStart,
     TellWithheld,
 )
-from anabranch.core.session.session import Session
+from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import Limits
@@ -76,7 +90,7 @@ EVENT_TRIES = 50
 PUBLISH_TRIES = 400
 
 
-class Bucket:
+class RateBucket:
     """So many in a second, and as many at once after a pause."""
 
     __slots__ = ("_at", "_level", "_per_s")
@@ -130,18 +144,18 @@ class Pace:
     """
 
     def __init__(self, options: Options) -> None:
-        self.allowance = Allowance(options.pattern_step_tries)
+        self.allowance = StepAllowance(options.pattern_step_tries)
         self._per_s = options.pattern_client_matches_per_s
         #: Client → what it may still publish.
-        self._clients: dict[str, Bucket] = {}
+        self._clients: dict[str, RateBucket] = {}
 
-    def of_client(self, now: float, client: str) -> Bucket:
+    def of_client(self, now: float, client: str) -> RateBucket:
         """The rate that all patterns of a client share."""
         bucket = self._clients.get(client)
         if bucket is None:
             for name in [name for name, each in self._clients.items() if each.is_full(now)]:
                 del self._clients[name]
-            bucket = self._clients[client] = Bucket(now, self._per_s)
+            bucket = self._clients[client] = RateBucket(now, self._per_s)
         return bucket
 
 
@@ -163,9 +177,9 @@ class JoinPoint:
     def __init__(  # noqa: PLR0917 - made in one place
         self,
         record: PointRecord,
-        scheme: Scheme,
+        scheme: PatternScheme,
         session: int,
-        outlook: Outlook,
+        outlook: JoinPointSurroundings,
         options: Options,
         limits: Limits,
         pace: Pace,
@@ -183,10 +197,10 @@ class JoinPoint:
         self._outlook = outlook
         self._options = options
         self._limits = limits
-        self._client = Session(self._name, incarnation=record.incarnation, limits=limits)
+        self._client = ClientSession(self._name, incarnation=record.incarnation, limits=limits)
         self._pace = pace
-        self._watch = Watch(record, scheme, limits, pace.allowance, room)
-        self._timing = Timing(self._name, outlook, self._watch, options)
+        self._watch = PatternDetection(record, scheme, limits, pace.allowance, room)
+        self._timing = DetectionClock(self._name, outlook, self._watch, options)
         #: Events that wait for their turn.
         self._coming: deque[DeliverToApplication] = deque()
         self._coming_bytes = 0
@@ -205,13 +219,13 @@ class JoinPoint:
         self._now = 0.0
         self._look_at = 0.0
         self._save_at = 0.0
-        self._rate = Bucket(0.0, options.pattern_matches_per_s)
-        self._out: list[Ask] = []
+        self._rate = RateBucket(0.0, options.pattern_matches_per_s)
+        self._out: list[PartRequest] = []
 
     # -- questions --------------------------------------------------------------------------------
 
     @property
-    def counters(self) -> WatchCounters:
+    def counters(self) -> DetectionCounters:
         """What happened here, in this life."""
         return self._watch.counters
 
@@ -257,7 +271,7 @@ class JoinPoint:
 
     # -- activation -------------------------------------------------------------------------------
 
-    def begin(self, now: float) -> list[Ask]:
+    def begin(self, now: float) -> list[PartRequest]:
         """Its record is on disk: subscribe."""
         record, outlook = self.record, self._outlook
         reports = record.reports.items()
@@ -265,7 +279,7 @@ class JoinPoint:
         self._missing[outlook.name] = outlook.head()
         # Where the subscription is here, it stands farther than when it came.
         comes = bool(record.ticks) and not outlook.reach(self._name)
-        standing = Standing(
+        standing = ResumePoint(
             name=self._name,
             filter=self.filter,
             number=record.incarnation * _NUMBERS,
@@ -277,21 +291,21 @@ class JoinPoint:
         self._now = self._look_at = now
         self._told_by = now + TOLD_WITHIN_S
         self._save_at = now + self._options.pattern_save_s
-        self._out.append(PointCame(self.session))
+        self._out.append(JoinPointConnected(self.session))
         self._perform(self._client.take_over(now, standing))
         self._perform(self._client.advertise([subscription_to(record.id)]))
         self._perform(self._client.connected(now))
         return self.take_out()
 
-    def stop(self, now: float) -> list[Ask]:
+    def stop(self, now: float) -> list[PartRequest]:
         """Be active no more; its subscription stays, without a client."""
         self._perform(self._client.disconnected(now))
         self._watch.close()
         self._tell_notes()
-        self._out.append(PointLeft(self.session))
+        self._out.append(JoinPointDisconnected(self.session))
         return self.take_out()
 
-    def end(self, now: float) -> list[Ask]:
+    def end(self, now: float) -> list[PartRequest]:
         """Give up the subscription; `has_ended` tells when that is done."""
         self._perform(self._client.unsubscribe(now, self._name))
         return self.take_out()
@@ -303,7 +317,7 @@ class JoinPoint:
 
     # -- stimuli ----------------------------------------------------------------------------------
 
-    def frame(self, now: float, frame: AnyClientFrame) -> list[Ask]:
+    def frame(self, now: float, frame: AnyClientFrame) -> list[PartRequest]:
         """The broker says something to its client."""
         self._now = now
         try:
@@ -313,7 +327,7 @@ class JoinPoint:
         self._work(now)
         return self.take_out()
 
-    def time_passed(self, now: float) -> list[Ask]:
+    def time_passed(self, now: float) -> list[PartRequest]:
         """A deadline has come."""
         self._now = now
         self._perform(self._client.time_passed(now))
@@ -356,7 +370,7 @@ class JoinPoint:
         has_room = held < HELD_MAX // 2 and coming < COMING_MAX // 2
         if (is_full and not self._is_full) or (has_room and self._is_full):
             self._is_full = is_full
-            self._out.append(PointFull(self.session, full=is_full))
+            self._out.append(JoinPointFull(self.session, full=is_full))
 
     def _tell_notes(self) -> None:
         for text in self._watch.take_notes():
@@ -367,7 +381,7 @@ class JoinPoint:
         wanted = [self._client.next_deadline(), self._work_at, self._look_at]
         return min(each for each in wanted if each is not None)
 
-    def take_out(self) -> list[Ask]:
+    def take_out(self) -> list[PartRequest]:
         """What is to be done; nothing is left."""
         out, self._out = self._out, []
         return out
@@ -377,7 +391,7 @@ class JoinPoint:
         for effect in effects:
             match effect:
                 case SendFrame():
-                    self._out.append(FromPoint(self.session, effect.frame))
+                    self._out.append(JoinPointFrame(self.session, effect.frame))
                 case DeliverToApplication():
                     self._coming.append(effect)
                     self._coming_bytes += len(effect.body)
@@ -485,7 +499,7 @@ class JoinPoint:
         unsure += [match.last.time_ns for match in self._held]
         return min([self._watch.horizon_ns, *unsure])
 
-    def saved(self, now: float, record: PointRecord) -> list[Ask]:
+    def saved(self, now: float, record: PointRecord) -> list[PartRequest]:
         """A record is on disk: let go of what is needed no more."""
         self._watch.let_go(record.reported_ns)
         self._acknowledge(now)

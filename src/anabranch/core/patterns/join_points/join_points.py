@@ -18,14 +18,18 @@ import msgspec
 
 from anabranch.core.contract import Note, Recovered, earliest
 from anabranch.core.options import Options
-from anabranch.core.part_requests import Ask
-from anabranch.core.patterns.join_points.definitions import Beginning, Dropping, Finding
-from anabranch.core.patterns.join_points.detection import WatchCounters
+from anabranch.core.part_requests import PartRequest
+from anabranch.core.patterns.join_points.definitions import (
+    PatternDefinitions,
+    PatternDrops,
+    PatternSearch,
+)
+from anabranch.core.patterns.join_points.detection import DetectionCounters
 from anabranch.core.patterns.join_points.join_point import JoinPoint
-from anabranch.core.patterns.join_points.moves import Departing, Moving
-from anabranch.core.patterns.join_points.placement import Placing
-from anabranch.core.patterns.join_points.records import Outlook
-from anabranch.core.patterns.join_points.registry import PointState
+from anabranch.core.patterns.join_points.moves import JoinPointDeparture, JoinPointMoves
+from anabranch.core.patterns.join_points.placement import PlacementReview
+from anabranch.core.patterns.join_points.records import JoinPointSurroundings
+from anabranch.core.patterns.join_points.registry import JoinPointState
 from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import (
@@ -50,20 +54,22 @@ class JoinPoints:
 
     def __init__(
         self,
-        outlook: Outlook,
+        outlook: JoinPointSurroundings,
         options: Options,
         limits: Limits,
         recovered: Recovered,
         records: dict[str, PointRecord],
     ) -> None:
         """`records` are those that were stored (`record`)."""
-        self._state = PointState(outlook, options, limits, recovered, records)
-        self._moving = Moving(self._state)
-        self.placing = Placing(self._state, self._moving)
-        self._dropping = Dropping(self._state)
-        self._finding = Finding(self._state)
-        self._beginning = Beginning(self._state, self._dropping, self._finding, self._begin)
-        self._departing = Departing(self._state, self._moving, self._finding)
+        self._state = JoinPointState(outlook, options, limits, recovered, records)
+        self._moving = JoinPointMoves(self._state)
+        self.placing = PlacementReview(self._state, self._moving)
+        self._dropping = PatternDrops(self._state)
+        self._finding = PatternSearch(self._state)
+        self._beginning = PatternDefinitions(
+            self._state, self._dropping, self._finding, self._begin
+        )
+        self._departing = JoinPointDeparture(self._state, self._moving, self._finding)
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -88,16 +94,16 @@ class JoinPoints:
         waiting = sum(point.coming_bytes for point in self.active.values())
         return self._state.room.used + waiting
 
-    def counted(self) -> WatchCounters:
+    def counted(self) -> DetectionCounters:
         """What happened in this life, at all of them."""
-        total = WatchCounters()
+        total = DetectionCounters()
         for each in (self._state.past, *(point.counters for point in self.active.values())):
             total.add(each)
         return total
 
     # -- life -------------------------------------------------------------------------------------
 
-    def started(self, now: float) -> list[Ask]:
+    def started(self, now: float) -> list[PartRequest]:
         """The broker has begun its life."""
         for record in self._state.records().values():
             self._dropping.lasts_from(now, record)
@@ -107,13 +113,13 @@ class JoinPoints:
                 self._state.activate(record)
         return self._state.take_out()
 
-    def depart(self, now: float) -> list[Ask]:
+    def depart(self, now: float) -> list[PartRequest]:
         """Give all away (rule 3), each when it may be."""
         self._beginning.is_departing = self.placing.is_departing = True
         self._departing.begin(now)
         return self._state.take_out()
 
-    def synced(self, now: float, ticket: int) -> list[Ask]:
+    def synced(self, now: float, ticket: int) -> list[PartRequest]:
         """What was put before this ticket is on disk."""
         self._state.synced(now, ticket)
         return self._state.take_out()
@@ -127,7 +133,7 @@ class JoinPoints:
         client: str,
         frame: Define | Drop | Keep,
         version: Version,
-    ) -> list[Ask]:
+    ) -> list[PartRequest]:
         """A client defines a pattern, or drops or keeps some. `version` is one of the edge's
         interest that has all that is subscribed so far."""
         if isinstance(frame, Define):
@@ -152,7 +158,7 @@ class JoinPoints:
 
     # -- other brokers ----------------------------------------------------------------------------
 
-    def carried(self, now: float, source: str, content: ForPoints) -> list[Ask]:
+    def carried(self, now: float, source: str, content: ForPoints) -> list[PartRequest]:
         """Another broker has said something; or this one, to itself."""
         if source not in self._state.outlook.streams:
             raise RemoteError(f"{source!r} is no edge of this network")
@@ -188,7 +194,7 @@ class JoinPoints:
         self._beginning.look()
         return self._state.take_out()
 
-    def move(self, now: float, pattern_id: str, target: str) -> list[Ask]:
+    def move(self, now: float, pattern_id: str, target: str) -> list[PartRequest]:
         """Give a join point to another broker, if that is possible now."""
         if target in self._state.others and self._moving.may_give(pattern_id):
             self._moving.give(now, pattern_id, target)
@@ -196,7 +202,7 @@ class JoinPoints:
 
     # -- active ones ------------------------------------------------------------------------------
 
-    def frame(self, now: float, session: int, frame: AnyClientFrame) -> list[Ask]:
+    def frame(self, now: float, session: int, frame: AnyClientFrame) -> list[PartRequest]:
         """The broker says something to a join point."""
         point = self._state.sessions.get(session)
         if point is not None:
@@ -204,7 +210,7 @@ class JoinPoints:
             self._look_after(now, point)
         return self._state.take_out()
 
-    def cut(self, now: float, session: int, reason: str) -> list[Ask]:
+    def cut(self, now: float, session: int, reason: str) -> list[PartRequest]:
         """The broker has ended the session of a join point."""
         point = self._state.sessions.get(session)
         if point is not None:
@@ -250,7 +256,7 @@ class JoinPoints:
         if self._state.points.get(record.id) is point:
             self._state.out += point.saved(now, record)
 
-    def time_passed(self, now: float) -> list[Ask]:
+    def time_passed(self, now: float) -> list[PartRequest]:
         """A deadline has come."""
         state = self._state
         state.pace.allowance.renew()
@@ -299,7 +305,7 @@ POINTS_MAX = 1_000
 TEXT_MAX = 1_000
 
 
-class PointReport(msgspec.Struct, frozen=True, kw_only=True):
+class JoinPointReport(msgspec.Struct, frozen=True, kw_only=True):
     """A pattern, at the broker that has its join point. Counts are of this activation."""
 
     pattern: str
@@ -347,7 +353,7 @@ class PatternsReport(msgspec.Struct, frozen=True, kw_only=True):
     withheld: int
     #: About how much memory the events take that join points have.
     held_bytes: int
-    points: tuple[PointReport, ...] = ()
+    points: tuple[JoinPointReport, ...] = ()
 
 
 def patterns_report(every: JoinPoints) -> PatternsReport:
@@ -369,12 +375,12 @@ def patterns_report(every: JoinPoints) -> PatternsReport:
     )
 
 
-def _point(every: JoinPoints, record: PointRecord) -> PointReport:
+def _point(every: JoinPoints, record: PointRecord) -> JoinPointReport:
     point = every.active.get(record.id)
     counters = None if point is None else point.counters
     starts = record.starts if point is None else point.starts
     text = record.text
-    return PointReport(
+    return JoinPointReport(
         pattern=record.id,
         text=text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…",
         placement=record.placement,

@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Note
 from anabranch.core.part_requests import CarryTo
-from anabranch.core.patterns.join_points.definitions import Finding
-from anabranch.core.patterns.join_points.registry import PointState
+from anabranch.core.patterns.join_points.definitions import PatternSearch
+from anabranch.core.patterns.join_points.registry import JoinPointState
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import FindPoint, PointFound, PointSettled, PointTaken, TakePoint
 from anabranch.model.pattern.match import PointRecord
@@ -41,10 +41,10 @@ from anabranch.model.pattern.match import PointRecord
 STARTS_MAX = 1 << 42
 
 
-class Moving:
+class JoinPointMoves:
     """Gives join points away, and takes them. See the rules at the top of this module."""
 
-    def __init__(self, state: PointState) -> None:
+    def __init__(self, state: JoinPointState) -> None:
         self._state = state
         #: Id → when its taker is asked again, or its giver is told again.
         self._again_at: dict[str, float] = {}
@@ -181,7 +181,7 @@ class Moving:
         return min(self._again_at.values(), default=None)
 
 
-class Departing:
+class JoinPointDeparture:
     """Where the join points of a broker go that departs.
 
         departs            FindPoint ─────────►  all others
@@ -204,7 +204,9 @@ class Departing:
     State: the open question, and who has answered the last one. Safe to lose.
     """
 
-    def __init__(self, state: PointState, moving: Moving, finding: Finding) -> None:
+    def __init__(
+        self, state: JoinPointState, moving: JoinPointMoves, finding: PatternSearch
+    ) -> None:
         self._state = state
         self._moving = moving
         self._finding = finding

@@ -33,10 +33,10 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import JoinPoint, Turns
-from anabranch.core.patterns.join_points.moves import Moving
+from anabranch.core.patterns.join_points.moves import JoinPointMoves
 from anabranch.core.patterns.join_points.placement_cost import (
-    Load,
-    Traffic,
+    BrokerBusyness,
+    PatternTraffic,
     cost_of,
     least_cost,
     matches_per_s,
@@ -44,8 +44,8 @@ from anabranch.core.patterns.join_points.placement_cost import (
     rate_of,
 )
 from anabranch.core.patterns.join_points.records import Sources, name_of, parts_filter
-from anabranch.core.patterns.join_points.registry import PointState
-from anabranch.core.routing.mesh.shared import Chart
+from anabranch.core.patterns.join_points.registry import JoinPointState
+from anabranch.core.routing.mesh.shared import NetworkDistances
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Value
 from anabranch.model.filter import Filter
@@ -118,7 +118,7 @@ def meeting_place(
 
 
 def worth_asking(
-    traffic: Traffic, own: str, edges: Iterable[str], distances: Distances
+    traffic: PatternTraffic, own: str, edges: Iterable[str], distances: Distances
 ) -> dict[str, float]:
     """The edges that may be better, with what they cost at least (rule 2)."""
     floors = {
@@ -152,7 +152,7 @@ def better_place(
     return best if is_better else ""
 
 
-class Counted(NamedTuple):
+class TrafficCounts(NamedTuple):
     """What was counted since the look before."""
 
     #: Origin → events per second,
@@ -172,7 +172,7 @@ class _Tally(NamedTuple):
     reported: int
 
 
-class Tallies:
+class TrafficTallies:
     """Tallies: what came to join points and what they found, between two looks.
 
     Rates for which there are no statistics are counted. The first look only begins: what a join
@@ -184,7 +184,7 @@ class Tallies:
     def __init__(self) -> None:
         self._tallies: dict[str, _Tally] = {}
 
-    def look(self, now: float, point: JoinPoint) -> Counted | None:
+    def look(self, now: float, point: JoinPoint) -> TrafficCounts | None:
         """What came since the last look; None if this is the first one of this activation."""
         counters, pattern_id = point.counters, point.record.id
         by_stream = dict(counters.by_stream)
@@ -199,7 +199,7 @@ class Tallies:
             for stream, count in by_stream.items()
         }
         matches_per_s = (tally.reported - before.reported) / for_s
-        return Counted(rates, matches_per_s, tally.events - before.events)
+        return TrafficCounts(rates, matches_per_s, tally.events - before.events)
 
     def forgotten(self, pattern_id: str) -> None:
         """It is not here any more."""
@@ -234,7 +234,7 @@ class _Inquiry:
         self.until = until
 
 
-class PlacingCounters:
+class PlacementCounters:
     """What was done in this life."""
 
     __slots__ = ("asked", "moved")
@@ -245,21 +245,21 @@ class PlacingCounters:
         self.moved = 0
 
 
-class Placing:
+class PlacementReview:
     """Looks for places. See the rules at the top of this module."""
 
-    def __init__(self, state: PointState, moving: Moving) -> None:
-        self.counters = PlacingCounters()
+    def __init__(self, state: JoinPointState, moving: JoinPointMoves) -> None:
+        self.counters = PlacementCounters()
         #: Id → what it costs here, as of the last look.
         self.costs: dict[str, float] = {}
         self.is_departing = False
         self._state = state
         self._moving = moving
-        self._chart = Chart(state.outlook.network)
+        self._chart = NetworkDistances(state.outlook.network)
         self._number = 0
         #: Which is looked at, and when.
         self._turns = Turns()
-        self._tallies = Tallies()
+        self._tallies = TrafficTallies()
         #: Id → what it has the broker deal with, per second, as of the last look.
         self._brings: dict[str, float] = {}
         self._inquiry: _Inquiry | None = None
@@ -302,7 +302,7 @@ class Placing:
             each.pop(pattern_id, None)
 
     @property
-    def _load(self) -> Load:
+    def _load(self) -> BrokerBusyness:
         """The load as it will be measured."""
         scout = self._state.outlook.scout
         assert scout is not None
@@ -343,7 +343,7 @@ class Placing:
             state.save(replace(record, is_placed=True), lambda _: None)
             self.forgotten(record.id)
         else:
-            self._ask(now, point, {target: 0.0}, Traffic({}), float("inf"))
+            self._ask(now, point, {target: 0.0}, PatternTraffic({}), float("inf"))
 
     def _look_by_cost(self, now: float, point: JoinPoint, sources: Sources) -> None:
         state = self._state
@@ -368,7 +368,7 @@ class Placing:
 
     def _traffic(
         self, now: float, point: JoinPoint, sources: Sources
-    ) -> tuple[Traffic | None, float]:
+    ) -> tuple[PatternTraffic | None, float]:
         """What a pattern needs and finds, None if that is not known; and on how many events that
         rests (rule 3)."""
         wanted = Filter.parse(point.filter, self._state.limits)
@@ -390,7 +390,7 @@ class Placing:
         else:
             found = came.matches_per_s
         incoming = {origin: rate for origin, rate in incoming.items() if rate > 0}
-        return Traffic(incoming, found, self._destinations(point)), counted
+        return PatternTraffic(incoming, found, self._destinations(point)), counted
 
     def _destinations(self, point: JoinPoint) -> tuple[str, ...]:
         """The edges that want the matches; where it was defined, if nobody is known to."""
@@ -411,7 +411,7 @@ class Placing:
         now: float,
         point: JoinPoint,
         floors: Mapping[str, float],
-        traffic: Traffic,
+        traffic: PatternTraffic,
         cost: float,
     ) -> None:
         """Ask others what it would cost there; `cost` is what it costs here."""
@@ -440,7 +440,7 @@ class Placing:
         incoming = {origin: rate / 1e3 for origin, rate in content.incoming.items()}
         # Each once: to ask about the same way many times costs who asks little.
         wanting = tuple(dict.fromkeys(content.destinations))
-        traffic = Traffic(incoming, content.matches / 1e3, wanting)
+        traffic = PatternTraffic(incoming, content.matches / 1e3, wanting)
         is_full = len(self._state) >= limits.patterns_max
         cost = None
         if outlook.scout is not None and not is_full and not self.is_departing:

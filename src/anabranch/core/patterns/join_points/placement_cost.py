@@ -56,7 +56,7 @@ BUSY_MAX: Final = 0.95
 TIME_S_MAX: Final = 10.0
 
 
-class Ways(Protocol):
+class PathDelays(Protocol):
     """The ways between a broker and edges, in seconds; None where there is none."""
 
     def come_s(self, edge: str) -> float | None:
@@ -66,7 +66,7 @@ class Ways(Protocol):
         """Of a match that goes to an edge, until it is dealt with there."""
 
 
-class Load(msgspec.Struct, frozen=True, gc=False):
+class BrokerBusyness(msgspec.Struct, frozen=True, gc=False):
     """How busy a broker is."""
 
     #: Events that come per second.
@@ -81,7 +81,7 @@ class Load(msgspec.Struct, frozen=True, gc=False):
         return min(self.queue_s + self.match_s, TIME_S_MAX)
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class PatternTraffic(msgspec.Struct, frozen=True):
     """What a pattern brings with it, wherever it is detected."""
 
     #: Origin → events per second that are needed of it.
@@ -104,7 +104,7 @@ def waiting(rate_per_s: float, match_s: float) -> float:
     return BUSY_MAX / (1 - BUSY_MAX) + (busy - BUSY_MAX) / (1 - BUSY_MAX) ** 2
 
 
-def burden(load: Load, events_per_s: float, *, is_here: bool) -> float:
+def burden(load: BrokerBusyness, events_per_s: float, *, is_here: bool) -> float:
     """How many events more are in a broker with these, which are in its load already if
     the pattern is there."""
     less = max(load.rate_per_s - events_per_s, 0.0) if is_here else load.rate_per_s
@@ -113,7 +113,7 @@ def burden(load: Load, events_per_s: float, *, is_here: bool) -> float:
 
 
 def cost_of(
-    traffic: Traffic, broker: str, ways: Ways, load: Load, *, is_here: bool
+    traffic: PatternTraffic, broker: str, ways: PathDelays, load: BrokerBusyness, *, is_here: bool
 ) -> float | None:
     """What a pattern costs at a broker; None if there is no way to somebody it needs."""
     cost = burden(load, traffic.handled_at(broker), is_here=is_here)
@@ -126,7 +126,7 @@ def cost_of(
     return cost
 
 
-def least_cost(traffic: Traffic, hops: Callable[[str], int]) -> float:
+def least_cost(traffic: PatternTraffic, hops: Callable[[str], int]) -> float:
     """What a pattern costs at least, at a broker that is so many links from edges: nobody who says
     less is believed."""
     came = sum(rate * hops(edge) for edge, rate in traffic.incoming.items())

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from anabranch.core.catalog_recovery import rows
 from anabranch.core.contract import Put, Recovered
-from anabranch.core.patterns.join_points.placement_cost import Load
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.join_points.placement_cost import BrokerBusyness
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import EventError
 from anabranch.model.event import Count, Value
 from anabranch.model.filter import Filter
@@ -55,12 +55,12 @@ def check_pattern_id(pattern_id: str, limits: Limits) -> None:
 # that tells it after a crash or a move what not to report again.
 
 
-def parts_filter(scheme: Scheme) -> str:
+def parts_filter(scheme: PatternScheme) -> str:
     """All that the parts of a pattern match."""
     return " OR ".join(dict.fromkeys(f"({part.filter})" for part in scheme.pattern.parts))
 
 
-def wanted_filter(scheme: Scheme) -> str:
+def wanted_filter(scheme: PatternScheme) -> str:
     """What a join point subscribes to: all that its parts match, and its own notifications."""
     return f"{parts_filter(scheme)} OR {subscription_to(scheme.pattern_id)}"
 
@@ -71,7 +71,7 @@ GONE_TABLE = "patterns_gone"
 COUNT_MAX = 1 << 40
 
 
-class Gone(msgspec.Struct, frozen=True, array_like=True):
+class GoneJoinPoint(msgspec.Struct, frozen=True, array_like=True):
     """A join point that was here, or that was refused."""
 
     moves: Count
@@ -80,7 +80,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(PointRecord)
-_gone_decoder = msgspec.msgpack.Decoder(Gone)
+_gone_decoder = msgspec.msgpack.Decoder(GoneJoinPoint)
 
 
 def put(record: PointRecord) -> Put:
@@ -93,18 +93,18 @@ def forget(pattern_id: str) -> Put:
     return Put(TABLE, pattern_id, None)
 
 
-def put_gone(pattern_id: str, gone: Gone | None) -> Put:
+def put_gone(pattern_id: str, gone: GoneJoinPoint | None) -> Put:
     """Remember that it was here, or no more."""
     return Put(GONE_TABLE, pattern_id, None if gone is None else _encoder.encode(gone))
 
 
-def check_record(record: PointRecord, limits: Limits) -> Scheme:
+def check_record(record: PointRecord, limits: Limits) -> PatternScheme:
     """How it is detected; `EventError`, `PatternError` or `FilterError` if it cannot be."""
     check_pattern_id(record.id, limits)
     for count, what in ((record.incarnation, "starts"), (record.moves, "moves")):
         if count > COUNT_MAX:
             raise EventError(f"pattern {record.id!r} has {count} {what}; it never had so many")
-    scheme = Scheme(Pattern.parse(record.text, limits), record.id, limits)
+    scheme = PatternScheme(Pattern.parse(record.text, limits), record.id, limits)
     # Whether its normal form is within the limits shows only when it is made.
     _ = Filter.parse(wanted_filter(scheme), limits).conjunctions
     return scheme
@@ -128,10 +128,10 @@ def stored_records(
     return rows(recovered, TABLE, read)
 
 
-def stored_gone(recovered: Recovered) -> dict[str, Gone]:
+def stored_gone(recovered: Recovered) -> dict[str, GoneJoinPoint]:
     """Those that were here."""
 
-    def read(key: str, value: bytes) -> Gone:
+    def read(key: str, value: bytes) -> GoneJoinPoint:
         del key
         gone = _gone_decoder.decode(value)
         if not isfinite(gone.until):
@@ -151,11 +151,11 @@ def stored_gone(recovered: Recovered) -> dict[str, Gone]:
 Sources = Mapping[str, tuple[StreamStatistics, ...]]
 
 
-class Scout(Protocol):
+class PlacementFacts(Protocol):
     """Asked by join points. All answers are of this moment, and change nothing."""
 
     @property
-    def load(self) -> Load:
+    def load(self) -> BrokerBusyness:
         """How busy this broker is."""
 
     def come_s(self, edge: str) -> float | None:
@@ -179,7 +179,7 @@ class Scout(Protocol):
 Reach = Mapping[str, tuple[int, int]]
 
 
-class Outlook(NamedTuple):
+class JoinPointSurroundings(NamedTuple):
     """The broker around a join point, as far as that needs it."""
 
     name: str
@@ -196,4 +196,4 @@ class Outlook(NamedTuple):
     network: Network
     life: int
     #: None where routing cannot tell places apart.
-    scout: Scout | None = None
+    scout: PlacementFacts | None = None

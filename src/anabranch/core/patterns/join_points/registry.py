@@ -11,20 +11,20 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
-from anabranch.core.part_requests import Ask, SyncPlease
+from anabranch.core.part_requests import PartRequest, RequestSync
 from anabranch.core.patterns.event_store import KeptBytes
-from anabranch.core.patterns.join_points.detection import WatchCounters
+from anabranch.core.patterns.join_points.detection import DetectionCounters
 from anabranch.core.patterns.join_points.join_point import Agenda, JoinPoint, Pace
 from anabranch.core.patterns.join_points.records import (
-    Gone,
-    Outlook,
+    GoneJoinPoint,
+    JoinPointSurroundings,
     check_record,
     forget,
     put,
     put_gone,
     stored_gone,
 )
-from anabranch.core.patterns.scheme import Scheme
+from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import EventError, FilterError
 from anabranch.model.limits import Limits, detectors_bytes_max
 from anabranch.model.pattern.match import PointRecord
@@ -33,12 +33,12 @@ from anabranch.model.pattern.pattern import Pattern
 Then = Callable[[float], None]
 
 
-class PointState:
+class JoinPointState:
     """Shared by all parts. See the top of this module."""
 
     def __init__(
         self,
-        outlook: Outlook,
+        outlook: JoinPointSurroundings,
         options: Options,
         limits: Limits,
         recovered: Recovered,
@@ -59,10 +59,10 @@ class PointState:
         #: when one is started anew.
         self.start_at: dict[str, float] = {}
         #: What happened in this life at join points that are not active any more.
-        self.past = WatchCounters()
+        self.past = DetectionCounters()
         self.pace = Pace(options)
-        self.out: list[Ask] = []
-        self._schemes: dict[str, Scheme] = {}
+        self.out: list[PartRequest] = []
+        self._schemes: dict[str, PatternScheme] = {}
         #: What the detectors of all of them keep.
         self.room = KeptBytes(detectors_bytes_max(limits))
         self._session = 0
@@ -111,7 +111,7 @@ class PointState:
 
     def remember_gone(self, now: float, pattern_id: str, moves: int) -> None:
         """One with so many moves, or fewer, is not to come here again."""
-        gone = Gone(moves, now + self.options.pattern_gone_s)
+        gone = GoneJoinPoint(moves, now + self.options.pattern_gone_s)
         # The last one to be forgotten comes last.
         self.gone.pop(pattern_id, None)
         self.gone[pattern_id] = gone
@@ -135,14 +135,14 @@ class PointState:
         """When all that was put so far is on disk, this is to be done."""
         self._ticket += 1
         self._tickets[self._ticket] = then
-        self.out.append(SyncPlease(self._ticket))
+        self.out.append(RequestSync(self._ticket))
 
     def synced(self, now: float, ticket: int) -> None:
         """What was put before this ticket is on disk."""
         while self._tickets and (first := next(iter(self._tickets))) <= ticket:
             self._tickets.pop(first)(now)
 
-    def take_out(self) -> list[Ask]:
+    def take_out(self) -> list[PartRequest]:
         """What is to be done; nothing is left."""
         out, self.out = self.out, []
         return out
@@ -159,11 +159,11 @@ class PointState:
             return str(error)
         return ""
 
-    def _scheme(self, record: PointRecord) -> Scheme:
+    def _scheme(self, record: PointRecord) -> PatternScheme:
         scheme = self._schemes.get(record.id)
         pattern = Pattern.parse(record.text, self.limits)
         if scheme is None or scheme.pattern != pattern:
-            scheme = Scheme(pattern, record.id, self.limits)
+            scheme = PatternScheme(pattern, record.id, self.limits)
             self._schemes[record.id] = scheme
         return scheme
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from anabranch.core.contract import Note
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.mesh_frames import Advertise, Advertised, Editions
@@ -34,7 +34,7 @@ from anabranch.model.normal.value_set import ValueSet
 from anabranch.model.version import NOTHING, Version
 
 
-class Budget:
+class ComparisonBudget:
     """The comparisons that are left in one step."""
 
     __slots__ = ("left",)
@@ -53,7 +53,7 @@ class Budget:
         return self.left >= 0
 
 
-class Promise(NamedTuple):
+class AdvertisedConjunction(NamedTuple):
     """One conjunction of one advertisement."""
 
     number: int
@@ -64,11 +64,11 @@ class Promise(NamedTuple):
 class _List(NamedTuple):
     """Promises that ask for one value of the same attribute: all, and by that value."""
 
-    every: list[Promise]
-    by_values: dict[ValueSet, list[Promise]]
+    every: list[AdvertisedConjunction]
+    by_values: dict[ValueSet, list[AdvertisedConjunction]]
 
 
-class Comparison:
+class AdvertisementComparison:
     """Comparing conjunctions with the advertisements of one origin, without trying all of them.
 
     What is asked of a conjunction is which *trees* it meets: those of the advertisements that some
@@ -82,7 +82,7 @@ class Comparison:
        try.
     3. Numbers of advertisements rise, and lists begin with the highest: whoever has been compared
        with all below a number tries only the others.
-    4. A `Budget` counts what was tried. It is looked at between conjunctions, never within one.
+    4. A `ComparisonBudget` counts comparisons. It is checked between conjunctions only.
 
     Immutable, made of a table of one edition when it is asked for first.
 
@@ -90,13 +90,13 @@ class Comparison:
     way.
     """
 
-    def __init__(self, promises: Iterable[Promise]) -> None:
+    def __init__(self, promises: Iterable[AdvertisedConjunction]) -> None:
         #: The trees that are in use,
         self.trees = 0
         #: and those that everybody meets.
         self._always = 0
         self._lists: dict[str, _List] = {}
-        self._others: list[Promise] = []
+        self._others: list[AdvertisedConjunction] = []
         for promise in sorted(promises, key=lambda each: -each.number):
             self.trees |= 1 << promise.tree
             constraints = promise.conjunction.constraints
@@ -111,7 +111,9 @@ class Comparison:
                 among.every.append(promise)
                 among.by_values.setdefault(single[1], []).append(promise)
 
-    def met(self, conjunction: Conjunction, budget: Budget, since: int = 0, known: int = 0) -> int:
+    def met(
+        self, conjunction: Conjunction, budget: ComparisonBudget, since: int = 0, known: int = 0
+    ) -> int:
         """The trees that a conjunction meets; it is known to meet some, and was compared with all
         advertisements below a number."""
         budget.left -= 1
@@ -127,12 +129,12 @@ class Comparison:
                         found |= bit
         return found
 
-    def _near(self, conjunction: Conjunction) -> list[Sequence[Promise]]:
+    def _near(self, conjunction: Conjunction) -> list[Sequence[AdvertisedConjunction]]:
         """The lists in which there may be something that it meets (rule 1)."""
         if not self._lists:
             return [self._others]
         box = dict(conjunction.constraints)
-        near: list[Sequence[Promise]] = [self._others]
+        near: list[Sequence[AdvertisedConjunction]] = [self._others]
         for name, among in self._lists.items():
             values = box.get(name)
             if values is not None and values.is_single():
@@ -160,7 +162,7 @@ class _Entry:
         return self.is_everything or any(intersects(conjunction, c) for c in self.conjunctions)
 
 
-class Table:
+class AdvertisementTable:
     """The advertisements of one origin, in one edition."""
 
     __slots__ = ("_comparison", "edition", "entries", "statistics", "trees")
@@ -173,14 +175,14 @@ class Table:
         self.statistics = statistics
         #: The trees that are in use.
         self.trees = frozenset(entry.said.tree for entry in entries.values())
-        self._comparison: Comparison | None = None
+        self._comparison: AdvertisementComparison | None = None
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> AdvertisementComparison:
         """For whoever wants to know what conjunctions meet."""
         if self._comparison is None:
-            self._comparison = Comparison(
-                Promise(entry.said.number, entry.said.tree, conjunction)
+            self._comparison = AdvertisementComparison(
+                AdvertisedConjunction(entry.said.number, entry.said.tree, conjunction)
                 for entry in self.entries.values()
                 for conjunction in entry.conjunctions
             )
@@ -190,9 +192,9 @@ class Table:
 class Advertisements:
     """The tables that one broker knows. See the rules at the top of this module."""
 
-    def __init__(self, around: Surroundings, life: int) -> None:
+    def __init__(self, around: MeshState, life: int) -> None:
         self._around = around
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, AdvertisementTable] = {}
         #: Origins whose table changed since somebody looked.
         self.changed: dict[str, None] = {}
         #: What is advertised at the own origin, whether or not it is told one by one, by its text;
@@ -206,7 +208,7 @@ class Advertisements:
         if around.name in around.edges:
             is_open = not around.options.advertisements
             entries = {0: self._entry("", _EVERYTHING)} if is_open else {}
-            self.tables[around.name] = Table(Version(life, 1), entries)
+            self.tables[around.name] = AdvertisementTable(Version(life, 1), entries)
 
     # -- the own origin ---------------------------------------------------------------------------
 
@@ -330,7 +332,7 @@ class Advertisements:
         for said in frame.plus:
             entries[said.number] = self._entry(peer, said)
         told = frame.statistics if frame.is_whole or before is None else before.statistics
-        self.tables[frame.origin] = Table(frame.edition, entries, told)
+        self.tables[frame.origin] = AdvertisementTable(frame.edition, entries, told)
         self.changed[frame.origin] = None
 
     def _entry(self, peer: str, said: Advertised) -> _Entry:

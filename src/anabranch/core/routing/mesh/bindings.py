@@ -36,16 +36,16 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, earliest
 from anabranch.core.routing.interest_clock import (
     EVERYTHING,
-    Clock,
     Conjunct,
+    InterestClock,
     Propagation,
     fits,
     unpack,
 )
-from anabranch.core.routing.mesh.advertisements import Advertisements, Table
+from anabranch.core.routing.mesh.advertisements import Advertisements, AdvertisementTable
 from anabranch.core.routing.mesh.origin_interest import Key
-from anabranch.core.routing.mesh.relevance import Meetings
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.mesh.relevance import RelevantInterest
+from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import Known
@@ -64,7 +64,7 @@ Parts = dict[Key, tuple[Conjunct, list[int]]]
 
 
 def spread(
-    around: Surroundings, trees: Trees, frame: Bind, meant: Iterable[int] | None = None
+    around: MeshState, trees: Trees, frame: Bind, meant: Iterable[int] | None = None
 ) -> None:
     """Send bindings on, all or some, in one frame to each next hop."""
     by_hop: dict[str, list[int]] = {}
@@ -187,13 +187,13 @@ class Bindings:
     """The interest of one edge, as all origins are told. See the rules above."""
 
     def __init__(
-        self, around: Surroundings, trees: Trees, advertisements: Advertisements, clock: Clock
+        self, around: MeshState, trees: Trees, advertisements: Advertisements, clock: InterestClock
     ) -> None:
         self._around = around
         self._trees = trees
         self._advertisements = advertisements
         self._clock = clock
-        self.meetings = Meetings(around)
+        self.meetings = RelevantInterest(around)
         self._told: dict[str, _Told] = {}
         #: Something is bound that need not be (rule 1).
         self._is_too_wide = False
@@ -339,7 +339,7 @@ class Bindings:
             self._send(now, Bind(self._around.name, version, *parts), repeated)
 
     def _changes(
-        self, origin: str, table: Table, step: Propagation | None, is_whole: bool
+        self, origin: str, table: AdvertisementTable, step: Propagation | None, is_whole: bool
     ) -> tuple[list[Conjunct], list[Conjunct]]:
         """What an origin is to know more, and what less."""
         told, wants = self._told[origin], self.meetings.wants

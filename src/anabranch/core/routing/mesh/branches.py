@@ -27,7 +27,7 @@ Prior art: the PRT with its (TID, last hop) pairs, spec PADRES section 2.
 
 from collections.abc import Mapping
 
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.mesh_frames import Branches, TreeId
 
@@ -42,7 +42,7 @@ _NO_EDGES: Mapping[str, Hops] = {}
 class BranchTable:
     """The branches that one broker knows. See the rules at the top of this module."""
 
-    def __init__(self, around: Surroundings, trees: Trees) -> None:
+    def __init__(self, around: MeshState, trees: Trees) -> None:
         self._around = around
         self._trees = trees
         #: Tree → edge → neighbour behind which it is (or this broker) → its distance from there.

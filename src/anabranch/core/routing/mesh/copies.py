@@ -32,9 +32,9 @@ from msgspec.structs import replace
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival, Emission
 from anabranch.core.routing.mesh.branches import BranchTable, Hops
-from anabranch.core.routing.mesh.link_costs import Loads
-from anabranch.core.routing.mesh.origin_interest import Wishes
-from anabranch.core.routing.mesh.shared import DISTANCE_MAX, Surroundings
+from anabranch.core.routing.mesh.link_costs import LinkCosts
+from anabranch.core.routing.mesh.origin_interest import OriginInterest
+from anabranch.core.routing.mesh.shared import DISTANCE_MAX, MeshState
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.mesh_frames import Copies, Target, TreeId
@@ -45,7 +45,7 @@ _NOBODY: Hops = {}
 _Choice = tuple[Target, str, int]
 
 
-class Choosing:
+class NextHopChoice:
     """Choosing: which neighbour each target of a copy goes to.
 
     Always one that is nearer to the target than this broker was said to be, and not the one that
@@ -69,7 +69,7 @@ class Choosing:
     """
 
     def __init__(
-        self, around: Surroundings, trees: Trees, branches: BranchTable, loads: Loads
+        self, around: MeshState, trees: Trees, branches: BranchTable, loads: LinkCosts
     ) -> None:
         self._around = around
         self._trees = trees
@@ -152,22 +152,22 @@ class Choosing:
         return {**ways, **{h: min(d, ways.get(h, d)) for h, d in near.items()}}
 
 
-class Copying:
+class CopyForwarding:
     """The ticks that one broker sends and passes on. See the rules at the top of this module."""
 
     def __init__(
         self,
-        around: Surroundings,
+        around: MeshState,
         trees: Trees,
         branches: BranchTable,
-        wishes: Wishes,
-        loads: Loads,
+        wishes: OriginInterest,
+        loads: LinkCosts,
         *,
         life: int,
     ) -> None:
         self._around = around
         self._wishes = wishes
-        self._choosing = Choosing(around, trees, branches, loads)
+        self._choosing = NextHopChoice(around, trees, branches, loads)
         self._tree = TreeId(around.name, life, 0)
         self._is_dynamic = around.options.paths == "dynamic"
         self._others = tuple(sorted(around.edges - {around.name}))

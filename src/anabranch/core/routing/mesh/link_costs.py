@@ -21,8 +21,8 @@ Prior art: the link status table, spec PADRES section 3.
 from collections.abc import Callable
 from statistics import median_low
 
-from anabranch.core.patterns.join_points.placement_cost import LINK_S, TIME_S_MAX, Load
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.patterns.join_points.placement_cost import LINK_S, TIME_S_MAX, BrokerBusyness
+from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.mesh_frames import LoadIs
 
@@ -57,10 +57,10 @@ COSTS: dict[str, tuple[Cost, float]] = {
 }
 
 
-class Loads:
+class LinkCosts:
     """The cost of every link. See the top of this module."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: MeshState) -> None:
         self._around = around
         self._cost, self._step = COSTS[around.options.cost]
         self._idle = self._cost(0, 0, 0)
@@ -98,7 +98,7 @@ NEWS_S = 1e-4
 _NEWS_SHARE = 0.25
 
 
-class Neighbours:
+class NeighbourDelays:
     """Neighbours: how long events take at this broker and at those next to it.
 
     The driver says, every now and then, how many events came, how long they took, and how long they
@@ -121,22 +121,26 @@ class Neighbours:
     Prior art: the exchange of queue and match times between neighbours, spec PADRES section 4.
     """
 
-    def __init__(self, around: Surroundings, trees: Trees) -> None:
+    def __init__(self, around: MeshState, trees: Trees) -> None:
         self._around = around
         self._trees = trees
         #: The own load; None until it was measured.
-        self._own: Load | None = None
-        self._told = Load()
+        self._own: BrokerBusyness | None = None
+        self._told = BrokerBusyness()
         #: Neighbour → what it said; without a rate, which is nobody's concern.
-        self._others: dict[str, Load] = {}
+        self._others: dict[str, BrokerBusyness] = {}
 
     # -- questions --------------------------------------------------------------------------------
 
     @property
-    def load(self) -> Load:
+    def load(self) -> BrokerBusyness:
         """How busy this broker is."""
-        own = self._own or Load()
-        return own if own.match_s else Load(own.rate_per_s, own.queue_s, self._usual_match_s())
+        own = self._own or BrokerBusyness()
+        return (
+            own
+            if own.match_s
+            else BrokerBusyness(own.rate_per_s, own.queue_s, self._usual_match_s())
+        )
 
     def times(self) -> dict[str, float]:
         """Neighbour → seconds that an event takes there, as far as it said."""
@@ -144,11 +148,11 @@ class Neighbours:
 
     def _usual_match_s(self) -> float:
         """How long an event takes, where nobody knows (rule 3)."""
-        every = [self._own or Load(), *self._others.values()]
+        every = [self._own or BrokerBusyness(), *self._others.values()]
         known = [load.match_s for load in every if load.match_s]
         return median_low(known) if known else 0.0
 
-    def _time_of(self, load: Load) -> float:
+    def _time_of(self, load: BrokerBusyness) -> float:
         match_s = load.match_s or self._usual_match_s()
         return min(load.queue_s + match_s, TIME_S_MAX)
 
@@ -181,7 +185,7 @@ class Neighbours:
             return
         before = self._own
         match_s = busy_s / events if events else 0.0
-        fresh = Load(events / for_s, min(waited_s, TIME_S_MAX), min(match_s, TIME_S_MAX))
+        fresh = BrokerBusyness(events / for_s, min(waited_s, TIME_S_MAX), min(match_s, TIME_S_MAX))
         self._own = fresh if before is None else _between(before, fresh)
         if _is_news(self._told, self._own):
             self._told = self._own
@@ -198,18 +202,18 @@ class Neighbours:
 
     def receive(self, peer: str, frame: LoadIs) -> None:
         """A neighbour says how long events take there."""
-        self._others[peer] = Load(0.0, frame.queue_ns / 1e9, frame.match_ns / 1e9)
+        self._others[peer] = BrokerBusyness(0.0, frame.queue_ns / 1e9, frame.match_ns / 1e9)
 
     def _frame(self) -> LoadIs:
         return LoadIs(round(self._told.queue_s * 1e9), round(self._told.match_s * 1e9))
 
 
-def _between(before: Load, fresh: Load) -> Load:
+def _between(before: BrokerBusyness, fresh: BrokerBusyness) -> BrokerBusyness:
     def step(one: float, other: float) -> float:
         return one + _NEIGHBOURS_SHARE * (other - one)
 
     match_s = step(before.match_s, fresh.match_s) if before.match_s else fresh.match_s
-    return Load(
+    return BrokerBusyness(
         step(before.rate_per_s, fresh.rate_per_s),
         step(before.queue_s, fresh.queue_s),
         # Without events nothing is known of how long one takes but what was.
@@ -217,7 +221,7 @@ def _between(before: Load, fresh: Load) -> Load:
     )
 
 
-def _is_news(told: Load, now: Load) -> bool:
+def _is_news(told: BrokerBusyness, now: BrokerBusyness) -> bool:
     for before, after in ((told.queue_s, now.queue_s), (told.match_s, now.match_s)):
         change = abs(after - before)
         if change > NEWS_S and change > _NEWS_SHARE * before:

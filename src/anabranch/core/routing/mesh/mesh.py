@@ -31,23 +31,23 @@ from itertools import islice
 from anabranch.core.contract import BrokerLoad, Note, Send, earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
-    Delivery,
+    CarriedMessage,
     Emission,
+    InterestVersions,
     MeshReport,
     Outcome,
     Router,
     VectorAdvance,
-    VersionsAre,
 )
-from anabranch.core.routing.interest_clock import Clock
+from anabranch.core.routing.interest_clock import InterestClock
 from anabranch.core.routing.mesh.advertisements import Advertisements
 from anabranch.core.routing.mesh.bindings import Bindings, meant_for, spread
 from anabranch.core.routing.mesh.branches import BranchTable
-from anabranch.core.routing.mesh.copies import Copying
-from anabranch.core.routing.mesh.link_costs import Loads, Neighbours
-from anabranch.core.routing.mesh.origin_interest import Wishes, WishView
-from anabranch.core.routing.mesh.placement_facts import Scouting
-from anabranch.core.routing.mesh.shared import Counters, Surroundings, check_bind, check_copies
+from anabranch.core.routing.mesh.copies import CopyForwarding
+from anabranch.core.routing.mesh.link_costs import LinkCosts, NeighbourDelays
+from anabranch.core.routing.mesh.origin_interest import InterestView, OriginInterest
+from anabranch.core.routing.mesh.placement_facts import MeshPlacementFacts
+from anabranch.core.routing.mesh.shared import MeshCounters, MeshState, check_bind, check_copies
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
@@ -87,23 +87,23 @@ class MeshRouter(Router):
         life: int = 1,
     ) -> None:
         self._name = name
-        self._around = around = Surroundings(name, network, options, limits)
+        self._around = around = MeshState(name, network, options, limits)
         self._is_edge = name in around.edges
         self._peers = network.links_of(name)
         self.trees = Trees(around, life)
         self.advertisements = Advertisements(around, life)
         self.branches = BranchTable(around, self.trees)
-        self.loads = Loads(around)
-        self.wishes = Wishes(around)
-        self.neighbours = Neighbours(around, self.trees)
-        self._scout = Scouting(around, self.advertisements, self.neighbours, self.wishes)
-        self._copying = Copying(
+        self.loads = LinkCosts(around)
+        self.wishes = OriginInterest(around)
+        self.neighbours = NeighbourDelays(around, self.trees)
+        self._scout = MeshPlacementFacts(around, self.advertisements, self.neighbours, self.wishes)
+        self._copying = CopyForwarding(
             around, self.trees, self.branches, self.wishes, self.loads, life=life
         )
-        self.clock: Clock | None = None
+        self.clock: InterestClock | None = None
         self.bindings: Bindings | None = None
         if self._is_edge:
-            self.clock = Clock(name, life, limits, options.covering)
+            self.clock = InterestClock(name, life, limits, options.covering)
             self.bindings = Bindings(around, self.trees, self.advertisements, self.clock)
             self.trees.begin(0)
         #: Origin → the numbers of its trees that the own edge has joined.
@@ -112,11 +112,11 @@ class MeshRouter(Router):
         self._vector: dict[str, Version] = {}
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> MeshCounters:
         """What was done so far."""
         return self._around.counters
 
-    def wish_views(self) -> list[WishView]:
+    def wish_views(self) -> list[InterestView]:
         """What the own origin knows of edges that have read its advertisements."""
         return self.wishes.views(self.advertisements.edition) if self._is_edge else []
 
@@ -160,7 +160,7 @@ class MeshRouter(Router):
             self.loads.report(peer, given, gone, waiting)
 
     @property
-    def scout(self) -> Scouting:
+    def scout(self) -> MeshPlacementFacts:
         """What helps to place a pattern."""
         return self._scout
 
@@ -220,7 +220,7 @@ class MeshRouter(Router):
         gathered_max = self._around.options.interest_conjunctions_max
         for name, filter in added.items():
             yield from clock.adding(name, filter)
-            yield VersionsAre({name: clock.version_of(name)})
+            yield InterestVersions({name: clock.version_of(name)})
             if clock.gathered >= gathered_max:
                 self._bind_now(now)
                 yield from self._finish(now)
@@ -286,7 +286,7 @@ class MeshRouter(Router):
         """Take something to an edge, or to this broker."""
         del now
         if target == self._name:
-            return [Delivery(target, content)]
+            return [CarriedMessage(target, content)]
         hops = min(len(self._around.brokers), _HOPS_MAX)
         return self._pass_on(Carry(self._name, target, hops, content))
 
@@ -422,6 +422,6 @@ class MeshRouter(Router):
         if frame.target != self._name:
             self._around.out += self._pass_on(frame, peer)
         elif not isinstance(frame.content, Known):
-            self._around.out.append(Delivery(frame.source, frame.content))
+            self._around.out.append(CarriedMessage(frame.source, frame.content))
         elif self.bindings is not None:
             self.bindings.answered(now, frame.source, frame.content)

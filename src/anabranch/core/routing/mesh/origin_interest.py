@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 from anabranch.core.contract import Note
 from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
-from anabranch.core.routing.interest_clock import Conjunct, Steps
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.interest_clock import Conjunct, VersionSteps
+from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError, RemoteError
@@ -45,7 +45,7 @@ Edges = set[object] | frozenset[object]
 _NOBODY: frozenset[object] = frozenset()
 
 
-class WishView(NamedTuple):
+class InterestView(NamedTuple):
     """What is known of one edge."""
 
     edge: str
@@ -67,10 +67,10 @@ class _Wish:
         self.is_too_much = False
 
 
-class Wishes:
+class OriginInterest:
     """The interest of all edges in one stream. See the rules at the top of this module."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: MeshState) -> None:
         self._around = around
         self._wishes: dict[str, _Wish] = {}
         self._index: MatchIndex | None = None
@@ -78,7 +78,7 @@ class Wishes:
         #: What may still be spent on checks in this step; beyond it an edge counts as interested.
         self._checks_work = 0
         #: Edge → how its element grows along the stream.
-        self.steps: dict[str, Steps] = {}
+        self.steps: dict[str, VersionSteps] = {}
         #: The newest tick when an advertisement was withdrawn last, or this life began (rule 3).
         self.withdrawn_at = 0
         #: Edges to be asked for interest that was too much (rule 5), and when.
@@ -110,10 +110,10 @@ class Wishes:
         wish = self._wishes.get(edge)
         return (NOTHING, NOTHING) if wish is None else (wish.version, wish.edition)
 
-    def views(self, edition: Version) -> list[WishView]:
+    def views(self, edition: Version) -> list[InterestView]:
         """The interest of all edges for which events would be filtered; for whoever checks it."""
         return [
-            WishView(edge, wish.version, [each.conjunction for each in wish.bound.values()])
+            InterestView(edge, wish.version, [each.conjunction for each in wish.bound.values()])
             for edge, wish in self._wishes.items()
             if wish.edition >= edition and not wish.is_too_much
         ]
@@ -175,7 +175,7 @@ class Wishes:
         """The stream has this mark."""
         self._changes += 1
         for edge, version in vector.items():
-            self.steps.setdefault(edge, Steps()).learn(mark, version)
+            self.steps.setdefault(edge, VersionSteps()).learn(mark, version)
 
     def bind(
         self,

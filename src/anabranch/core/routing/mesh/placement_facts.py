@@ -11,12 +11,12 @@ State: excerpts that were read; worked out again when they are needed.
 from collections.abc import Mapping, Sequence
 
 from anabranch.core.contract import Note
-from anabranch.core.patterns.join_points.placement_cost import Load
+from anabranch.core.patterns.join_points.placement_cost import BrokerBusyness
 from anabranch.core.patterns.join_points.records import Sources
-from anabranch.core.routing.mesh.advertisements import Advertisements, Budget
-from anabranch.core.routing.mesh.link_costs import Neighbours
-from anabranch.core.routing.mesh.origin_interest import Wishes
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.mesh.advertisements import Advertisements, ComparisonBudget
+from anabranch.core.routing.mesh.link_costs import NeighbourDelays
+from anabranch.core.routing.mesh.origin_interest import OriginInterest
+from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Value
 from anabranch.model.filter import Filter
@@ -27,15 +27,15 @@ from anabranch.model.statistics import StreamStatistics, read_excerpt
 _Read = tuple[bytes, tuple[StreamStatistics, ...]]
 
 
-class Scouting:
-    """Answers questions about places; a `Scout`."""
+class MeshPlacementFacts:
+    """Answers questions about places; a `PlacementFacts`."""
 
     def __init__(
         self,
-        around: Surroundings,
+        around: MeshState,
         advertisements: Advertisements,
-        neighbours: Neighbours,
-        wishes: Wishes,
+        neighbours: NeighbourDelays,
+        wishes: OriginInterest,
     ) -> None:
         self._around = around
         self._advertisements = advertisements
@@ -45,7 +45,7 @@ class Scouting:
         self._read: dict[str, _Read] = {}
 
     @property
-    def load(self) -> Load:
+    def load(self) -> BrokerBusyness:
         """How busy this broker is."""
         return self._neighbours.load
 
@@ -59,7 +59,7 @@ class Scouting:
 
     def sources(self, filter: Filter) -> Sources:
         """The origins where something may be published that matches."""
-        budget = Budget(self._around.options.comparisons_max)
+        budget = ComparisonBudget(self._around.options.comparisons_max)
         conjunctions = filter.conjunctions
         asks_for_matches = any(_is_about_matches(each) for each in conjunctions)
         found = {}

@@ -23,9 +23,9 @@ State: volatile, worked out anew from the interest and the tables.
 from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.core.routing.interest_clock import Conjunct, Propagation
-from anabranch.core.routing.mesh.advertisements import Budget, Table
+from anabranch.core.routing.mesh.advertisements import AdvertisementTable, ComparisonBudget
 from anabranch.core.routing.mesh.origin_interest import Key
-from anabranch.core.routing.mesh.shared import Surroundings
+from anabranch.core.routing.mesh.shared import MeshState
 
 #: Comparisons in a step that does nothing else, of a few µs each,
 REVIEW_MAX = 4_096
@@ -38,7 +38,7 @@ class _Meeting:
 
     __slots__ = ("counts", "met", "refuted", "table", "waiting")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: AdvertisementTable) -> None:
         self.table = table
         #: Conjunction → the trees that it meets, a bit for each.
         self.met: dict[Key, int] = {}
@@ -77,7 +77,7 @@ class _Meeting:
                 del self.counts[tree]
         return is_other
 
-    def take(self, table: Table) -> None:
+    def take(self, table: AdvertisementTable) -> None:
         """The origin has another edition: note what is to be compared (rule 1)."""
         before, self.table = self.table.entries, table
         fresh = [n for n, entry in table.entries.items() if before.get(n) is not entry]
@@ -94,10 +94,10 @@ class _Meeting:
                 self.waiting[key] = min(since, self.waiting.get(key, since))
 
 
-class Meetings:
+class RelevantInterest:
     """What the interest of one edge meets. See the rules above."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: MeshState) -> None:
         self._around = around
         self._meetings: dict[str, _Meeting] = {}
         #: The interest, as of the last step.
@@ -145,7 +145,7 @@ class Meetings:
 
     def interest(self, now: float, step: Propagation) -> None:
         """The interest changed."""
-        budget = Budget(self._around.options.comparisons_max)
+        budget = ComparisonBudget(self._around.options.comparisons_max)
         gone = [(c.text, c.place) for c in (*step.minus, *step.covered)]
         fresh = {(c.text, c.place): c for c in step.plus}
         for key in gone:
@@ -159,9 +159,11 @@ class Meetings:
             meeting.waiting |= dict.fromkeys(keys, 0)
             self._put_off(now, self._compare(origin, meeting, keys, budget))
 
-    def tables(self, now: float, tables: Mapping[str, Table], origins: Iterable[str]) -> None:
+    def tables(
+        self, now: float, tables: Mapping[str, AdvertisementTable], origins: Iterable[str]
+    ) -> None:
         """The advertisements of some origins changed."""
-        budget = Budget(self._around.options.comparisons_max)
+        budget = ComparisonBudget(self._around.options.comparisons_max)
         for origin in origins:
             table = tables[origin]
             meeting = self._meetings.get(origin)
@@ -178,7 +180,7 @@ class Meetings:
         """Go on comparing, if it is time; True when that came to its end."""
         if self.due is None or self.due > now:
             return False
-        budget = Budget(REVIEW_MAX)
+        budget = ComparisonBudget(REVIEW_MAX)
         for origin, meeting in self._meetings.items():
             if budget.is_gone:
                 break
@@ -190,7 +192,9 @@ class Meetings:
         self.due = now + REVIEW_AFTER_S if self.waiting else None
         return self.due is None
 
-    def _compare(self, origin: str, meeting: _Meeting, keys: Sequence[Key], budget: Budget) -> int:
+    def _compare(
+        self, origin: str, meeting: _Meeting, keys: Sequence[Key], budget: ComparisonBudget
+    ) -> int:
         """Compare some that wait, in order; how many are left for lack of time."""
         comparison = meeting.table.comparison
         for place, key in enumerate(keys):

@@ -29,7 +29,7 @@ from anabranch.model.mesh_frames import (
 from anabranch.model.network import Network
 
 
-class Chart:
+class NetworkDistances:
     """The chart: how far brokers are from each other by the network's own file.
 
     What a broker learned from its neighbours is better: it knows which links are up. The chart is
@@ -63,7 +63,7 @@ class Chart:
 # Numbers only grow; whoever wants a rate reads twice.
 
 
-class Counters(msgspec.Struct):
+class MeshCounters(msgspec.Struct):
     """Counts since the broker started."""
 
     routes_sent: int = 0
@@ -124,17 +124,17 @@ class Counters(msgspec.Struct):
 DISTANCE_MAX = 65_535
 
 
-class Surroundings:
+class MeshState:
     """Shared by all parts of a mesh router."""
 
     def __init__(self, name: str, network: Network, options: Options, limits: Limits) -> None:
         self.name = name
         self.edges = frozenset(network.edges)
         self.brokers = frozenset(network.brokers)
-        self.chart = Chart(network)
+        self.chart = NetworkDistances(network)
         self.options = options
         self.limits = limits
-        self.counters = Counters()
+        self.counters = MeshCounters()
         #: Broker → whether its link takes no more for the time being; only links that are up.
         self.links: dict[str, bool] = {}
         #: What goes out, in order.
@@ -181,7 +181,7 @@ class Surroundings:
 # `RemoteError`, and nothing has changed yet.
 
 
-def check_copies(around: Surroundings, peer: str, frame: Copies) -> None:
+def check_copies(around: MeshState, peer: str, frame: Copies) -> None:
     """Whether these copies can be on their way here."""
     around.check_edge(peer, frame.stream)
     for tick in (frame.last, frame.head, *(hole.last for hole in frame.withheld)):
@@ -212,7 +212,7 @@ def _check_target(peer: str, frame: Copies, target: Target) -> None:
             raise RemoteError(f"{peer!r} gives {target.edge!r} tick {first}, before {target.first}")
 
 
-def check_bind(around: Surroundings, peer: str, frame: Bind) -> None:
+def check_bind(around: MeshState, peer: str, frame: Bind) -> None:
     """Whether this interest can be on its way here."""
     around.check_edge(peer, frame.edge)
     for binding in frame.bindings:

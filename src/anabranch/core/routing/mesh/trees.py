@@ -47,7 +47,7 @@ numbers as in DUAL (Garcia-Luna-Aceves 1993) and Babel (RFC 8966).
 
 from collections.abc import Mapping
 
-from anabranch.core.routing.mesh.shared import DISTANCE_MAX, Surroundings
+from anabranch.core.routing.mesh.shared import DISTANCE_MAX, MeshState
 from anabranch.model.errors import RemoteError
 from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
 
@@ -59,7 +59,7 @@ from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
 # State: volatile; learned again from the neighbours.
 
 
-class Standing:
+class TreePosition:
     """Where a broker stands in one tree."""
 
     __slots__ = ("distance", "heard", "is_root", "parent", "passed_on", "searches", "wave")
@@ -112,10 +112,10 @@ WAVE_MAX = 1 << 60
 class Trees:
     """All trees that one broker knows. See the rules at the top of this module."""
 
-    def __init__(self, around: Surroundings, life: int) -> None:
+    def __init__(self, around: MeshState, life: int) -> None:
         self._around = around
         self._life = life
-        self._trees: dict[TreeId, Standing] = {}
+        self._trees: dict[TreeId, TreePosition] = {}
         #: Root → its newest life that was heard of.
         self.lives: dict[str, int] = {}
         #: Trees whose parent may have changed since somebody looked.
@@ -196,7 +196,7 @@ class Trees:
         if name not in self._trees:
             self.lives[self._around.name] = self._life
             wave = min(self._ended.pop(name, 0) + 1, WAVE_MAX)
-            self._trees[name] = tree = Standing(wave, 0, None)
+            self._trees[name] = tree = TreePosition(wave, 0, None)
             tree.is_root = True
             self._around.tell_all(Routes([Route(name, tree.wave, 0)]))
 
@@ -220,7 +220,7 @@ class Trees:
             self.begin(name.number)
             return
         # Nearer than distance 0 is a later wave only.
-        self._trees[name] = Standing(self._ended.pop(name, 0), 0, None)
+        self._trees[name] = TreePosition(self._ended.pop(name, 0), 0, None)
         self._seek_in(now, name, self._around.options.lag_after_s)
 
     def _forget(self, name: TreeId) -> None:
@@ -259,13 +259,13 @@ class Trees:
             if tree.parent == peer:
                 self._replace_parent(now, name, tree)
 
-    def _replace_parent(self, now: float, name: TreeId, tree: Standing) -> None:
+    def _replace_parent(self, now: float, name: TreeId, tree: TreePosition) -> None:
         self.changed[name] = None
         tree.parent = tree.nearest()
         if tree.parent is None:
             self._lose(now, name, tree)
 
-    def _lose(self, now: float, name: TreeId, tree: Standing) -> None:
+    def _lose(self, now: float, name: TreeId, tree: TreePosition) -> None:
         """There is no way (rules 3 and 5)."""
         if tree.parent is not None:
             tree.parent = None
@@ -318,7 +318,7 @@ class Trees:
             return False
         tree = self._trees.get(name)
         if tree is None:
-            self._trees[name] = tree = Standing(0, DISTANCE_MAX, None)
+            self._trees[name] = tree = TreePosition(0, DISTANCE_MAX, None)
         tree.heard[peer] = (route.wave, route.distance)
         if not name.number:
             self._near.pop(name.origin, None)
@@ -405,14 +405,14 @@ class Trees:
         self._lost[name] = due = now + after_s
         self._seek_at = due if self._seek_at is None else min(due, self._seek_at)
 
-    def _hope(self, now: float, name: TreeId, tree: Standing) -> None:
+    def _hope(self, now: float, name: TreeId, tree: TreePosition) -> None:
         """A neighbour has a way that is too far to be taken: it is worth seeking another wave."""
         tree.searches = 0
         due = max(now, tree.passed_on[1] + self._around.options.lag_after_s)
         if due < self._lost[name]:
             self._seek_in(now, name, due - now)
 
-    def _is_news(self, now: float, tree: Standing, wave: int) -> bool:
+    def _is_news(self, now: float, tree: TreePosition, wave: int) -> bool:
         before, at = tree.passed_on
         moment_s = _MOMENT * self._around.options.lag_after_s
         if wave <= before and now < at + moment_s:

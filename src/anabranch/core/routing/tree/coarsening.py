@@ -27,10 +27,10 @@ Prior art: Zhao 2006, §3.5 (which leaves the policy open); imperfect merging, M
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from anabranch.core.routing.interest_clock import Clock, ended, wanted
+from anabranch.core.routing.interest_clock import InterestClock, ended, wanted
 from anabranch.core.routing.tree.interest import Directions
 from anabranch.core.routing.tree.presence import Presence
-from anabranch.core.routing.tree.shared import InterestFrame, Surroundings, merging_name
+from anabranch.core.routing.tree.shared import InterestFrame, TreeState, merging_name
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import INFINITY, Attributes, text_after
 from anabranch.model.filter import Filter
@@ -149,13 +149,13 @@ class _Group(NamedTuple):
     size: int
 
 
-class Merging:
+class MergingBroker:
     """The merging broker of one presence."""
 
-    def __init__(self, around: Surroundings, presence: Presence, life: int) -> None:
+    def __init__(self, around: TreeState, presence: Presence, life: int) -> None:
         options = around.options
         self.leaf = merging_name(around.name, presence.site)
-        self.clock = Clock(self.leaf, life, around.limits, options.covering)
+        self.clock = InterestClock(self.leaf, life, around.limits, options.covering)
         self._around = around
         self._presence = presence
         self._revision = -1

@@ -27,7 +27,7 @@ from anabranch.core.contract import Note
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
 from anabranch.core.routing.tree.interest import Directions, Interest
-from anabranch.core.routing.tree.shared import Counters, Marks, Outlook, Surroundings
+from anabranch.core.routing.tree.shared import KnownMarks, SiteView, TreeCounters, TreeState
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Attributes
@@ -56,10 +56,10 @@ class Sufficiency:
 
     def __init__(
         self,
-        marks: Marks,
+        marks: KnownMarks,
         versions: Mapping[str, Version],
         behind: Mapping[str, Sequence[str]],
-        counters: Counters,
+        counters: TreeCounters,
         remembers: bool,
     ) -> None:
         self._marks = marks
@@ -131,7 +131,7 @@ class Forwarding:
     """The ticks that pass one site. See the rules at the top of this module."""
 
     def __init__(
-        self, around: Surroundings, outlook: Outlook, interest: Interest, sufficiency: Sufficiency
+        self, around: TreeState, outlook: SiteView, interest: Interest, sufficiency: Sufficiency
     ) -> None:
         self._around = around
         self._outlook = outlook

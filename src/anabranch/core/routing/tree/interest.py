@@ -30,7 +30,7 @@ Prior art: Zhao 2006, §3.4.1 (roots, minimisation), §4.1.2 and §4.1.6 (DAG wi
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from anabranch.core.routing.contract import Spent, finished
+from anabranch.core.routing.contract import WorkDone, finished
 from anabranch.core.routing.interest_clock import Conjunct, dag_work
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.matching.index import MatchIndex
@@ -51,7 +51,7 @@ _FEW_WISHES = 256
 _LOOK_WORK = 5
 
 
-class RootChange(NamedTuple):
+class DirectionChange(NamedTuple):
     """What one direction is to be told of a change."""
 
     plus: list[Conjunct]
@@ -60,7 +60,7 @@ class RootChange(NamedTuple):
 
 
 #: A change that may be interrupted. What comes of it is what there is to tell, by direction.
-Changing = Generator[Spent, None, dict[str, RootChange]]
+Changing = Generator[WorkDone, None, dict[str, DirectionChange]]
 
 
 class _Wish(NamedTuple):
@@ -132,11 +132,11 @@ class Interest:
 
     def change(
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
-    ) -> dict[str, RootChange]:
+    ) -> dict[str, DirectionChange]:
         """A direction wants some conjunctions more and some less."""
         return finished(self.changing(source, plus, minus))
 
-    def replace(self, source: str, conjuncts: Iterable[Conjunct]) -> dict[str, RootChange]:
+    def replace(self, source: str, conjuncts: Iterable[Conjunct]) -> dict[str, DirectionChange]:
         """A direction wants these conjunctions and no others."""
         return finished(self.replacing(source, conjuncts))
 
@@ -168,13 +168,13 @@ class Interest:
         fresh = [node for node in added if node not in known]
         return (yield from self._settle(source, fresh, is_pure=not removed))
 
-    def _spent(self) -> Spent:
+    def _spent(self) -> WorkDone:
         """What a conjunction costs that comes or goes."""
-        return Spent(dag_work(0 if self._dag is None else len(self._dag)))
+        return WorkDone(dag_work(0 if self._dag is None else len(self._dag)))
 
     def _join_all(
         self, source: str, conjuncts: Iterable[Conjunct]
-    ) -> Generator[Spent, None, list[DagNode]]:
+    ) -> Generator[WorkDone, None, list[DagNode]]:
         """All of them or, beyond the limits, none."""
         added: list[DagNode] = []
         fresh: list[DagNode] = []
@@ -237,14 +237,14 @@ class Interest:
             return None
         return self._dag.remove(self._next_id)
 
-    def _minimise(self, source: str, added: Iterable[DagNode]) -> Iterator[Spent]:
+    def _minimise(self, source: str, added: Iterable[DagNode]) -> Iterator[WorkDone]:
         """Rule 1, where it may be broken."""
         if not self._covering:
             return
         for node in added:
             if node not in self._wishes:
                 continue
-            yield Spent(_LOOK_WORK)
+            yield WorkDone(_LOOK_WORK)
             if any(source in self._wishes[upper] for upper in _all_above(node)):
                 self._leave(source, node)
             else:
@@ -305,14 +305,14 @@ class Interest:
 
     def _settle(self, source: str, added: Iterable[DagNode], is_pure: bool) -> Changing:
         """Bring all roots up to date; what there is to tell."""
-        changes: dict[str, RootChange] = {}
+        changes: dict[str, DirectionChange] = {}
         for direction, roots in self._roots.items():
             if direction == source:
                 continue
             plus: dict[DagNode, Conjunct] = {}
             minus: list[Conjunct] = []
             for node in self._touched[direction]:
-                yield Spent(_LOOK_WORK)
+                yield WorkDone(_LOOK_WORK)
                 was, is_now = node in roots, self._is_root(node, direction)
                 if is_now and not was:
                     wishes = self._wishes[node]
@@ -324,7 +324,7 @@ class Interest:
                         minus.append(told)
             self._touched[direction].clear()
             passed = is_pure and all(node in plus for node in added)
-            changes[direction] = RootChange(list(plus.values()), minus, not passed)
+            changes[direction] = DirectionChange(list(plus.values()), minus, not passed)
         return changes
 
 

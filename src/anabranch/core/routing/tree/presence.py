@@ -31,11 +31,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from anabranch.core.contract import Note
-from anabranch.core.routing.contract import Spent
-from anabranch.core.routing.interest_clock import Clock, Conjunct, ended, unpacking, wanted
+from anabranch.core.routing.contract import WorkDone
+from anabranch.core.routing.interest_clock import Conjunct, InterestClock, ended, unpacking, wanted
 from anabranch.core.routing.tree.forwarding import Forwarding, Sufficiency
-from anabranch.core.routing.tree.interest import Interest, RootChange
-from anabranch.core.routing.tree.shared import InterestFrame, Outlook, Surroundings
+from anabranch.core.routing.tree.interest import DirectionChange, Interest
+from anabranch.core.routing.tree.shared import InterestFrame, SiteView, TreeState
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import AskInterest, InterestChange, InterestState
 from anabranch.model.version import NOTHING, Version
@@ -71,7 +71,7 @@ _TIMES_MAX = 64
 _DOUBLINGS_MAX = 6
 
 
-class Lag:
+class PresenceLag:
     """What a presence has seen but does not know, and when to ask for it."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Lag:
         return min(self._ask_at.values()) if self._ask_at else None
 
 
-class Repetition:
+class InterestRepetition:
     """When an edge has to say its whole interest again."""
 
     def __init__(self, lag_after_s: float) -> None:
@@ -208,17 +208,17 @@ _MOMENT = 0.1
 class Presence:
     """One broker in one site. See the rules at the top of this module."""
 
-    def __init__(self, around: Surroundings, site: str, clock: Clock | None) -> None:
+    def __init__(self, around: TreeState, site: str, clock: InterestClock | None) -> None:
         options = around.options
         self.site = site
-        self.outlook = outlook = Outlook(around.topology, site)
+        self.outlook = outlook = SiteView(around.topology, site)
         #: At a leaf: the interest that begins here.
         self.clock = clock
         #: V^b: edge → version; an edge that is missing is at NOTHING. Never goes back.
         self.versions: dict[str, Version] = {}
         told = () if clock is not None else outlook.listening
         self.interest = Interest(told, around.limits, options.covering)
-        self.lag = Lag(self.versions, outlook.behind, outlook.toward, options.lag_after_s)
+        self.lag = PresenceLag(self.versions, outlook.behind, outlook.toward, options.lag_after_s)
         self._sufficiency = Sufficiency(
             around.marks,
             self.versions,
@@ -271,7 +271,7 @@ class Presence:
             else:
                 advance, constraint = {clock.edge: step.version}, {clock.edge: step.before}
                 self._send_change(
-                    direction, advance, RootChange(step.plus, step.minus, False), constraint
+                    direction, advance, DirectionChange(step.plus, step.minus, False), constraint
                 )
         return step.version
 
@@ -306,7 +306,7 @@ class Presence:
         self,
         direction: str,
         advance: dict[str, Version],
-        change: RootChange,
+        change: DirectionChange,
         constraint: dict[str, Version],
     ) -> None:
         broker = self._around.overlay.agreed(direction)
@@ -329,7 +329,7 @@ class Presence:
 
     # -- receiving --------------------------------------------------------------------------------
 
-    def receive(self, now: float, peer: str, frame: InterestFrame) -> Iterator[Spent]:
+    def receive(self, now: float, peer: str, frame: InterestFrame) -> Iterator[WorkDone]:
         """A frame about interest came for this site."""
         self._check(peer, frame)
         if isinstance(frame, InterestChange):
@@ -339,7 +339,7 @@ class Presence:
         else:
             self._asked(now, peer, frame)
 
-    def _change(self, now: float, frame: InterestChange) -> Iterator[Spent]:
+    def _change(self, now: float, frame: InterestChange) -> Iterator[WorkDone]:
         known = self.versions
         if all(known.get(edge, NOTHING) >= v for edge, v in frame.advance.items()):
             self.lag.see(now, frame.constraint)
@@ -369,7 +369,7 @@ class Presence:
     def _pass_on(
         self,
         advance: dict[str, Version],
-        changes: Mapping[str, RootChange],
+        changes: Mapping[str, DirectionChange],
         constraint: dict[str, Version],
         before: Mapping[str, dict[str, Version]],
     ) -> None:
@@ -384,7 +384,7 @@ class Presence:
             return False
         return all(known.get(edge, NOTHING) == v for edge, v in frame.constraint.items())
 
-    def _state(self, now: float, frame: InterestState) -> Iterator[Spent]:
+    def _state(self, now: float, frame: InterestState) -> Iterator[WorkDone]:
         source, known = frame.source, self.versions
         behind = self.outlook.behind[source]
         advance = {e: v for e, v in frame.vector.items() if v > known.get(e, NOTHING)}

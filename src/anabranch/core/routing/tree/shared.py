@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Outcome
-from anabranch.core.routing.interest_clock import Clock, Steps
+from anabranch.core.routing.interest_clock import InterestClock, VersionSteps
 from anabranch.core.routing.overlay import Overlay
 from anabranch.model.errors import ContradictionError, RemoteError
 from anabranch.model.frames import (
@@ -31,7 +31,7 @@ from anabranch.model.version import Version
 # Plain numbers that only grow, for evaluation and for tests; nothing decides by them.
 
 
-class Counters:
+class TreeCounters:
     """Numbers of one broker."""
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Topology:
         return {merging_name(broker, site): broker for broker in network.members(site)}
 
 
-class Outlook:
+class SiteView:
     """What one site sees of the tree."""
 
     def __init__(self, topology: Topology, site: str) -> None:
@@ -204,7 +204,7 @@ Vector = Mapping[str, Version]
 _EMPTY: Vector = {}
 
 
-class Marks:
+class KnownMarks:
     """The vectors a broker knows, and which of them went over which link."""
 
     def __init__(self) -> None:
@@ -260,7 +260,7 @@ class Marks:
 InterestFrame = InterestChange | InterestState | AskInterest
 
 
-class Surroundings:
+class TreeState:
     """Shared by all presences of a broker."""
 
     def __init__(
@@ -271,12 +271,12 @@ class Surroundings:
         self.topology = topology
         self.options = options
         self.limits = limits
-        self.marks = Marks()
-        self.counters = Counters()
+        self.marks = KnownMarks()
+        self.counters = TreeCounters()
         #: Edge name → the clock that is kept here: of the own edge, of merging brokers.
-        self.clocks: dict[str, Clock] = {}
+        self.clocks: dict[str, InterestClock] = {}
         #: Stream → how the own edge's element grows along it.
-        self.steps: dict[str, Steps] = {}
+        self.steps: dict[str, VersionSteps] = {}
         #: Whether the own origin's vector may have grown.
         self.has_advanced = False
         #: What goes out, in order.

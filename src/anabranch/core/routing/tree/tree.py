@@ -26,18 +26,18 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Arrival,
     Emission,
+    InterestVersions,
     Outcome,
     Router,
-    Spent,
     VectorAdvance,
-    VersionsAre,
+    WorkDone,
     knowledge_of,
 )
-from anabranch.core.routing.interest_clock import Clock, Steps
+from anabranch.core.routing.interest_clock import InterestClock, VersionSteps
 from anabranch.core.routing.overlay import Overlay, check_knowledge, check_tick, check_upstream
-from anabranch.core.routing.tree.coarsening import Merging
-from anabranch.core.routing.tree.presence import Presence, Repetition
-from anabranch.core.routing.tree.shared import Counters, Surroundings, Topology
+from anabranch.core.routing.tree.coarsening import MergingBroker
+from anabranch.core.routing.tree.presence import InterestRepetition, Presence
+from anabranch.core.routing.tree.shared import Topology, TreeCounters, TreeState
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import (
@@ -87,20 +87,20 @@ class TreeRouter(Router):
         self._options = options
         self._overlay = Overlay(name, network)
         topology = Topology(network, options.coarsen)
-        self._around = Surroundings(self._overlay, topology, options, limits)
-        self.clock: Clock | None = None
+        self._around = TreeState(self._overlay, topology, options, limits)
+        self.clock: InterestClock | None = None
         if name in self._overlay.edges:
-            self.clock = Clock(name, life, limits, options.covering)
+            self.clock = InterestClock(name, life, limits, options.covering)
             self._around.clocks[name] = self.clock
         self._presences: dict[str, Presence] = {}
         for site in network.sites_of(name):
             clock = self.clock if site == name else None
             self._presences[site] = Presence(self._around, site, clock)
         #: Leaf → its merging broker, where this broker coarsens.
-        self._merging: dict[str, Merging] = {}
+        self._merging: dict[str, MergingBroker] = {}
         for presence in self._presences.values():
             self._host_merging(topology, presence, life)
-        self._repetition = Repetition(options.lag_after_s)
+        self._repetition = InterestRepetition(options.lag_after_s)
         #: When changes of the own interest are propagated; None while there are none.
         self._propagate_at: float | None = None
         self._has_propagated = False
@@ -114,14 +114,14 @@ class TreeRouter(Router):
         self._overlay.leaves |= leaves
         for leaf, broker in leaves.items():
             if broker == self._name:
-                self._merging[leaf] = merging = Merging(self._around, presence, life)
+                self._merging[leaf] = merging = MergingBroker(self._around, presence, life)
                 self._around.clocks[leaf] = merging.clock
                 presence.forwarding.observer = merging.observe
 
     # -- for checking -----------------------------------------------------------------------------
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> TreeCounters:
         """What was done so far."""
         return self._around.counters
 
@@ -202,7 +202,7 @@ class TreeRouter(Router):
         work = self._taken(now, peer, frame)
         if conjunctions_in(frame) > self._options.portion(_LEARN_WORK):
             return work
-        return [outcome for outcome in work if not isinstance(outcome, Spent)]
+        return [outcome for outcome in work if not isinstance(outcome, WorkDone)]
 
     def _taken(self, now: float, peer: str, frame: LinkFrame) -> Iterator[Outcome]:
         try:
@@ -225,7 +225,7 @@ class TreeRouter(Router):
         gathered_max = self._options.interest_conjunctions_max
         for name, filter in added.items():
             yield from clock.adding(name, filter)
-            yield VersionsAre({name: clock.version_of(name)})
+            yield InterestVersions({name: clock.version_of(name)})
             if clock.gathered >= gathered_max:
                 self._propagate(now)
                 yield from self._finishing(now)
@@ -307,7 +307,7 @@ class TreeRouter(Router):
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _take(self, now: float, peer: str, frame: LinkFrame) -> Iterator[Spent]:
+    def _take(self, now: float, peer: str, frame: LinkFrame) -> Iterator[WorkDone]:
         """A frame from a neighbour, or from another presence of this broker."""
         if isinstance(frame, Knowledge):
             self._knowledge(now, frame)
@@ -327,7 +327,7 @@ class TreeRouter(Router):
 
     def _finish(self, now: float) -> list[Outcome]:
         """Let presences talk until all is said; then what goes out."""
-        return [each for each in self._finishing(now) if not isinstance(each, Spent)]
+        return [each for each in self._finishing(now) if not isinstance(each, WorkDone)]
 
     def _finishing(self, now: float) -> Iterator[Outcome]:
         around = self._around
@@ -403,7 +403,7 @@ class TreeRouter(Router):
         for presence in self._presences.values():
             presence.lag.see(now, vector)
         if self._name in vector:
-            steps = self._around.steps.setdefault(stream, Steps())
+            steps = self._around.steps.setdefault(stream, VersionSteps())
             steps.learn(mark, vector[self._name])
 
     def _ask_mark(self, peer: str, frame: Knowledge) -> None:

@@ -11,8 +11,8 @@ from anabranch.core.patterns.join_points.placement import (
     meeting_place,
     worth_asking,
 )
-from anabranch.core.patterns.join_points.placement_cost import LINK_S, Traffic
-from anabranch.core.routing.mesh.shared import Chart
+from anabranch.core.patterns.join_points.placement_cost import LINK_S, PatternTraffic
+from anabranch.core.routing.mesh.shared import NetworkDistances
 from anabranch.model.network import Network, graph_of_brokers
 from tests.mesh_parts import pairs
 
@@ -22,7 +22,7 @@ WITH_RELAYS = graph_of_brokers(pairs("sx xy ya yb yz zc cd db"), ["x", "y"])
 
 
 def meeting(network: Network, *sources: str, start: str = "s") -> str:
-    chart = Chart(network)
+    chart = NetworkDistances(network)
     return meeting_place(start, sources, network.edges, chart.to, network.links_of)
 
 
@@ -50,8 +50,8 @@ def test_where_ways_part_at_a_relay_the_edge_next_to_it_has_to_do() -> None:
 
 def test_those_with_the_least_traffic_are_asked() -> None:
     ring = graph_of_brokers([(f"b{n:02}", f"b{(n + 1) % 20:02}") for n in range(20)])
-    traffic = Traffic({"b00": 10.0, "b02": 5.0}, 0.1, ("b10",))
-    asked = worth_asking(traffic, "b10", ring.edges, Chart(ring).to)
+    traffic = PatternTraffic({"b00": 10.0, "b02": 5.0}, 0.1, ("b10",))
+    asked = worth_asking(traffic, "b10", ring.edges, NetworkDistances(ring).to)
     assert len(asked) == ASKED_MAX
     assert min(asked, key=asked.__getitem__) == "b00"
     assert asked["b00"] == pytest.approx(LINK_S * (2 * 5.0 + 10 * 0.1))

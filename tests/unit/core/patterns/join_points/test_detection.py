@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.patterns.join_points.detection import STILL, Room
+from anabranch.core.patterns.join_points.detection import STILL, DetectionBounds
 from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.limits import Limits
 from tests.point_parts import Stage, User
@@ -113,9 +113,9 @@ def test_many_of_a_kind_are_one_line() -> None:
 S = 10**9
 
 
-def room(times: dict[str, int], *, bring: str, still: str = "") -> tuple[Room, float]:
+def room(times: dict[str, int], *, bring: str, still: str = "") -> tuple[DetectionBounds, float]:
     """As it is when those named have brought something, and some have stood still."""
-    found = Room(head_every_s=1.0)
+    found = DetectionBounds(head_every_s=1.0)
     found.seen(0.0, {each: time - (each not in still) for each, time in times.items()}, {})
     now = STILL + 1.0
     found.seen(now, times, dict.fromkeys(bring, 1))

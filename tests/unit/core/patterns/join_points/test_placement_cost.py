@@ -7,15 +7,15 @@ import pytest
 from anabranch.core.patterns.join_points.placement_cost import (
     BUSY_MAX,
     LINK_S,
-    Load,
-    Traffic,
+    BrokerBusyness,
+    PatternTraffic,
     burden,
     cost_of,
     least_cost,
     waiting,
 )
 
-TRAFFIC = Traffic({"a": 10.0, "b": 2.0}, 1.0, ("c", "d"))
+TRAFFIC = PatternTraffic({"a": 10.0, "b": 2.0}, 1.0, ("c", "d"))
 HOPS = {"a": 0, "b": 3, "c": 1, "d": 2}
 
 
@@ -33,14 +33,14 @@ class GivenWays(NamedTuple):
 
 def test_an_idle_network_costs_what_its_links_carry() -> None:
     ways = GivenWays({edge: hops * LINK_S for edge, hops in HOPS.items()})
-    cost = cost_of(TRAFFIC, "x", ways, Load(), is_here=False)
+    cost = cost_of(TRAFFIC, "x", ways, BrokerBusyness(), is_here=False)
     assert cost == pytest.approx((2 * 3 + 1 * 1 + 1 * 2) * LINK_S)
     assert least_cost(TRAFFIC, HOPS.__getitem__) == pytest.approx(cost)
 
 
 def test_a_place_without_a_way_to_a_source_has_no_cost() -> None:
     ways = GivenWays({"a": 1.0, "c": 1.0, "d": 1.0})
-    assert cost_of(TRAFFIC, "x", ways, Load(), is_here=False) is None
+    assert cost_of(TRAFFIC, "x", ways, BrokerBusyness(), is_here=False) is None
 
 
 def test_what_is_published_at_a_broker_comes_there_anyway() -> None:
@@ -63,11 +63,11 @@ def test_an_overloaded_broker_gets_dearer_and_is_never_infinite() -> None:
 
 
 def test_a_place_costs_the_same_seen_from_within_and_from_without() -> None:
-    outside = burden(Load(30.0, 0.0, 0.01), 20.0, is_here=False)
-    inside = burden(Load(50.0, 0.0, 0.01), 20.0, is_here=True)
+    outside = burden(BrokerBusyness(30.0, 0.0, 0.01), 20.0, is_here=False)
+    inside = burden(BrokerBusyness(50.0, 0.0, 0.01), 20.0, is_here=True)
     assert outside == pytest.approx(inside)
     assert outside > 20.0 * 0.01, "others wait longer too"
 
 
 def test_nobody_takes_longer_than_is_believed() -> None:
-    assert Load(1.0, 1e9, 1e9).hop_s == 10.0
+    assert BrokerBusyness(1.0, 1e9, 1e9).hop_s == 10.0

@@ -7,7 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core.routing.mesh import advertisements
-from anabranch.core.routing.mesh.advertisements import Budget, Comparison, Promise
+from anabranch.core.routing.mesh.advertisements import (
+    AdvertisedConjunction,
+    AdvertisementComparison,
+    ComparisonBudget,
+)
 from anabranch.core.routing.mesh.relevance import REVIEW_AFTER_S, REVIEW_MAX
 from anabranch.model.filter import Filter
 from anabranch.model.normal.conjunction import Conjunction, any_intersects, intersects
@@ -152,7 +156,7 @@ def test_what_promises_everything_is_compared_with_nobody(monkeypatch: pytest.Mo
     assert len(mesh.bound("a", "b")) == 200
 
 
-def naive(conjunction: Conjunction, promises: Iterable[Promise]) -> int:
+def naive(conjunction: Conjunction, promises: Iterable[AdvertisedConjunction]) -> int:
     met = {1 << p.tree for p in promises if intersects(conjunction, p.conjunction)}
     return sum(met)
 
@@ -174,19 +178,19 @@ def draw_text(rng: random.Random) -> str:
 def test_a_comparison_finds_the_trees_that_trying_all_finds(seed: int) -> None:
     rng = random.Random(seed)
     promises = [
-        Promise(number, rng.randrange(5), conjunction)
+        AdvertisedConjunction(number, rng.randrange(5), conjunction)
         for number in range(1, rng.randrange(2, 12))
         for conjunction in conjunctions(draw_text(rng))
     ]
-    comparison = Comparison(promises)
+    comparison = AdvertisementComparison(promises)
     for conjunction in conjunctions(*(draw_text(rng) for _ in range(8))):
-        budget = Budget(1_000)
+        budget = ComparisonBudget(1_000)
         every = comparison.met(conjunction, budget)
         assert every == naive(conjunction, promises)
         assert 1_000 - budget.left <= 1 + len(promises)
         since = rng.randrange(12)
         known = naive(conjunction, [p for p in promises if p.number < since])
-        assert comparison.met(conjunction, Budget(1_000), since, known) == every
+        assert comparison.met(conjunction, ComparisonBudget(1_000), since, known) == every
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,7 +1,7 @@
 """The sufficiency test and its memory."""
 
 from anabranch.core.routing.tree.forwarding import Sufficiency
-from anabranch.core.routing.tree.shared import Counters, Marks
+from anabranch.core.routing.tree.shared import KnownMarks, TreeCounters
 from anabranch.model.version import Version
 
 ONE, TWO = Version(1, 1), Version(1, 2)
@@ -12,9 +12,9 @@ class Bench:
     """A test with all it depends on."""
 
     def __init__(self, remembers: bool = True) -> None:
-        self.marks = Marks()
+        self.marks = KnownMarks()
         self.versions: dict[str, Version] = {}
-        self.counters = Counters()
+        self.counters = TreeCounters()
         self.test = Sufficiency(self.marks, self.versions, BEHIND, self.counters, remembers)
 
     def holds(self, mark: int, direction: str = "east") -> bool:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from anabranch.core.routing.interest_clock import Conjunct, conjuncts_of, pack, unpack
-from anabranch.core.routing.tree.interest import Interest, RootChange
+from anabranch.core.routing.tree.interest import DirectionChange, Interest
 from anabranch.model.errors import RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Conjuncts
@@ -24,7 +24,7 @@ def of(*texts: str) -> list[Conjunct]:
     return [each for text in texts for each in conjuncts_of(Filter.parse(text), DEFAULT_LIMITS)]
 
 
-def said(change: RootChange) -> tuple[list[str], list[str], bool]:
+def said(change: DirectionChange) -> tuple[list[str], list[str], bool]:
     return [str(e) for e in change.plus], [str(e) for e in change.minus], change.aggregated
 
 

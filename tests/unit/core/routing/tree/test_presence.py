@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from anabranch.core.routing.tree.presence import Lag, Repetition
+from anabranch.core.routing.tree.presence import InterestRepetition, PresenceLag
 from anabranch.model.version import NOTHING, Version
 
 ONE, TWO, THREE = Version(1, 1), Version(1, 2), Version(1, 3)
@@ -15,7 +15,7 @@ class Asking:
         self.versions: dict[str, Version] = {"s1": ONE}
         behind = {"east": ("s1", "s2"), "west": ("s3",)}
         toward = {"s1": "east", "s2": "east", "s3": "west"}
-        self.lag = Lag(self.versions, behind, toward, 1.0)
+        self.lag = PresenceLag(self.versions, behind, toward, 1.0)
 
 
 def test_known_version_causes_no_question() -> None:
@@ -77,20 +77,20 @@ def test_own_edge_is_not_asked_for() -> None:
 
 
 def test_interest_is_repeated_when_ticks_stay_behind_for_too_long() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     repetition.propagated(10, ONE)
     assert not repetition.heard(10.5, "p", NOTHING)
     assert repetition.heard(11.0, "p", NOTHING)
 
 
 def test_interest_is_not_repeated_without_ticks_that_show_it() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     repetition.propagated(10, ONE)
     assert not repetition.heard(99, "p", ONE)
 
 
 def test_each_repetition_without_effect_doubles_the_wait() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     repetition.propagated(0, ONE)
     repeated = [n / 10 for n in range(1, 400) if repetition.heard(n / 10, "p", NOTHING)]
     waits = [b - a for a, b in pairwise(repeated)]
@@ -99,7 +99,7 @@ def test_each_repetition_without_effect_doubles_the_wait() -> None:
 
 
 def test_timeout_adapts_to_what_is_measured() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     for number in range(1, 40):
         repetition.propagated(number, Version(1, number))
         repetition.heard(number + 0.5, "p", Version(1, number))
@@ -107,7 +107,7 @@ def test_timeout_adapts_to_what_is_measured() -> None:
 
 
 def test_timeout_has_a_floor() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     for number in range(1, 40):
         repetition.propagated(number, Version(1, number))
         repetition.heard(number + 0.001, "p", Version(1, number))
@@ -115,7 +115,7 @@ def test_timeout_has_a_floor() -> None:
 
 
 def test_repeated_version_is_not_measured() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     repetition.propagated(0, ONE)
     assert repetition.heard(1.0, "p", NOTHING)
     repetition.heard(500.0, "p", ONE)
@@ -123,7 +123,7 @@ def test_repeated_version_is_not_measured() -> None:
 
 
 def test_one_origin_behind_is_enough() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     repetition.propagated(0, ONE)
     repetition.heard(0.4, "p", ONE)
     assert not repetition.heard(0.5, "q", NOTHING)
@@ -131,7 +131,7 @@ def test_one_origin_behind_is_enough() -> None:
 
 
 def test_a_later_propagation_does_not_postpone_an_earlier_one() -> None:
-    repetition = Repetition(1.0)
+    repetition = InterestRepetition(1.0)
     repetition.propagated(0, ONE)
     repetition.propagated(0.9, TWO)
     assert repetition.heard(1.0, "p", NOTHING)

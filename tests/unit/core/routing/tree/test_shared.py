@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.routing.tree.shared import MARKS_MAX, Marks
+from anabranch.core.routing.tree.shared import MARKS_MAX, KnownMarks
 from anabranch.model.errors import RemoteError
 from anabranch.model.version import Version
 
@@ -10,29 +10,29 @@ ONE, TWO, THREE = Version(1, 1), Version(1, 2), Version(2, 1)
 
 
 def test_mark_zero_is_known_and_empty() -> None:
-    assert Marks().vector("p", 0) == {}
+    assert KnownMarks().vector("p", 0) == {}
 
 
 def test_vector_that_was_never_learned_is_unknown() -> None:
-    assert Marks().vector("p", 5) is None
+    assert KnownMarks().vector("p", 5) is None
 
 
 def test_vector_is_news_once() -> None:
-    marks = Marks()
+    marks = KnownMarks()
     assert marks.learn("p", 5, {"s": ONE})
     assert not marks.learn("p", 5, {"s": ONE})
     assert marks.vector("p", 5) == {"s": ONE}
 
 
 def test_mark_with_two_vectors_is_refused() -> None:
-    marks = Marks()
+    marks = KnownMarks()
     marks.learn("p", 5, {"s": ONE})
     with pytest.raises(RemoteError, match="two vectors"):
         marks.learn("p", 5, {"s": TWO})
 
 
 def test_only_the_newest_marks_are_kept() -> None:
-    marks = Marks()
+    marks = KnownMarks()
     for mark in range(MARKS_MAX + 3, 0, -1):
         marks.learn("p", mark, {})
     assert marks.newest("p") == MARKS_MAX + 3
@@ -42,14 +42,14 @@ def test_only_the_newest_marks_are_kept() -> None:
 
 
 def test_vector_is_said_once_per_link() -> None:
-    marks = Marks()
+    marks = KnownMarks()
     assert marks.say("m1", "p", 5)
     assert not marks.say("m1", "p", 5)
     assert marks.say("m2", "p", 5)
 
 
 def test_vector_is_said_again_after_the_link_broke() -> None:
-    marks = Marks()
+    marks = KnownMarks()
     marks.say("m1", "p", 5)
     marks.forget_link("m1")
     assert marks.say("m1", "p", 5)
