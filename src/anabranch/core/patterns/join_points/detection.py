@@ -9,8 +9,10 @@ reported, is dropped, and what is needed for the rest is not let go of. Rules:
    standing before that.
 2. Events that are transient, limited in time or reach, or addressed to somebody do not count: they
    may not be there when they are asked for again.
-3. An event is needed until R has passed it by the scheme's retention; a notification of the own
-   pattern, which is no event to it, until R has passed what it tells of.
+3. An event is needed until R has passed it by a window, and by the time for which a match may wait
+   for its absences: which matches of an event are the first is known only with all of its window,
+   also when some of them were reported before a crash and others were not. A notification of the
+   pattern itself is needed until R has passed the match it tells of.
 4. What the detector left out or could not do (`Overflow`), and events that are late because a
    clock was set back between two lives, are counted and noted, many of a kind in one line. They do
    not stop it.
@@ -149,8 +151,8 @@ class PatternDetection:
 
     @property
     def retention_ns(self) -> int:
-        """How long an event is needed."""
-        return self._scheme.retention_ns
+        """How long an event is needed (rule 3)."""
+        return self._scheme.pattern.window_ns + self._scheme.final_ns
 
     def is_full_for(self, time_ns: int) -> bool:
         """Whether there is no room for an event of this time, or too much is known to be
@@ -194,7 +196,7 @@ class PatternDetection:
         event = PlacedEvent(told.stream, told.tick, told.time_ns, attributes, told.body)
         findings = self._detector.take(event)
         if not any(each.reason == "no-room" for each in findings.overflows):
-            needed_ns = told.time_ns + self._scheme.retention_ns
+            needed_ns = told.time_ns + self.retention_ns
             self.unacked.add(told.stream, told.tick, needed_ns)
         self._account(findings)
         return [match for match in findings.matches if match.last.time_ns >= self._since_ns]

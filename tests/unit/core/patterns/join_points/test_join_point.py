@@ -145,6 +145,23 @@ def test_small_steps_change_nothing_though_the_broker_crashes_in_between(step_tr
 # -- what is left out
 
 
+def test_matches_that_were_reported_before_a_crash_count_for_the_bound_after_it() -> None:
+    stage = stage_with(options(), matches_max=1)
+    user = stage.user("u", "e1")
+    user.define("calm", "(p:{n = 1} THEN NOT q:{n = 3} WITHIN 4 s) THEN r:{n = 2} WITHIN 4 s")
+    stage.run(2.0)
+    user.publish(n=1)
+    stage.run(3.0)
+    user.publish(n=1)
+    user.publish(n=2)
+    # The first match is sure after four seconds, the second would be after seven.
+    stage.run(3.5)
+    assert reported(stage) == 1
+    stage.restart("e1")
+    stage.run(10.0)
+    assert stage.assert_detected("calm") == 1
+
+
 def test_join_point_that_moves_while_matches_wait_reports_the_first_once() -> None:
     stage = stage_with(options(per_s=10), matches_max=2)
     bombed(stage, 15)
