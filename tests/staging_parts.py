@@ -80,7 +80,7 @@ class Stager(Driver):
             if isinstance(record, EventRecord):
                 event = decode_event(record.body)
                 assert event.id is not None
-                if event.id.publisher == sink:
+                if event.id.publisher == f"sink/{sink}":
                     n = event["n"]
                     assert isinstance(n, int)
                     found.append((event.id.incarnation, event.id.sequence, n))

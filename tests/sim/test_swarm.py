@@ -35,7 +35,7 @@ FAILED_ONCE = {
     1008: "late ticks from memory filled a link, and early ones from the log never came",
     33: "an unsubscription that was on its way was taken for a leftover",
     137: "a crash brought back that an origin was alone, and a neighbour refuted its good log",
-    1471: "matches of an event that were reported before a crash did not count for its bound after it",
+    1471: "matches that were reported before a crash did not count for the bound after it",
     35: "an event was sent a slice after its edge had found it young enough",
 }
 

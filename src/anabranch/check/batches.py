@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from anabranch.check import history as saw
 from anabranch.check.facts import Facts
+from anabranch.model.names import SINK_PREFIX
 
 #: Anomaly, stream, tick, text.
 Found = tuple[str, str, int, str]
@@ -39,7 +40,8 @@ class _Sink:
             self.sets.setdefault(drafts_of(facts, ask.tokens), ask)
         #: Incarnation → its records, by sequence.
         self.written: dict[int, list[saw.Logged]] = {}
-        entries = [entry for entry in facts.logged if entry.publisher == name]
+        publisher = SINK_PREFIX + name
+        entries = [entry for entry in facts.logged if entry.publisher == publisher]
         for entry in sorted(entries, key=lambda each: (each.incarnation, each.sequence)):
             self.written.setdefault(entry.incarnation, []).append(entry)
         #: Batch → its records.

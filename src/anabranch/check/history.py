@@ -14,7 +14,7 @@ network writes it: the simulator, or processes that trace. It says nothing about
 5. A filter is a tuple of conjunctions, any of which suffices; a conjunction is a tuple of
    (attribute, operator, value), all of which must hold. `((),)` matches everything. Or it is text
    of the filter language, from applications that say more than conjunctions can.
-6. Events of a batch are published by their sink (the publisher is called like it), with one
+6. Events of a batch are published by their sink (the publisher is `sink/` and its name), with one
    incarnation for each batch. Nobody knows their names before they are logged: `Drafted` says what
    they are, and `Logged` which of them is where.
 7. A tick that was ever forgotten was told so: whenever a log decides to lack its beginning, there

@@ -48,7 +48,7 @@ from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, Event, Value
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name, check_optional_name
+from anabranch.model.names import SINK_PREFIX, check_name, check_optional_name
 
 #: What one chunk holds, and chunks that are on their way; commits likewise.
 _CHUNK_EVENTS = 256
@@ -172,7 +172,7 @@ class Batches:
         at: str,
     ) -> Batch:
         """Make what is staged with these tokens a batch of the sink."""
-        check_name(sink, "sink", self._limits.name_bytes_max)
+        check_name(sink, "sink", self._limits.name_bytes_max - len(SINK_PREFIX))
         check_optional_name(query, "query", self._limits.name_bytes_max)
         if type(batch) is not int or not 0 <= batch <= INT_MAX:
             raise LocalError(f"batch {batch!r} is no number from 0 on; give one that grows")

@@ -70,7 +70,7 @@ from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.model.names import check_name
+from anabranch.model.names import check_client_name
 
 Attributes = Event | Mapping[str, Value]
 
@@ -453,7 +453,7 @@ async def connect(
     check_tls(parsed, context)
     default_name = f"anonymous-{secrets.token_hex(8)}"
     if name is not None:
-        check_name(name, "name", limits.name_bytes_max)
+        check_client_name(name, "name", limits.name_bytes_max)
     kept = None if state is None else ClientState(Path(state), name, default_name)
     own_name = kept.name if kept is not None else (name or default_name)
     written = None

@@ -73,7 +73,7 @@ class ClientServices:
         # Before the edge, which sets the subscriptions of unreadable patterns aside.
         records = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now)
-        origin.know_clients(edge.clients, edge.host_of)
+        origin.know_hosts(edge.host_of)
         outlook = JoinPointSurroundings(
             name,
             tuple(network.edges),

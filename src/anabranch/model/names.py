@@ -18,6 +18,11 @@ import re
 
 from anabranch.model.errors import EventError
 
+#: The client and the subscription of a join point are called by its pattern's id behind this,
+JOIN_POINT_PREFIX = "pattern/"
+#: and the publisher of a sink's events by the sink's name behind this. No client's name begins so.
+SINK_PREFIX = "sink/"
+
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CLIP_CHARACTERS = 40
 
@@ -53,6 +58,17 @@ def check_name(name: object, what: str, bytes_max: int) -> int:
     if size == 0:
         raise EventError(f"{what} is empty; it must have at least one character")
     return size
+
+
+def check_client_name(name: object, what: str, bytes_max: int) -> None:
+    """An error if a client cannot be called this."""
+    check_name(name, what, bytes_max)
+    for prefix, whose in ((JOIN_POINT_PREFIX, "join points"), (SINK_PREFIX, "sinks")):
+        if isinstance(name, str) and name.startswith(prefix):
+            raise EventError(
+                f"{what} {clipped(name)} begins with {prefix!r}, which is reserved for {whose};"
+                " choose another name"
+            )
 
 
 def check_optional_name(name: object, what: str, bytes_max: int) -> int:

@@ -25,10 +25,10 @@ from anabranch.core.origin.log_tail import (
     MarkRecord,
     decode_record,
 )
-from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.core.routing.registry import RouterMaker
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
+from anabranch.model.names import JOIN_POINT_PREFIX
 from anabranch.sim.applications import Application, SimPublisher
 from anabranch.sim.detecting import Definer, Detections, draw_definers
 from anabranch.sim.dividing import Division
@@ -407,7 +407,7 @@ def _logged(
             event_id, draft = envelope.id, draft_in(envelope.attributes())
         else:
             event_id = record.id
-        if event_id.publisher.startswith(RESERVED):
+        if event_id.publisher.startswith(JOIN_POINT_PREFIX):
             # A notification; see `detecting`.
             continue
         publisher = (event_id.publisher, event_id.incarnation, event_id.sequence)

@@ -29,7 +29,7 @@ def told(
 
 def logged(incarnation: int, first_tick: int, *drafts: tuple[str, int]) -> list[saw.Record]:
     return [
-        saw.Logged("o", first_tick + place, "s", incarnation, place + 1, None, draft)
+        saw.Logged("o", first_tick + place, "sink/s", incarnation, place + 1, None, draft)
         for place, draft in enumerate(drafts)
     ]
 
@@ -123,7 +123,7 @@ def test_events_of_a_batch_are_events_like_others() -> None:
     subscribed = saw.Subscribed(0.0, "x", EVERYTHING, "reliable")
     history = (asked(0, "t"), told(0, "t", first=1, last=2), subscribed)
     started = saw.Started(0.0, "x", "o", 1)
-    given = [saw.Delivered(4.0, "x", "o", tick, "s", 1, tick) for tick in (1, 2)]
+    given = [saw.Delivered(4.0, "x", "o", tick, "sink/s", 1, tick) for tick in (1, 2)]
     assert names(*history, logged(1, 1, *T), started, *given) == []
     assert names(*history, logged(1, 1, *T), started, given[0]) == ["lost"]
     assert names(*history, logged(1, 1, *T), started, *given, given[1]) == ["duplicate"]

@@ -42,7 +42,7 @@ def written(host: Host, sink: str = "s") -> list[object]:
         if isinstance(record, EventRecord):
             event = decode_event(record.body)
             assert event.id is not None
-            if event.id.publisher == sink:
+            if event.id.publisher == f"sink/{sink}":
                 found.append(event["n"])
     return found
 
@@ -67,7 +67,7 @@ def test_what_is_staged_by_many_is_committed_by_one() -> None:
             received = [await found.get() for _ in range(4)]
             assert [each["n"] for each in received] == [0, 1, 2, 3]
             assert received[3].payload == b"p"
-            assert received[3].id == EventId("s", 1, 4)
+            assert received[3].id == EventId("sink/s", 1, 4)
             assert received[0].event.timestamp_ns > 0
             assert (batch.first, batch.last) == (received[0].tick, received[3].tick)
             assert (batch.sink, batch.batch, batch.stream) == ("s", 7, "a")

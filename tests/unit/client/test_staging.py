@@ -62,7 +62,7 @@ def written(place: str, stream: str, sink: str) -> list[Value]:
     with anabranch.Fetcher(place, stream=stream) as fetcher:
         rows = chain.from_iterable(rows_in(each.data) for each in fetcher.fetch(1))
         events = [decode_event(body) for _, _, body in rows]
-    return [each["n"] for each in events if each.id and each.id.publisher == sink]
+    return [each["n"] for each in events if each.id and each.id.publisher == f"sink/{sink}"]
 
 
 def test_chunks_become_a_batch_in_the_order_of_tokens(network: anabranch.Embedded) -> None:

@@ -106,7 +106,7 @@ def sequences_of(stager: Stager) -> list[list[int]]:
     """The sequences of each batch, as they were ever logged."""
     found: dict[int, list[int]] = {}
     for event_id in stager.events.values():
-        if event_id.publisher == "sink":
+        if event_id.publisher == "sink/sink":
             found.setdefault(event_id.incarnation, []).append(event_id.sequence)
     return list(found.values())
 
@@ -120,7 +120,7 @@ def check(stager: Stager, answer: Committed) -> None:
     wanted = OLD if answer.was_known else NEW
     kept = [n for incarnation, _, n in stager.logged() if incarnation == 2]
     assert kept == wanted[len(wanted) - len(kept) :], "events of two attempts are mixed"
-    ticks = [tick for tick, each in stager.events.items() if each.publisher == "sink"]
+    ticks = [tick for tick, each in stager.events.items() if each.publisher == "sink/sink"]
     assert (answer.first, answer.last) == (ticks[3], ticks[-1]), "the answer has other ticks"
 
 

@@ -37,14 +37,13 @@ from anabranch.core.catalog_recovery import decoded, number_in, rows, set_aside
 from anabranch.core.contract import Recovered
 from anabranch.core.edge.state import CursorsStored, EdgeState
 from anabranch.core.edge.subscriptions import RUN_MAX, EdgeStream, EdgeSubscription, StreamPosition
-from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.core.patterns.join_points.records import TABLE as PATTERNS
 from anabranch.model.event import Count
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import TICK_MAX, Position
 from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name
+from anabranch.model.names import JOIN_POINT_PREFIX, check_name
 
 MOVES = "moves"
 #: So many moves are kept however few cursors there are.
@@ -325,7 +324,7 @@ class Cursors:
         patterns = {each.record.key for each in recovered.aside if each.record.table == PATTERNS}
 
         def read(name: str, value: bytes) -> None:
-            if name.startswith(RESERVED) and name[len(RESERVED) :] in patterns:
+            if name.startswith(JOIN_POINT_PREFIX) and name[len(JOIN_POINT_PREFIX) :] in patterns:
                 raise ValueError("its pattern is set aside")
             subscription, is_closed = _subscription_of(name, value, state.limits)
             if is_closed:

@@ -25,7 +25,7 @@ tick, and jumped over otherwise, but not for a head alone that is too far to be 
 State: durable subscriptions and cursors are in the catalog, everything else is safe to lose.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from anabranch.core import departure
@@ -183,17 +183,17 @@ class Edge:
             raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
         return known.client
 
-    @property
-    def clients(self) -> Container[str]:
-        """The names of all clients that are connected, as they come and go."""
-        return self._state.clients
-
     def host_of(self, session: int) -> str:
         """Where the client of a session connects from; "" if that is not known."""
         known = self._state.sessions.get(session)
         return "" if known is None else known.host
 
-    def client_came(self, now: float, session: int, host: str = "") -> list[PartRequest]:  # noqa: ARG002
+    def client_came(
+        self,
+        now: float,  # noqa: ARG002 - as all others
+        session: int,
+        host: str = "",
+    ) -> list[PartRequest]:
         """A client has connected, from this host; it will say who it is."""
         self._state.begin()
         self._state.sessions[session] = EdgeSession(session, host)

@@ -43,13 +43,12 @@ from anabranch.core.edge.subscriptions import (
     StreamPosition,
 )
 from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
-from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.model.client_frames import UNKNOWN, Code, Refused, Subscribe, Subscribed
 from anabranch.model.errors import EventError, FilterError, LocalError, RemoteError
 from anabranch.model.event import INT_MAX
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Answer, Find, Found, Held, Hold, NotKept, Replay
-from anabranch.model.names import check_name
+from anabranch.model.names import JOIN_POINT_PREFIX, check_name
 
 
 class Activation:
@@ -516,8 +515,8 @@ class SubscribeRequests:
     ) -> str:
         """Why a request cannot be granted; "" if it can."""
         attach = self._state.attaches.get(key)
-        if key.startswith(RESERVED) and session.number >= 0:
-            return f"names that begin with {RESERVED!r} are those of join points"
+        if key.startswith(JOIN_POINT_PREFIX) and session.number >= 0:
+            return f"names that begin with {JOIN_POINT_PREFIX!r} are those of join points"
         if attach is not None and attach.client != session.client:
             return f"the name {frame.subscription!r} belongs to another client"
         keys = (frame.subscription, _own_key(session, frame.subscription))

@@ -20,7 +20,6 @@ from anabranch.core.contract import CutClient
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.state import EdgeState, EndStored, YieldStored
 from anabranch.core.edge.subscriptions import EdgeSession, EdgeSubscription
-from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.model.client_frames import (
     REPLACED,
     Code,
@@ -32,7 +31,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Claim, Find, Found, Yield
-from anabranch.model.names import check_name
+from anabranch.model.names import check_client_name
 
 
 class Unsubscription:
@@ -210,10 +209,9 @@ class ClientSessions:
                 f"a client speaks protocol version {frame.protocol_version};"
                 f" this broker speaks {PROTOCOL_VERSION}"
             )
-        if frame.client.startswith(RESERVED) and session.number >= 0:
-            raise RemoteError(f"names that begin with {RESERVED!r} are those of join points")
         try:
-            check_name(frame.client, "client", self._state.limits.name_bytes_max)
+            if session.number >= 0:
+                check_client_name(frame.client, "client", self._state.limits.name_bytes_max)
         except EventError as error:
             raise RemoteError(str(error)) from error
 

@@ -23,10 +23,9 @@ on with every intent it finds, and what is in the log already is known by its id
    query than the one that the sink began with. What a lower batch is told rests on the intent, so
    nobody is told before that is on disk.
 5. A refused commit changes nothing.
-6. A sink has its name for itself: nobody publishes under it. A name cannot become a sink if
-   somebody has published under it, if another client that is connected has it, or if it is reserved
-   for a join point. The number of its first batch, or of the next one, may lead this broker's clock
-   (in ns) by `incarnation_lead_s`, so that no number is the last one for ever.
+6. Sinks and clients do not share names: the publisher of a sink's events is `sink/` and its name,
+   and no client's name begins so. The number of its first batch, or of the next one, may lead this
+   broker's clock (in ns) by `incarnation_lead_s`, so that no number is the last one for ever.
 7. A broker that departs begins no batch, but ends those it intends to write.
 8. Whoever knows a token may commit or discard it, and whoever knows sink and query may commit: the
    tasks, the driver and its successor are clients of different names.
@@ -56,7 +55,6 @@ from anabranch.core.origin.log_tail import (
 from anabranch.core.origin.publish_intake import PublishIntake
 from anabranch.core.origin.staged_events import StagedToken, StagedTokens, size_of
 from anabranch.core.part_requests import PartRequest
-from anabranch.core.patterns.join_points.records import RESERVED
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -76,7 +74,7 @@ from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.event import Count, EventId
 from anabranch.model.frame_parts import Position
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name, check_optional_name
+from anabranch.model.names import SINK_PREFIX, check_name, check_optional_name
 
 # Sinks: who commits batches into a stream, and how far each has got.
 #
@@ -94,7 +92,8 @@ from anabranch.model.names import check_name, check_optional_name
 #    cannot be read, the sink has its name still if it has published: nobody else gets it, and no
 #    batch is committed under it again.
 #
-# Table `sinks`: sink → [query, batch, incarnation, tokens, count, done, first tick, last tick].
+# Table `sinks`: sink → [query, batch, incarnation, tokens, count, done, first tick, last tick,
+# prefixed].
 
 
 TABLE = "sinks"
@@ -118,6 +117,8 @@ class SinkRow(msgspec.Struct, frozen=True, array_like=True):
     #: The ticks of the first and the last event; 0 if that is not known, or there is none.
     first: Position = 0
     last: Position = 0
+    #: Whether the publisher of its events is called `sink/…`; in rows of version 0.1 it is not.
+    is_prefixed: bool = False
 
 
 _decoder = msgspec.msgpack.Decoder(SinkRow)
@@ -179,7 +180,8 @@ class SinkState:
     @property
     def key(self) -> tuple[str, int]:
         """Publisher and incarnation of its newest events."""
-        return self.name, self.row.incarnation
+        publisher = SINK_PREFIX + self.name if self.row.is_prefixed else self.name
+        return publisher, self.row.incarnation
 
     def put(self, row: SinkRow) -> Put:
         """This is its row from now on."""
@@ -206,15 +208,17 @@ def stored_sinks(recovered: Recovered) -> dict[str, SinkState]:
 def find_ticks(recovered: Recovered, sinks: Iterable[SinkState]) -> dict[str, tuple[int, int]]:
     """Sink → the ticks of the first and the last record of its newest batch, of those that are
     read at a start."""
-    wanted = {sink.key for sink in sinks}
+    wanted = {sink.key: sink.name for sink in sinks}
     found: dict[str, tuple[int, int]] = {}
     first_tick = recovered.records_first or recovered.first_tick
     for tick, data in enumerate(recovered.records if wanted else (), first_tick):
         event_id = _id_in(decode_record(data))
-        if event_id is not None and (event_id.publisher, event_id.incarnation) in wanted:
+        if event_id is None:
+            continue
+        name = wanted.get((event_id.publisher, event_id.incarnation))
+        if name is not None:
             first = tick if event_id.sequence == 1 else 0
-            first = found.get(event_id.publisher, (first, 0))[0]
-            found[event_id.publisher] = (first, tick)
+            found[name] = (found.get(name, (first, 0))[0], tick)
     return found
 
 
@@ -270,7 +274,6 @@ class Batches:
         self._sinks_max = options.publishers_max
         self._lead_ns = int(options.incarnation_lead_s * 1e9)
         self._sinks = stored_sinks(recovered)
-        intake.sinks = self._sinks
         #: Those with a batch under way.
         self._busy: dict[str, SinkState] = {}
         #: Tokens of these, and the newest ones of batches that are done.
@@ -357,13 +360,11 @@ class Batches:
 
     # -- commits --------------------------------------------------------------------------------
 
-    def commit(
-        self, now: float, session: int, frame: Commit, asks: list[PartRequest], client: str
-    ) -> No | None:
+    def commit(self, now: float, session: int, frame: Commit, asks: list[PartRequest]) -> No | None:
         """A client commits a batch; why that cannot be, or None."""
         sink = self._sinks.get(frame.sink)
         if sink is None:
-            return self._intend(now, session, frame, asks, client)
+            return self._intend(now, session, frame, asks)
         row, work = sink.row, sink.work
         if frame.query != row.query:
             whose = f"the sink {frame.sink!r} belongs to the query {row.query!r}"
@@ -377,7 +378,7 @@ class Batches:
             asks.append(SendClient(session, known))
             return None
         if work is None:
-            return self._intend(now, session, frame, asks, client)
+            return self._intend(now, session, frame, asks)
         if frame.batch != row.batch:
             text = f"batch {row.batch} of {frame.sink!r} is under way; commit it again, and then"
             return f"{text} {frame.batch}", OTHER_BATCH
@@ -390,10 +391,10 @@ class Batches:
         return None
 
     def _intend(
-        self, now: float, session: int, frame: Commit, asks: list[PartRequest], client: str
+        self, now: float, session: int, frame: Commit, asks: list[PartRequest]
     ) -> No | None:
         """A batch begins."""
-        no = self._no_batch(now, frame) or self._no_sink(now, session, frame.sink, client)
+        no = self._no_batch(now, frame) or self._no_sink(now, session, frame.sink)
         if no is not None:
             return no
         work = PendingBatch(self._tokens.take(frame.tokens))
@@ -401,13 +402,14 @@ class Batches:
         sink = self._sinks.get(frame.sink)
         incarnation = 1 if sink is None else sink.row.incarnation + 1
         what = (frame.query, frame.batch, incarnation, frame.tokens, len(work.drafts))
+        row = SinkRow(*what, is_prefixed=True)
         if sink is None:
             self._intake.brings(session)
-            sink = self._sinks[frame.sink] = SinkState(frame.sink, SinkRow(*what))
+            sink = self._sinks[frame.sink] = SinkState(frame.sink, row)
         self._taken.update(frame.tokens)
         sink.work = work
         self._busy[frame.sink] = sink
-        asks.append(sink.put(SinkRow(*what)))
+        asks.append(sink.put(row))
         gathering = self._ledger.commit.gathering
         gathering.is_dirty = True
         gathering.intended.append(frame.sink)
@@ -434,22 +436,17 @@ class Batches:
             return f"{text}; number batches by counting, or by a clock that is right", ""
         return None
 
-    def _no_sink(self, now: float, session: int, name: str, client: str) -> No | None:
-        """Why this client cannot make a sink of this name (rule 6); None if it can, or there is
-        one."""
+    def _no_sink(self, now: float, session: int, name: str) -> No | None:
+        """Why this session cannot make a sink of this name; None if it can, or there is one."""
         if name in self._sinks:
             return None
-        publishers, needs = self._ledger.publishers, "a sink needs a name of its own"
-        if name.startswith(RESERVED):
-            return f"names that begin with {RESERVED!r} are those of join points; {needs}", ""
-        if name in publishers:
-            return f"{name!r} has published here; {needs}", ""
-        if name != client and name in self._intake.clients:
-            return f"another client is called {name!r}; {needs}", ""
         # A sink whose batches are empty is no publisher, but remembered as well.
         if len(self._sinks) >= self._sinks_max:
             return f"{len(self._sinks)} sinks are remembered here, and no more can be", ""
-        refusal = publishers.refusal(EventId(name, 1, 1), self._ledger.time_ns(now))
+        first = EventId(SINK_PREFIX + name, 1, 1)
+        if first.publisher in self._ledger.publishers:
+            return f"the newest batch of {name!r} is not known any longer; use another sink", ""
+        refusal = self._ledger.publishers.refusal(first, self._ledger.time_ns(now))
         refusal = refusal or self._intake.no_name(session)
         return None if refusal is None else (refusal.reason, "")
 
@@ -607,9 +604,10 @@ class StagingArea:
                 check_name(frame.token, "token", self._limits.name_bytes_max)
                 no = self._stage(now, session, frame, asks, client)
             else:
-                check_name(frame.sink, "sink", self._limits.name_bytes_max)
+                bytes_max = self._limits.name_bytes_max - len(SINK_PREFIX)
+                check_name(frame.sink, "sink", bytes_max)
                 check_optional_name(frame.query, "query", self._limits.name_bytes_max)
-                no = self.batches.commit(now, session, frame, asks, client)
+                no = self.batches.commit(now, session, frame, asks)
         except EventError as error:
             no = (str(error), "")
         if no is not None:

@@ -38,7 +38,7 @@ State: see the parts; here only deadlines, and what the network was told. Safe t
 Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -219,10 +219,8 @@ class Origin:
         asks = self._intake.publish(now, session, frame, client)
         return asks + self._ledger.commit.please()
 
-    def know_clients(self, clients: Container[str], host_of: Callable[[int], str]) -> None:
-        """The names of the clients that are connected, as they come and go; and where the client
-        of a session connects from."""
-        self._intake.clients = clients
+    def know_hosts(self, host_of: Callable[[int], str]) -> None:
+        """Where the client of a session connects from."""
         self._intake.host_of = host_of
 
     def client_left(self, now: float, session: int) -> list[PartRequest]:

@@ -29,7 +29,7 @@ any other is refused with a reason, and so is what follows it in its incarnation
 State: who waits for a confirmation. Safe to lose.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -60,13 +60,11 @@ class PublishIntake:
         "_options",
         "_waiting",
         "_widest",
-        "clients",
         "hindrance",
         "host_of",
         "is_departing",
         "is_full",
         "offers",
-        "sinks",
     )
 
     def __init__(self, ledger: Ledger, options: Options, limits: Limits) -> None:
@@ -83,10 +81,6 @@ class PublishIntake:
         self.hindrance = ""
         #: What sessions say that they will publish.
         self.offers = PublisherAdvertisements(options, limits)
-        #: Names that nobody may publish under.
-        self.sinks: Container[str] = ()
-        #: Names of clients that are connected.
-        self.clients: Container[str] = ()
         #: Session → where its client connects from; "" if that is not known.
         self.host_of: Callable[[int], str] = lambda _session: ""
         #: Host → names of publishers and sinks that it brought in this life (rule 8).
@@ -110,10 +104,6 @@ class PublishIntake:
             is_known = is_own and publishers.knows(event_id)
             if not is_own:
                 excess = _another(event_id.publisher, client)
-            elif event_id.publisher in self.sinks:
-                excess = PublishRefusal(
-                    f"{event_id.publisher!r} is a sink here; take another name", True
-                )
             elif is_known:
                 known[key] = None
                 if event_id.sequence > publishers.safe(key):

@@ -93,11 +93,8 @@ MUTANTS: dict[str, Mutant] = {
         "events of a batch are appended before its intent is on disk",
         Edit(
             f"{_BATCHES}._intend",
-            "asks.append(sink.put(SinkRow(*what)))",
-            "sink.put(SinkRow(*what))\n"
-            "work.is_intended = True\n"
-            "asks += self._advance(now, sink)\n"
-            "return None",
+            "asks.append(sink.put(row))",
+            "sink.put(row)\nwork.is_intended = True\nasks += self._advance(now, sink)\nreturn None",
         ),
         Edit(
             f"{_BATCHES}._append",
@@ -149,8 +146,8 @@ MUTANTS: dict[str, Mutant] = {
             "gathering.intended.append(frame.sink)",
             "gathering.intended.append(frame.sink)\nasks += _told(sink, work)",
         ),
-        seed=354,
-        anomaly="lost-batch",
+        seed=31,
+        anomaly="wrongly-known",
     ),
     "alone-forgotten-early": Mutant(
         "neighbours are told of a stream before the disk knows that its origin is not alone",

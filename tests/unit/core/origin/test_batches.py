@@ -1,5 +1,6 @@
 """Batches: all events of one set of tokens, once and in order, whatever is asked and how often."""
 
+import msgspec
 import pytest
 
 from anabranch.core.options import Options
@@ -12,7 +13,6 @@ from anabranch.model.client_frames import (
     UNKNOWN_TOKEN,
     Committed,
     Discard,
-    PublishRefused,
 )
 from anabranch.model.event import INT_MAX, EventId
 from anabranch.model.frames import Done
@@ -217,25 +217,47 @@ def test_a_lossy_log_makes_room_for_a_batch() -> None:
     assert stager.origin.oldest > 1
 
 
-def test_nobody_publishes_under_the_name_of_a_sink() -> None:
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_client_and_a_sink_of_one_name_do_not_meet(is_first: bool) -> None:
     stager = Stager(SLICES)
+    if is_first:
+        stager.publish_synced(body(1, "sink"), client="sink")
     stager.staged("t", 1)
     stager.committed(0, "t")
-    for again in (body(2, "sink"), body(1, "sink"), body(1, "sink", 9)):
-        stager.publish(again, session=2, client="sink")
-        refused = stager.refusals(2)[-1]
-        assert isinstance(refused, PublishRefused)
-        assert refused.is_final
-        assert "is a sink here" in refused.reason
-    assert stager.confirmations(2) == []
+    stager.crash()
+    if not is_first:
+        stager.publish_synced(body(1, "sink"), client="sink")
+    stager.publish_synced(body(2, "sink"), client="sink")
+    stager.staged("u", 2)
+    stager.committed(1, "u")
+    assert stager.refusals(1) == []
+    publishers = [event_id.publisher for event_id in stager.events.values()]
+    assert sorted(publishers) == ["sink", "sink", "sink/sink", "sink/sink"]
 
 
-def test_a_name_that_has_published_cannot_be_a_sink() -> None:
+@pytest.mark.parametrize("slices", [0, 1, 2])
+def test_a_batch_that_an_older_version_began_is_ended_under_its_name_and_once(
+    slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Version 0.1 had no prefix, and its rows lacked the last field.
+    monkeypatch.setattr(batches, "SINK_PREFIX", "")
     stager = Stager(SLICES)
-    stager.publish_synced(body(1, "sink"), client="sink")
-    stager.staged("t", 1)
-    assert "name of its own" in stager.refusal(stager.commit(0, "t")).reason
-    assert stager.committed(0, "t", sink="other").last == 2
+    stager.staged("t", 1, 2, 3)
+    stager.commit(4, "t")
+    for _ in range(1 + slices):
+        stager.sync()
+    row = msgspec.msgpack.decode(stager.disk.catalog["sinks"]["sink"])
+    assert row.pop() is True
+    stager.disk.catalog["sinks"]["sink"] = msgspec.msgpack.encode(row)
+    stager.disk.unsynced_puts.clear()
+    monkeypatch.undo()
+    stager.crash()
+    stager.sync_all()
+    assert stager.committed(4, "t").was_known
+    stager.staged("u", 4)
+    stager.committed(5, "u")
+    publishers = [event_id.publisher for event_id in stager.events.values()]
+    assert publishers == ["sink", "sink", "sink", "sink/sink"]
 
 
 def test_batch_whose_number_leads_the_clock_is_refused_and_lower_ones_go_on() -> None:
@@ -347,4 +369,4 @@ def test_a_sink_is_remembered_when_its_records_are_gone() -> None:
     assert (answer.first, answer.last, answer.was_known) == (7, 9, True)
     stager.staged("t3", 1)
     assert stager.committed(3, "t3").first == 10
-    assert stager.events[10] == EventId("sink", 4, 1)
+    assert stager.events[10] == EventId("sink/sink", 4, 1)

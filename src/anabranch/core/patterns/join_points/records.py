@@ -28,27 +28,22 @@ from anabranch.model.errors import EventError
 from anabranch.model.event import Count, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.names import check_name
+from anabranch.model.names import JOIN_POINT_PREFIX, check_name
 from anabranch.model.network import Network
 from anabranch.model.pattern.match import PointRecord, subscription_to
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.statistics import StreamStatistics
 from anabranch.model.version import Version
 
-# Names of join points: the only clients and subscriptions that are called like this.
-
-
-RESERVED = "pattern/"
-
 
 def name_of(pattern_id: str) -> str:
     """The client, and the subscription, of a join point."""
-    return RESERVED + pattern_id
+    return JOIN_POINT_PREFIX + pattern_id
 
 
 def check_pattern_id(pattern_id: str, limits: Limits) -> None:
     """What a pattern may be called, so that its join point has a name; `EventError` otherwise."""
-    check_name(pattern_id, "the id of a pattern", limits.name_bytes_max - len(RESERVED))
+    check_name(pattern_id, "the id of a pattern", limits.name_bytes_max - len(JOIN_POINT_PREFIX))
 
 
 # What a join point subscribes to: the events that its parts match, and what it has reported, since
