@@ -151,8 +151,7 @@ def pub(
         from_line=from_line,
         repeats=repeats,
     )
-    how: PublishOptions = {"priority": priority, "payload": payload.encode()}
-    how["destinations"] = to or ()
+    how = PublishOptions(priority=priority, payload=payload.encode(), destinations=to or ())
     if transient:
         how["persistence"] = "transient"
     if time_limit is not None:
