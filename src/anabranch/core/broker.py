@@ -212,12 +212,13 @@ class Broker:
                     self._contradicted[error.stream] = None
                     effects.append(say.Note("error", str(error)))
                 effects.append(_cut(self._current, str(error)))
-        if self._sync_wanted:
+        heard = self.witness.puts(now) if self.is_ready or self._sync_wanted else []
+        if self._sync_wanted or heard:
             self._sync_number += 1
             for who, ticket in self._sync_wanted:
                 self._syncs.append((self._sync_number, who, ticket))
             self._sync_wanted.clear()
-            effects += self.witness.puts(now)
+            effects += heard
             effects.append(say.Sync(self._sync_number))
         return effects
 
@@ -225,7 +226,8 @@ class Broker:
         """When `TimePassed` is wanted."""
         if self.is_working:
             return self._now
-        return earliest(*[part.next_deadline() for part in self._parts])
+        deadlines = [part.next_deadline() for part in self._parts]
+        return earliest(self.witness.next_deadline() if self.is_ready else None, *deadlines)
 
     @property
     def _parts(self) -> tuple[Links | Router | Origin | Edge | JoinPoints, ...]:

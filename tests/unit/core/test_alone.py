@@ -114,6 +114,8 @@ def test_a_crash_before_that_leaves_a_log_that_nobody_refutes() -> None:
     again.sync()
     assert again.broker.origin is not None
     assert again.broker.origin.inquiry is not None
+    assert again.broker.origin.inquiry.state == "asking"
+    again.wait(1.0)
     assert again.broker.origin.inquiry.state == "open"
 
 

@@ -60,7 +60,8 @@ class Place:
         self.copy = folder / "copy"
 
     def origin(self, *others: Node, **more: Any) -> Any:
-        return running(config("a", self.folder, CHAIN, *others, options=OPTIONS, **more))
+        more = {"options": OPTIONS, **more}
+        return running(config("a", self.folder, CHAIN, *others, **more))
 
     def cut(self, ticks: int) -> None:
         """The last ticks are cut off, exactly at the boundary of a record, and the catalog does not
@@ -96,12 +97,13 @@ class Scene:
         self._cut = cut
         self.withheld: list[Withheld] = []
         self._stack = AsyncExitStack()
+        self._relay = AsyncExitStack()
 
     async def __aenter__(self) -> "Scene":
         enter, folder = self._stack.enter_async_context, self.place.folder
-        z = await enter(running(config("z", folder, CHAIN)))
-        self.m = await enter(running(config("m", folder, CHAIN, z)))
-        reader = await enter(client_at(z, "reader"))
+        self._z = await enter(running(config("z", folder, CHAIN)))
+        await self._start_relay()
+        reader = await enter(client_at(self._z, "reader"))
         self.found = await reader.subscribe(
             "TRUE", durable="all", new=True, on_withheld=self.withheld.append
         )
@@ -109,7 +111,19 @@ class Scene:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._relay.aclose()
         await self._stack.aclose()
+
+    async def _start_relay(self) -> None:
+        node = running(config("m", self.place.folder, CHAIN, self._z))
+        self.m = await self._relay.enter_async_context(node)
+
+    async def restart_relay(self, *, forgets: bool) -> None:
+        """The relay starts again, and may have lost its disk."""
+        await self._relay.aclose()
+        if forgets:
+            shutil.rmtree(self.place.folder / "m")
+        await self._start_relay()
 
     async def _set_back(self) -> None:
         place, m = self.place, self.m
@@ -165,6 +179,24 @@ def test_an_old_copy_takes_no_event_until_it_is_renewed(
                 await publish(a, "late", 100, AFTER)
                 assert await scene.arrive(100, AFTER) > base
             assert {each.reason for each in scene.withheld} == {"lost"}
+
+    run(scene())
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_relay_that_started_again_does_not_vouch_for_an_old_copy(
+    tmp_path: Path, forgets: bool
+) -> None:
+    async def scene() -> None:
+        async with Scene(tmp_path) as scene:
+            m = scene.m
+            await until(lambda: m.broker.witness.next_deadline() is None)
+            await scene.restart_relay(forgets=forgets)
+            assert (scene.m.broker.witness.of("a").newest == 0) == forgets
+            options = Options(start_alone_after_s=BOUND_S, keep_s=600.0)
+            async with scene.place.origin(scene.m, options=options) as a:
+                await until(lambda: log_of(a).state == "rolled-back")
+                assert a.counters.ticks_appended == 0
 
     run(scene())
 

@@ -12,9 +12,10 @@ but the neighbours of the origin know how far the stream had come. Theory of ope
 Rules:
 
 1. A starting origin is *asking*: it appends no tick, neither event nor mark nor part of a batch,
-   and refuses events for the time being. It takes events when all neighbours have greeted, or some
-   have and `ask_again_s` has passed, or `start_alone_after_s` has passed and none has, which is a
-   warning. A broker without neighbours has nobody to ask.
+   and refuses events for the time being. It takes events when a neighbour that knows the stream has
+   greeted, and all others have or `ask_again_s` has passed; or when `start_alone_after_s` has
+   passed, which is a warning. A neighbour that knows nothing of a stream that has ticks (a relay
+   that lost its state) does not answer. A broker without neighbours has nobody to ask.
 2. It is *rolled back* if a neighbour knows a tick that this log never had, or has seen the event of
    a tick that this log made at another time. The first neighbour that greets in this life can know
    nothing of this life, so any tick beyond the start counts. It then refuses all events, confirms
@@ -29,8 +30,8 @@ Rules:
    neighbour vouched for it, and not in the first life of its disk. Otherwise the edge is wrong.
 5. What a witness tells comes from frames that the router has accepted. Clients cannot influence it.
 
-State: a witness writes what it knows with other writes of its broker, at most once a second. Losing
-it is safe in so far as other neighbours, or none, are asked; a relay forgets it when it restarts.
+State: a witness writes what it knows once a second while that changes. Losing it is safe in so far
+as other neighbours, or none, are asked.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -166,8 +167,12 @@ class StreamWitness:
         """What is known of a stream."""
         return self._heard.get(stream) or KnownStream()
 
+    def next_deadline(self) -> float | None:
+        """When `puts` has something to write."""
+        return self._write_at if self._changed or self._left else None
+
     def puts(self, now: float) -> list[Effect]:
-        """What to write, now that the broker writes something anyway."""
+        """What to write: nothing, if that is too early."""
         if now < self._write_at or not (self._changed or self._left):
             return []
         self._write_at = now + WRITE_EVERY_S
@@ -204,6 +209,7 @@ class RollbackInquiry:
         "_deadline",
         "_is_answered",
         "_is_first_life",
+        "_is_greeted",
         "_last",
         "_name",
         "_options",
@@ -234,7 +240,8 @@ class RollbackInquiry:
         self._is_first_life = is_first_life
         #: Neighbours that have not greeted in this life.
         self._silent = dict.fromkeys(neighbours)
-        #: Whether any has.
+        #: Whether any has, and whether one of them knew the stream.
+        self._is_greeted = False
         self._is_answered = False
         #: When asking ends; None if it has.
         self._deadline: float | None = None
@@ -283,13 +290,15 @@ class RollbackInquiry:
         self.is_open = True
         if self._is_answered:
             return []
+        who = f"none of {', '.join(self._silent)} was reached"
         note = Note(
             "warning",
-            f"none of {', '.join(self._silent)} was reached within"
+            f"{'no neighbour knew the stream' if self._is_greeted else who} within"
             f" {self._options.start_alone_after_s:g} s: the stream {self._name!r} goes on after"
             f" tick {self._start}, and nobody could say whether this log is the newest copy",
         )
-        if self._alone is not None:
+        if self._alone is not None or self._is_greeted:
+            # Those that have greeted hear of the stream: it is not alone.
             return [note]
         self._alone = self._start
         return [note, Put(TABLE, ALONE, b"%d" % self._start)]
@@ -305,8 +314,9 @@ class RollbackInquiry:
         is_first = peer in self._silent
         self._silent.pop(peer, None)
         start = self._start if self._alone is None else self._alone
-        limit = log.emitted if self._is_answered else start
-        self._is_answered = True
+        limit = log.emitted if self._is_greeted else start
+        self._is_greeted = True
+        self._is_answered |= hello.newest > 0 or self._start == 0
         made_ns = log.time_of(hello.seen) if hello.seen else None
         if hello.newest > limit or made_ns not in (None, hello.seen_ns):
             return self.refuted(max(hello.newest, hello.seen), peer, log.last)
@@ -317,9 +327,11 @@ class RollbackInquiry:
             self._alone = None
             self.is_leaving_alone = True
             effects.append(Put(TABLE, ALONE, None))
-        if self._deadline is not None and self._silent:
+        if self._deadline is None or not self._is_answered:
+            return effects
+        if self._silent:
             self._deadline = min(self._deadline, now + self._options.ask_again_s)
-        elif self._deadline is not None:
+        else:
             self._deadline = None
             self.is_open = True
         return effects

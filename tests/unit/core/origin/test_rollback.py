@@ -137,6 +137,32 @@ def test_an_origin_that_reaches_nobody_goes_on_with_a_warning() -> None:
     assert (verdict.newest, verdict.start) == (93, 90)
 
 
+def test_a_neighbour_that_knows_nothing_of_the_stream_does_not_answer() -> None:
+    made = inquiry("relay", "r")
+    assert made.told(0.1, "relay", hello(), view()) == []
+    assert made.told(0.1, "relay", hello(), view()) == []
+    assert (made.state, made.next_deadline()) == ("asking", 5.0)
+    # One that does ends the asking,
+    made.told(0.2, "r", hello(90), view())
+    assert made.state == "open"
+    # and where there is none, time does. The neighbour that greeted hears of new ticks.
+    made = inquiry("relay")
+    made.told(0.1, "relay", hello(), view())
+    effects = made.time_passed(5.0)
+    assert levels(effects) == ["warning"]
+    assert rows(effects) == {}
+    assert made.state == "open"
+    assert made.told(6.0, "relay", hello(95), view(95)) == []
+    assert levels(made.told(7.0, "relay", hello(99), view(95))) == ["error"]
+
+
+def test_an_empty_log_needs_nobody_who_knows_it() -> None:
+    made = RollbackInquiry("o", ["r"], 0, OPTIONS, StoredRollback(), is_first_life=True)
+    made.begin(0.0)
+    made.told(0.1, "r", hello(), LogView(0, 0, TIMES.get))
+    assert made.state == "open"
+
+
 def test_a_neighbour_that_agrees_ends_being_alone() -> None:
     made = inquiry("r")
     made.time_passed(5.0)

@@ -21,7 +21,7 @@ State: volatile; rebuilt from what is delivered again.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from anabranch.core.options import Options
 from anabranch.core.patterns.detector import Detector, StepResult
@@ -377,7 +377,8 @@ class DetectionClock:
 
     What the broker knows of a stream holds when all that it has given was taken, as at a look.
     Between two looks, while events are being taken, a stream is where it was then, or where its
-    last event is.
+    last event is. Where there is no room because the time of a stream is not known yet, events wait
+    for the next look.
 
     State: how far streams were at the last look, and that of `room`. Safe to lose.
     """
@@ -398,21 +399,36 @@ class DetectionClock:
         self._looked: dict[str, int] = {}
         #: There was no room, and to look for some before this time is no use.
         self._crowded_until = 0.0
+        #: Since when there is no room for want of a time that is not known yet.
+        self._waiting_since: float | None = None
 
-    def look(self, now: float) -> list[Match]:
-        """See how far streams are; what is final now."""
+    def look(self, now: float, coming: Container[str]) -> list[Match]:
+        """See how far streams are, but for those of which events are still to be taken; what is
+        final now."""
         reach, watch = self._outlook.reach(self._subscription), self._watch
         self._looked = {
             stream: (reach[stream][1] or INT_MIN)
-            if stream in watch.starts and stream in reach
+            if stream in watch.starts and stream in reach and stream not in coming
             else INT_MIN
             for stream in self._outlook.streams
         }
+        self._crowded_until = now
         times = self._times()
         self._room.seen(now, times, watch.counters.by_stream)
         live = {each: at for each, at in self._looked.items() if at != INT_MIN}
         watch.far_is(self._room.far_ns(now, live, watch.retention_ns))
         return self._advance(times)
+
+    def may_wait(self, now: float) -> bool:
+        """Whether to take no event for which there is no room: after a start or a move, the time of
+        a stream may not be known yet. One that stays unknown is waited for as long as one that
+        stands still."""
+        if INT_MIN not in self._times().values():
+            self._waiting_since = None
+            return False
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return now - self._waiting_since < STILL * self._options.head_every_s
 
     def _times(self) -> dict[str, int]:
         """Stream → before when nothing more will come of it; `INT_MIN` if that is not known."""

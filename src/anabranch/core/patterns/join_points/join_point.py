@@ -333,30 +333,37 @@ class JoinPoint:
         self._perform(self._client.time_passed(now))
         self._work(now)
         if self._look_at <= now:
-            if not self._coming:
-                self._hold(self._timing.look(now))
+            self._hold(self._timing.look(now, {each.stream for each in self._coming}))
             self._tell_notes()
             self._work(now)
             options = self._options
-            is_waiting = self._watch.is_waiting
+            is_waiting = self._watch.is_waiting or bool(self._coming)
             self._look_at = now + (options.pattern_look_s if is_waiting else options.pattern_save_s)
         return self.take_out()
 
     def _work(self, now: float) -> None:
         """Do what there is to do, as far as this step may (rule 6)."""
         pace = self._pace
+        is_waiting = False
         while self._coming and not pace.allowance.is_spent:
-            told = self._coming.popleft()
-            self._coming_bytes -= len(told.body)
-            pace.allowance.left -= EVENT_TRIES
+            told = self._coming[0]
             if self._watch.is_full_for(told.time_ns):
                 self._hold(self._timing.make_room(now, told.time_ns))
+                is_full = self._watch.is_full_for(told.time_ns)
+                if is_full and self._timing.may_wait(now):
+                    is_waiting = True
+                    self._look_at = min(self._look_at, now + self._options.pattern_look_s)
+                    break
+            self._coming.popleft()
+            self._coming_bytes -= len(told.body)
+            pace.allowance.left -= EVENT_TRIES
             self._hold(self._watch.take(told))
         if self._watch.is_behind and not pace.allowance.is_spent:
             self._hold(self._watch.go_on())
         self._publish(now)
         self._tell_full()
-        if not self._coming and not self._watch.is_behind and not self._may_publish():
+        is_idle = is_waiting or not self._coming
+        if is_idle and not self._watch.is_behind and not self._may_publish():
             self._work_at = None
         elif pace.allowance.is_spent:
             self._work_at = now if self._work_at is None else min(self._work_at, now)
