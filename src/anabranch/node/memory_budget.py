@@ -32,12 +32,11 @@ Prior art: RabbitMQ's memory high watermark, which blocks publishers; NATS cuts 
 """
 
 import asyncio
-import ctypes
 from collections.abc import Callable
-from functools import cache
-from typing import Protocol, cast
+from typing import Protocol
 
 from anabranch.model.limits import Limits, clients_bytes_max, tls_bytes_max
+from anabranch.node.allocator import give_back
 from anabranch.node.metrics import NodeCounters
 from anabranch.wire.tls_transport import TLS_BYTES
 from anabranch.wire.transport import Connection
@@ -261,9 +260,7 @@ class MemoryBudget:
         self._trim = None
         self._trimmed_s = asyncio.get_running_loop().time()
         self._high_bytes = self.used_bytes + self.tls_bytes
-        trim = _trim_function()
-        if trim is not None:
-            trim(0)
+        give_back()
 
     # -- too long -------------------------------------------------------------------------------
 
@@ -287,12 +284,3 @@ class MemoryBudget:
                 )
         if self._debtors:
             self._wait()
-
-
-@cache
-def _trim_function() -> Callable[[int], int] | None:
-    """What gives freed memory back to the system; None where the C library is not glibc."""
-    try:
-        return cast("Callable[[int], int]", ctypes.CDLL(None).malloc_trim)
-    except (OSError, AttributeError):
-        return None
