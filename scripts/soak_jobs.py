@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.process.memory_attack import ATTACKS as MEMORY_ATTACKS
+
 #: Hypothesis reports, per phase of each test, how many generated examples passed.
 EXAMPLES_PASSED = r"(\d+) passing\b"
 
@@ -98,7 +100,7 @@ def _kill_jobs() -> Iterator[Job]:
 def _memory_jobs() -> Iterator[Job]:
     """Clients that want a broker's memory; it fails if they get more than 256 MiB of it."""
     unit = ("connections", r'"connections":(\d+)')
-    for attack in "sequential", "unknown", "held", "subscribers", "staging", "fetches":
+    for attack in MEMORY_ATTACKS:
         command = ("-m", "tests.process.memory_attack", "--attack", attack, "--scale", "1")
         yield Job(f"process/memory-{attack}", (*command, "--json"), 1, *unit, measures=True)
 

@@ -6,6 +6,7 @@ Whoever waits does so for a condition, with a bound that is only there to end a 
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -119,8 +120,8 @@ class Stranger:
         self._writer = writer
 
     @classmethod
-    async def at(cls, place: Address) -> "Stranger":
-        return cls(*await asyncio.open_connection(place.host, place.port))
+    async def at(cls, place: Address, tls: ssl.SSLContext | None = None) -> "Stranger":
+        return cls(*await asyncio.open_connection(place.host, place.port, ssl=tls))
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)

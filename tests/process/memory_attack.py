@@ -14,23 +14,32 @@ Exit code 1 if an attack cost more than `COST_BYTES_MAX`, or the pair lost or re
     subscribers   durable subscribers that never read, while 100 MB are published for them
     staging       sessions that stage events which nobody commits, until they are refused
     fetches       sessions that ask for much of the log and never read it
+    handshakes    connections to a port with TLS that never finish the handshake: half of them are
+                  silent, half send most of a large hello
+    tls-sessions  sessions with TLS, each with a frame and a record that are not complete
 """
 
 import argparse
 import asyncio
 import contextlib
 import random
+import resource
 import socket
+import ssl
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 import anabranch
 from anabranch.client.client import Client
+from anabranch.config.certificates import make_certificates
+from anabranch.config.network_file import NetworkFile, loads
 from anabranch.local.network import LocalNetwork
 from anabranch.model.client_frames import (
     AnyClientFrame,
@@ -51,13 +60,20 @@ from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.framing import LENGTH_BYTES, framed
 from anabranch.wire.greeting import Greeting, decode_greeting, encode_greeting
-from tests.process_parts import BRISK, network_file, status, until
+from tests.process_parts import BRISK, network_file, status, until, until_asked
 
 ALONE = """
 [network]
 name = "alone"
 [tree]
 a = []
+"""
+#: The same with TLS, which the honest pair uses too.
+SECURE = f"""{ALONE}
+[tls]
+ca = "certificates/ca.pem"
+certificate = "certificates/{{broker}}.pem"
+key = "certificates/{{broker}}.key"
 """
 COST_BYTES_MAX = 256 * 1024 * 1024
 FRAME_BYTES = 16 * 1024 * 1024
@@ -96,23 +112,21 @@ class Intruder:
     @classmethod
     async def at(cls, address: str, name: str, *, is_known: bool = True) -> "Intruder":
         """Connect and greet; with `is_known`, begin a session."""
-        host, _, port = address.rpartition(":")
-        plug = socket.socket()
-        plug.setblocking(False)
-        # What the kernel does not hold for us, the broker has to.
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        await asyncio.get_running_loop().sock_connect(plug, (host, int(port)))
-        intruder = cls(plug, name)
-        hello = Greeting(kind="client", network="", name=name, frame_bytes_max=FRAME_BYTES)
-        await intruder.send(framed(encode_greeting(hello)))
+        intruder = cls(await _connected(address), name)
+        await intruder.greet(is_known=is_known)
+        return intruder
+
+    async def greet(self, *, is_known: bool = True) -> None:
+        """Greet; with `is_known`, begin a session."""
+        hello = Greeting(kind="client", network="", name=self.name, frame_bytes_max=FRAME_BYTES)
         try:
-            decode_greeting(await intruder._frame())
+            await self.send(framed(encode_greeting(hello)))
+            decode_greeting(await self._frame())
         except BaseException:
-            plug.close()
+            self.close()
             raise
         if is_known:
-            await intruder.say(Connect(PROTOCOL_VERSION, name))
-        return intruder
+            await self.say(Connect(PROTOCOL_VERSION, self.name))
 
     async def say(self, frame: AnyClientFrame) -> None:
         """Send a frame."""
@@ -144,7 +158,7 @@ class Intruder:
 
     async def was_told(self) -> bool:
         """Whether the broker has said that the session is cut, before it hung up."""
-        with contextlib.suppress(ConnectionError, EOFError, TimeoutError):
+        with contextlib.suppress(ConnectionError, EOFError, TimeoutError, ssl.SSLError):
             while True:
                 async with asyncio.timeout(0.2):
                     frame = decode_client(await self._frame())
@@ -166,9 +180,75 @@ class Intruder:
             size -= len(part)
         return b"".join(parts)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not gone."""
+        return self._plug.fileno() >= 0
+
     def close(self) -> None:
         """Be gone."""
         self._plug.close()
+
+
+class SecureIntruder(Intruder):
+    """The same with TLS, done by hand so that records can be cut."""
+
+    def __init__(self, plug: socket.socket, name: str, context: ssl.SSLContext) -> None:
+        super().__init__(plug, name)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing)
+
+    async def shake_hands(self) -> None:
+        """As TLS wants it."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await super().send(self._outgoing.read())
+                await self._more()
+            else:
+                break
+        await super().send(self._outgoing.read())
+
+    async def send(self, data: bytes | memoryview) -> None:
+        """Send bytes, encrypted."""
+        await self.send_most(data, 0)
+
+    async def send_most(self, data: bytes | memoryview, kept: int) -> None:
+        """Send bytes, but for the last of the encrypted ones."""
+        self._tls.write(data)
+        encrypted = self._outgoing.read()
+        await super().send(encrypted[: len(encrypted) - kept])
+
+    async def _more(self) -> None:
+        async with asyncio.timeout(_ANSWER_S):
+            data = await asyncio.get_running_loop().sock_recv(self._plug, 65_536)
+        if not data:
+            raise EOFError("the broker has hung up")
+        self._incoming.write(data)
+
+    async def _exactly(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            try:
+                data = self._tls.read(size - len(found))
+            except ssl.SSLWantReadError:
+                await self._more()
+                continue
+            if not data:
+                raise EOFError("the broker has hung up")
+            found += data
+        return bytes(found)
+
+
+async def _connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    plug = socket.socket()
+    plug.setblocking(False)
+    # What the kernel does not hold for us, the broker has to.
+    plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    await asyncio.get_running_loop().sock_connect(plug, (host, int(port)))
+    return plug
 
 
 class Pair:
@@ -216,11 +296,12 @@ class Pair:
 
 
 @asynccontextmanager
-async def honest_pair(address: str) -> AsyncIterator[Pair]:
+async def honest_pair(address: str, authority: Path | None = None) -> AsyncIterator[Pair]:
     """A pair that works."""
+    connect = partial(anabranch.connect, address, options=BRISK, tls=authority)
     async with (
-        await anabranch.connect(address, name="honest-publisher", options=BRISK) as publisher,
-        await anabranch.connect(address, name="honest-subscriber", options=BRISK) as subscriber,
+        await connect(name="honest-publisher") as publisher,
+        await connect(name="honest-subscriber") as subscriber,
     ):
         pair = Pair(publisher, subscriber)
         await pair.begin()
@@ -236,7 +317,19 @@ def memory_of(pid: int, field: str) -> int:
     raise LookupError(f"process {pid} has no {field}")
 
 
+async def has_kernels(network: LocalNetwork) -> bool:
+    """Whether the broker has loaded the kernels of its matching index."""
+    return (await status(network, "a")).kernels == "loaded"
+
+
 Attack = Callable[[str, float], Awaitable[list[Intruder]]]
+
+
+class Plan(NamedTuple):
+    """An attack, and what it is made against."""
+
+    attack: Attack
+    has_tls: bool = False
 
 
 async def _sequential(address: str, scale: float, *, is_known: bool = True) -> list[Intruder]:
@@ -329,27 +422,89 @@ async def _fetches(address: str, scale: float) -> list[Intruder]:
     return intruders
 
 
-ATTACKS: dict[str, Attack] = {
-    "sequential": _sequential,
-    "unknown": _unknown,
-    "held": _held,
-    "subscribers": _subscribers,
-    "staging": _staging,
-    "fetches": _fetches,
+#: A hello of TLS in parts as large as may be, but for its end.
+_HELLO_BYTES = 100_000
+_HELLO = b"\x01" + _HELLO_BYTES.to_bytes(3) + b"\x03\x03" + bytes(_HELLO_BYTES - 100)
+_HELLO_RECORDS = b"".join(
+    b"\x16\x03\x01" + len(part).to_bytes(2) + part
+    for part in (_HELLO[start : start + 16_384] for start in range(0, len(_HELLO), 16_384))
+)
+
+
+async def _handshakes(address: str, scale: float) -> list[Intruder]:
+    intruders = []
+    for number in range(max(int(3_000 * scale), 300)):
+        intruder = Intruder(await _connected(address), f"intruder-{number}")
+        intruders.append(intruder)
+        if number % 2:
+            # The oldest ones are cut meanwhile.
+            with contextlib.suppress(ConnectionError):
+                await intruder.send(_HELLO_RECORDS)
+    return intruders
+
+
+async def _tls_sessions(address: str, scale: float) -> list[Intruder]:
+    # Certificates are the broker's business: intruders trust anybody.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    intruders: list[Intruder] = []
+    for number in range(max(int(2_500 * scale), 100)):
+        intruder = SecureIntruder(await _connected(address), f"intruder-{number}", context)
+        try:
+            await intruder.shake_hands()
+            await intruder.greet()
+            # A frame that is not complete; its last record is not, either.
+            await intruder.send(FRAME_BYTES.to_bytes(LENGTH_BYTES) + bytes(16_000))
+            await intruder.send_most(bytes(16_000), 1)
+        except (ConnectionError, EOFError, anabranch.AnabranchError):
+            intruder.close()
+            continue
+        intruders.append(intruder)
+    return intruders
+
+
+ATTACKS = {
+    "sequential": Plan(_sequential),
+    "unknown": Plan(_unknown),
+    "held": Plan(_held),
+    "subscribers": Plan(_subscribers),
+    "staging": Plan(_staging),
+    "fetches": Plan(_fetches),
+    "handshakes": Plan(_handshakes, has_tls=True),
+    "tls-sessions": Plan(_tls_sessions, has_tls=True),
 }
+
+
+def _certified(folder: Path) -> NetworkFile:
+    file = loads(SECURE, folder / "secure.toml")
+    make_certificates(file)
+    return file
+
+
+def _allow_files() -> None:
+    """Open as many connections as the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def attack(name: str, folder: Path, scale: float = 1.0) -> Outcome:
     """Run one attack against a broker of its own."""
-    async with LocalNetwork(network_file(ALONE), folder) as network:
+    plan = ATTACKS[name]
+    _allow_files()
+    file = _certified(folder) if plan.has_tls else network_file(ALONE)
+    authority = None if file.tls is None else file.tls.ca
+    async with LocalNetwork(file, folder / "network") as network:
         address = network.address("a")
         pid = (await status(network, "a")).pid
-        async with honest_pair(address) as pair:
+        async with honest_pair(address, authority) as pair:
+            # The pair's subscription makes the broker load its kernels: no attack costs that.
+            await until_asked(partial(has_kernels, network), "the kernels are loaded")
             idle = memory_of(pid, "VmRSS")
-            intruders = await ATTACKS[name](address, scale)
+            intruders = await plan.attack(address, scale)
             before = len(pair.received)
             await until(lambda: len(pair.received) > before + 10, "the honest pair goes on")
-            told = [await each.was_told() for each in intruders if each._plug.fileno() >= 0]
+            left = [each for each in intruders if each.is_open]
+            told = await asyncio.gather(*(each.was_told() for each in left))
             for each in intruders:
                 each.close()
             await pair.end()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.memory_attack import COST_BYTES_MAX, attack
+from tests.process.memory_attack import ATTACKS, COST_BYTES_MAX, attack
 from tests.process_parts import run
 
 pytestmark = pytest.mark.slow
@@ -12,10 +12,19 @@ pytestmark = pytest.mark.slow
 #: What may stay when everybody is gone, but for what is staged.
 LEFT_BYTES_MAX = 160 * 1024 * 1024
 #: Parts of the full attacks, each large enough to cost an unbounded broker more than is allowed.
-SCALES = {"sequential": 0.06, "held": 0.3, "subscribers": 0.1}
+SCALES = {
+    "sequential": 0.06,
+    "unknown": 0.06,
+    "held": 0.3,
+    "subscribers": 0.1,
+    "staging": 0.1,
+    "fetches": 0.3,
+    "handshakes": 0.4,
+    "tls-sessions": 0.4,
+}
 
 
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_on_memory_costs_a_bounded_amount(tmp_path: Path, name: str) -> None:
     async def work() -> None:
         outcome = await attack(name, tmp_path, SCALES[name])

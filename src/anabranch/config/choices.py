@@ -50,7 +50,7 @@ def read_limits(table: Table) -> Limits:
         raise table.error(
             key,
             f"clients may hold {clients_bytes_max(limits)} bytes of memory together, and a single"
-            f" frame has up to {limits.frame_bytes_max}; make memory_bytes_max at least six times"
+            f" frame has up to {limits.frame_bytes_max}; make memory_bytes_max at least eight times"
             " frame_bytes_max",
         )
     least = limits.event_bytes_max + FRAME_BESIDE_EVENT_BYTES

@@ -173,7 +173,7 @@ def _read_options(root: Table, limits: Limits) -> Options:
     if table.has("stage_bytes_max") and options.stage_bytes_max > share:
         raise table.error(
             "stage_bytes_max",
-            f"{options.stage_bytes_max} bytes are more than staging's third of memory_bytes_max,"
+            f"{options.stage_bytes_max} bytes are more than staging's quarter of memory_bytes_max,"
             f" which is {share}; raise memory_bytes_max in [limits]",
         )
     return options

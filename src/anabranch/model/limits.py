@@ -69,16 +69,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pattern_matches_max: int = 100
 
     # -- links and sessions
-    #: Bytes of memory that others can make one broker process hold: clients, reads of the log,
-    #: staging and detectors; `model.limits` divides them.
-    memory_bytes_max: int = 384 * 1024 * 1024
+    #: Bytes of memory that others can make one broker process hold: clients, their TLS, reads of
+    #: the log, staging and detectors; `model.limits` divides them.
+    memory_bytes_max: int = 512 * 1024 * 1024
     #: Bytes of one frame, without its length in front; room for one event at least.
     frame_bytes_max: int = 16 * 1024 * 1024
     #: Connections of clients to one broker.
     connections_max: int = 10_000
     #: Of these, connections from one host.
     host_connections_max: int = 8_192
-    #: Connections to one broker, of clients and neighbours, that have not said yet who they are.
+    #: Connections to one broker, of clients and neighbours, that have not said yet who they are;
+    #: those in a TLS handshake included.
     greetings_max: int = 256
     #: Bytes that may wait to be sent before a link, or a client, counts as full.
     link_waiting_bytes_max: int = 16 * 1024 * 1024
@@ -113,8 +114,9 @@ DEFAULT_LIMITS = Limits()
 #
 # Others decide how much of some memory a broker uses: clients that send, and that do not read;
 # tasks that stage events; subscribers that read the past; patterns that keep events. Each use has a
-# share of its own, so that none of them can take the memory of another. Shares are sixths:
+# share of its own, so that none of them can take the memory of another. Shares are eighths:
 #
+#     clients 1, TLS of clients 2, reads of the log 1, staging 2, detectors 2
 #
 # Links to neighbours are counted and not limited by this: `link_waiting_bytes_max` bounds each. So
 # are, by options of their own, the ends of logs that are kept in memory.
@@ -122,12 +124,17 @@ DEFAULT_LIMITS = Limits()
 # This module keeps no state.
 
 
-_PARTS = 6
+_PARTS = 8
 
 
 def clients_bytes_max(limits: Limits) -> int:
     """What connections and sessions of clients may hold together."""
     return limits.memory_bytes_max // _PARTS
+
+
+def tls_bytes_max(limits: Limits) -> int:
+    """What the TLS of all clients may take together."""
+    return limits.memory_bytes_max * 2 // _PARTS
 
 
 def reads_bytes_max(limits: Limits) -> int:

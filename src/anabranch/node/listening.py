@@ -2,7 +2,7 @@
 
 A `Listener` accepts connections on one address; each begins with an `IncomingHandshake`. It
 accepts by itself, instead of leaving that to asyncio, so that connections count from the moment
-they are accepted: a TLS handshake that is never finished counts too. Rules:
+they are accepted: with TLS, `opened` comes before the TLS handshake. Rules:
 
 1. An address that cannot be had is a `LocalError` that says which, why, and what to do.
 2. Nothing is accepted before `start`; who connects earlier waits in the kernel's queue.
@@ -26,6 +26,7 @@ from anabranch.node.notes import NodeLog, Throttle
 from anabranch.node.settings import Address
 from anabranch.wire.framing import framed
 from anabranch.wire.greeting import Refusal, encode_greeting
+from anabranch.wire.tls_transport import TlsTransport
 from anabranch.wire.transport import Connection, Owner
 
 BACKLOG = 1_024
@@ -137,7 +138,6 @@ class Listener:
         counters: NodeCounters,
         waiting_bytes_max: int,
         tls: ssl.SSLContext | None,
-        greeting_s: float,
         log: NodeLog,
     ) -> None:
         self._socket = listener
@@ -147,7 +147,6 @@ class Listener:
         self._visitor = visitor
         self._waiting_bytes_max = waiting_bytes_max
         self._tls = tls
-        self._greeting_s = greeting_s
         self._log = log
         self._throttle = Throttle(log)
         self._loop = asyncio.get_running_loop()
@@ -216,14 +215,12 @@ class Listener:
         plug.close()
 
     async def _connect(self, connection: _Counted, plug: socket.socket) -> None:
-        bound_s = self._greeting_s if self._tls else None
+        # With TLS the connection is below one that encrypts.
+        top = connection if self._tls is None else TlsTransport(self._tls, connection)
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: connection, plug, ssl=self._tls, ssl_handshake_timeout=bound_s
-            )
+            await self._loop.connect_accepted_socket(lambda: top, plug)
         except OSError as error:
-            what = str(error) or "it went away during the TLS handshake"
-            self._throttle.info(f"a connection failed before its greeting: {what}")
+            self._throttle.info(f"a connection failed when it was accepted: {error}")
             connection.uncount()
         except BaseException:
             connection.uncount()

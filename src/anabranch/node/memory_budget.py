@@ -17,8 +17,10 @@ wait for the matching index, and bytes that wait to be written. All accounts tog
 5. Counting costs the same however many sessions there are. A connection does not tell when it has
    written something, so accounts may be too high; they are measured again before anybody is cut,
    after every 64th of the bound at most, and four times in `frame_s`.
-
-6. Freed memory goes back to the system: the allocator of glibc keeps what was freed between blocks
+6. TLS costs up to `TLS_BYTES` for each session beside its account, whatever is sent. All of it
+   together may come to `tls_bytes_max`; beyond that clients with TLS are refused, and told the
+   limit. Nobody is cut for it. (Before a session begins `greetings_max` bounds it.)
+7. Freed memory goes back to the system: the allocator of glibc keeps what was freed between blocks
    that are in use, so it is asked to return that after clients held `_TRIM_BYTES` more than now,
    every `_TRIM_S` at most.
 
@@ -30,13 +32,13 @@ Prior art: RabbitMQ's memory high watermark, which blocks publishers; NATS cuts 
 """
 
 import asyncio
-import ctypes
 from collections.abc import Callable
-from functools import cache
-from typing import Protocol, cast
+from typing import Protocol
 
-from anabranch.model.limits import Limits, clients_bytes_max
+from anabranch.model.limits import Limits, clients_bytes_max, tls_bytes_max
+from anabranch.node.allocator import give_back
 from anabranch.node.metrics import NodeCounters
+from anabranch.wire.tls_transport import TLS_BYTES
 from anabranch.wire.transport import Connection
 
 #: Of the bound: free after a cut; held by connections that are ending; between two measurements.
@@ -62,13 +64,16 @@ class Holder(Protocol):
 class Account:
     """What one session holds. It counts for the session's connection as its `Meter`."""
 
-    __slots__ = ("_budget", "_frames", "_since_s", "bytes", "holder")
+    __slots__ = ("_budget", "_frames", "_since_s", "_tls_bytes", "bytes", "holder")
 
     def __init__(self, budget: "MemoryBudget", holder: Holder) -> None:
         self._budget = budget
         #: None after the end, so that no reference cycle is left.
         self.holder: Holder | None = holder
         self.bytes = 0
+        #: What its TLS costs; not part of `bytes`.
+        self._tls_bytes = 0 if holder.connection.tls is None else TLS_BYTES
+        budget.tls_bytes += self._tls_bytes
         #: Complete frames when an incomplete one was seen first, and when that was.
         self._frames = -1
         self._since_s = 0.0
@@ -78,8 +83,8 @@ class Account:
         was, budget = self.bytes, self._budget
         self.bytes = now = was + by
         assert now >= 0, "an account is below 0"
-        if by < 0 and budget.used_bytes > budget.high_bytes:
-            budget.high_bytes = budget.used_bytes
+        if by < 0:
+            budget.falls()
         budget.used_bytes += by
         if not was:
             budget.opened(self)
@@ -93,6 +98,11 @@ class Account:
         if self.bytes:
             self.changed(-self.bytes)
         self.holder = None
+        if self._tls_bytes:
+            self._budget.falls()
+            self._budget.tls_bytes -= self._tls_bytes
+            self._tls_bytes = 0
+            self._budget.fell()
 
     def is_late(self, now_s: float, frame_s: float) -> bool:
         """Whether the frame that is arriving has taken too long (rule 4)."""
@@ -113,6 +123,9 @@ class MemoryBudget:
         self._frame_s = frame_s
         self._counters = counters
         self.used_bytes = 0
+        self.tls_bytes_max = tls_bytes_max(limits)
+        #: What TLS of all sessions costs (rule 6).
+        self.tls_bytes = 0
         #: When this is exceeded, accounts are measured.
         self.look_at_bytes = self.bytes_max
         #: Accounts that are not empty, in the order in which they came to be so.
@@ -120,7 +133,7 @@ class MemoryBudget:
         self._timer: asyncio.TimerHandle | None = None
         self._is_looking = False
         #: The most that was held since memory was given back, and when that was.
-        self.high_bytes = 0
+        self._high_bytes = 0
         self._trimmed_s = 0.0
         self._trim: asyncio.TimerHandle | None = None
 
@@ -139,7 +152,16 @@ class MemoryBudget:
     def settled(self, account: Account) -> None:
         """An account is empty."""
         self._debtors.pop(account, None)
-        if self._trim is None and self.high_bytes - self.used_bytes > _TRIM_BYTES:
+        self.fell()
+
+    def falls(self) -> None:
+        """Less will be held in a moment."""
+        self._high_bytes = max(self._high_bytes, self.used_bytes + self.tls_bytes)
+
+    def fell(self) -> None:
+        """Less is held now: give memory back soon if it is much less (rule 7)."""
+        held_bytes = self.used_bytes + self.tls_bytes
+        if self._trim is None and self._high_bytes - held_bytes > _TRIM_BYTES:
             loop = asyncio.get_running_loop()
             pause_s = max(self._trimmed_s + _TRIM_S - loop.time(), 0.0)
             self._trim = loop.call_later(pause_s, self._give_back)
@@ -153,6 +175,17 @@ class MemoryBudget:
             return ""
         held = f"clients hold {self.used_bytes} bytes of memory here, and may hold {self.bytes_max}"
         return f"{held} (a share of memory_bytes_max); try again later"
+
+    def why_not_in(self, connection: Connection) -> str:
+        """Why the client on this connection is refused (rules 3 and 6); "" if it is not."""
+        if connection.tls is not None and self.tls_bytes + TLS_BYTES > self.tls_bytes_max:
+            count = self.tls_bytes // TLS_BYTES
+            return (
+                f"this broker has {count} clients with TLS, which may take {self.tls_bytes_max}"
+                " bytes of memory (a share of memory_bytes_max); try another broker, or raise"
+                " memory_bytes_max"
+            )
+        return self.why_not()
 
     def measured_bytes(self) -> int:
         """What clients hold now."""
@@ -226,10 +259,8 @@ class MemoryBudget:
     def _give_back(self) -> None:
         self._trim = None
         self._trimmed_s = asyncio.get_running_loop().time()
-        self.high_bytes = self.used_bytes
-        trim = _trim_function()
-        if trim is not None:
-            trim(0)
+        self._high_bytes = self.used_bytes + self.tls_bytes
+        give_back()
 
     # -- too long -------------------------------------------------------------------------------
 
@@ -253,12 +284,3 @@ class MemoryBudget:
                 )
         if self._debtors:
             self._wait()
-
-
-@cache
-def _trim_function() -> Callable[[int], int] | None:
-    """What gives freed memory back to the system; None where the C library is not glibc."""
-    try:
-        return cast("Callable[[int], int]", ctypes.CDLL(None).malloc_trim)
-    except (OSError, AttributeError):
-        return None

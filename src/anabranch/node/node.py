@@ -295,7 +295,6 @@ class Node:
             counters=self.counters,
             waiting_bytes_max=waiting_bytes_max,
             tls=tls,
-            greeting_s=self.config.timing.greeting_s,
             log=self.log,
         )
         self._listeners.append(listener)

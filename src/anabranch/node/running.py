@@ -10,7 +10,8 @@
 3. uvloop runs the loop if it is installed.
 4. The process may open as many files as its hard limit allows; where that is less than
    `connections_max` needs, connections are limited to what there is.
-5. The garbage collector is kept from making long pauses (`collecting`).
+5. The garbage collector is kept from making long pauses (`collecting`), and the C allocator from
+   keeping large blocks that were freed (`allocator`).
 
 This module keeps no state.
 """
@@ -28,6 +29,7 @@ import msgspec
 
 from anabranch.config.network_file import NetworkFile
 from anabranch.model.errors import LocalError
+from anabranch.node.allocator import return_large_blocks
 from anabranch.node.changing import Step, next_step
 from anabranch.node.collecting import Collector
 from anabranch.node.node import Node
@@ -50,6 +52,7 @@ def run(config: NodeConfig, ready: Ready, read: Read) -> str:
 
 
 async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
+    return_large_blocks()
     wishes = _listen_for_signals()
     collector = Collector()
     following: NodeConfig | None = config

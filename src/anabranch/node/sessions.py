@@ -315,9 +315,9 @@ class NodeSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def judge(self, _connection: Connection, _theirs: Greeting) -> str:
+    def judge(self, connection: Connection, _theirs: Greeting) -> str:
         """Whether a client may come in."""
-        return self.closed_because or self.memory.why_not()
+        return self.closed_because or self.memory.why_not_in(connection)
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
         """A client has greeted."""

@@ -59,6 +59,9 @@ class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
     #: Frames that are not complete or wait, and what waits to be written, of all clients.
     clients: int
     clients_max: int
+    #: What TLS of clients takes beside that.
+    tls: int = 0
+    tls_max: int = 0
     #: The same of neighbours.
     links: int
     #: Reads of the log that are under way, at most.
@@ -142,6 +145,8 @@ def memory_status(
         bytes_max=limits.memory_bytes_max,
         clients=budget.measured_bytes(),
         clients_max=budget.bytes_max,
+        tls=budget.tls_bytes,
+        tls_max=budget.tls_bytes_max,
         links=sum(each.waiting_bytes + each.pending_bytes for each in connections),
         reads=0 if origin is None else origin.reads * options.replay_bytes_max,
         reads_max=reads_bytes_max(limits),

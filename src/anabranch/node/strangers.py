@@ -3,11 +3,12 @@
 Whoever dials greets first; whoever was dialled answers with its own greeting, or with a refusal and
 its reason. After that a connection belongs to a link or to a session. Rules:
 
-1. A stranger has `greeting_s` to greet, and to prove the secret of the network where that is
-   wanted; then it is cut. (The TLS handshake has the same time.) A client that has greeted is a
-   stranger again, with as much time, until it has sent `Connect`.
-2. There are at most `greetings_max` strangers. When one more comes, the one that has waited longest
-   is cut: an honest one greets within a round trip, so it is the slow ones that lose.
+1. A stranger has `greeting_s` for its TLS handshake, its greeting, and the proof of the network's
+   secret where that is required; then it is cut. A client that has greeted is a stranger again,
+   with as much time, until it has sent `Connect`.
+2. There are at most `greetings_max` strangers, those in a TLS handshake included. When one more
+   comes, the one that has waited longest is cut: an honest one greets within a few round trips, so
+   the slow ones lose.
 3. A stranger may send a greeting and nothing else before it is answered; it is at most
    `GREETING_BYTES_MAX` long, and so is its proof. So is what a client sends before its `Connect`,
    and that itself.

@@ -94,7 +94,7 @@ def files(draw: st.DrawFn) -> NetworkFile:
     options = "".join(f"{k} = {v}\n" for k, v in draw(OPTIONS).items())
     chosen = draw(LIMITS)
     if "frame_bytes_max" in chosen:
-        chosen["memory_bytes_max"] = 6 * chosen["frame_bytes_max"] + draw(st.integers(0, 9))
+        chosen["memory_bytes_max"] = 8 * chosen["frame_bytes_max"] + draw(st.integers(0, 9))
     limits = "".join(f"{k} = {v}\n" for k, v in chosen.items())
     routings = ["mesh"] if "[mesh]" in shape else ["tree", "flood", "mesh"]
     routing = draw(st.sampled_from(routings))

@@ -31,7 +31,7 @@ from tests.node_parts import RawClient, Stranger, address, config, greeting, run
 
 MIB = 1024 * 1024
 #: Clients may hold 1 MiB.
-SMALL = Limits(memory_bytes_max=6 * MIB)
+SMALL = Limits(memory_bytes_max=8 * MIB)
 PATIENT = Timing(greeting_s=60.0)
 
 
@@ -217,7 +217,7 @@ def test_who_greets_and_does_not_connect_loses_its_place_to_others(tmp_path: Pat
 
 def test_subscribers_that_never_read_hold_no_more_than_the_bound(tmp_path: Path) -> None:
     async def story() -> None:
-        limits = Limits(memory_bytes_max=6 * 4 * MIB, client_waiting_bytes_max=MIB)
+        limits = Limits(memory_bytes_max=8 * 4 * MIB, client_waiting_bytes_max=MIB)
         async with running(config("a", tmp_path, limits=limits)) as node:
             lazy = [await RawClient.at(node, f"lazy-{number}") for number in range(12)]
             for number, each in enumerate(lazy):
@@ -303,7 +303,7 @@ def test_the_memory_is_told_by_its_uses(tmp_path: Path) -> None:
             memory = node.status().memory
             assert memory is not None
             assert memory.clients == 200_000
-            assert memory.bytes_max == 384 * MIB
+            assert memory.bytes_max == 512 * MIB
             assert memory.clients_max == memory.reads_max == 64 * MIB
             assert memory.staging_max == memory.detectors_max == 128 * MIB
             text = exposition(node.status(), node.counters)
@@ -315,7 +315,7 @@ def test_the_memory_is_told_by_its_uses(tmp_path: Path) -> None:
 
 
 def test_the_core_keeps_to_the_shares(tmp_path: Path) -> None:
-    given = config("a", tmp_path, limits=Limits(memory_bytes_max=48 * MIB)).core()
+    given = config("a", tmp_path, limits=Limits(memory_bytes_max=64 * MIB)).core()
     assert given.options.stage_bytes_max == 16 * MIB
     assert given.options.reads_max == 8
     assert config("a", tmp_path, options=Options()).core().options == Options()

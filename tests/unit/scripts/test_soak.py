@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from scripts import soak, soak_jobs
+from tests.process.memory_attack import ATTACKS
 
 QUIET = Console(quiet=True)
 FOREVER = float("inf")
@@ -137,6 +138,12 @@ def test_the_kills_of_a_soak_run_are_fifty_and_its_events_two_hundred_thousand(
     per_chunk = [int(words[words.index(option) + 1]) for option in ("--kills", "--events")]
     assert kills.chunks * per_chunk[0] >= 50
     assert kills.chunks * per_chunk[1] >= 200_000
+
+
+def test_every_attack_on_memory_is_in_a_soak_run() -> None:
+    commands = [each.arguments for each in soak_jobs.jobs(soak.ROOT) if "/memory-" in each.name]
+    assert [words[words.index("--attack") + 1] for words in commands] == list(ATTACKS)
+    assert all(words[words.index("--scale") + 1] == "1" for words in commands)
 
 
 def test_results_hold_commit_counts_and_kind_of_machine(tmp_path: Path) -> None:

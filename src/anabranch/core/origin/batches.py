@@ -12,7 +12,8 @@ on with every intent it finds, and what is in the log already is known by its id
    batch consists of these tokens, whatever is asked later.
 2. Events go through the intake, at most `slice_events_max` and about `SLICE_BYTES_MAX` at a time,
    the next ones when these are synced; so other publishers go on, and a batch keeps its order among
-   their events. Where the intake has no room, it is tried again after `AGAIN_S`.
+   their events. Where the intake has no room, it is tried again after `AGAIN_S`. One chunk of all
+   batches is decoded at a time.
 3. When all are synced, whoever waits is told. Then the row is put as done, after it the chunks are
    deleted, and at last the row forgets its tokens: a crash keeps puts in their order, so an intent
    that is there has its chunks, or all its events are in the log. Chunks that a crash left behind
@@ -34,8 +35,9 @@ State: intents are in the catalog, events in the log; who waits is safe to lose,
 tokens were in batches that are done (the newest `stage_tokens_max` of these take no chunk).
 """
 
-from collections.abc import Iterable
-from itertools import islice
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 
 import msgspec
 from msgspec.structs import replace
@@ -53,7 +55,12 @@ from anabranch.core.origin.log_tail import (
     decode_record,
 )
 from anabranch.core.origin.publish_intake import PublishIntake
-from anabranch.core.origin.staged_events import StagedToken, StagedTokens, size_of
+from anabranch.core.origin.staged_events import (
+    StagedChunk,
+    StagedToken,
+    StagedTokens,
+    size_of,
+)
 from anabranch.core.part_requests import PartRequest
 from anabranch.model.client_frames import (
     BUSY,
@@ -136,8 +143,9 @@ class PendingBatch:
     """A batch that is not in the log yet, or not all of it."""
 
     __slots__ = (
+        "_chunks",
+        "_starts",
         "appended",
-        "drafts",
         "first",
         "is_intended",
         "is_lost",
@@ -148,7 +156,9 @@ class PendingBatch:
 
     def __init__(self, tokens: list[StagedToken]) -> None:
         self.tokens = tokens
-        self.drafts = [draft for token in tokens for chunk in token.chunks for draft in chunk]
+        self._chunks = [chunk for token in tokens for chunk in token.chunks]
+        #: The places of the first events of these, and at last how many events there are.
+        self._starts = [*accumulate((chunk.events for chunk in self._chunks), initial=0)]
         #: Whether the intent is on disk: nothing is appended before.
         self.is_intended = False
         #: Whether staged events are missing, so that it can never be done.
@@ -158,6 +168,17 @@ class PendingBatch:
         self.first = 0
         self.last = 0
         self.waiting: list[Waiter] = []
+
+    @property
+    def count(self) -> int:
+        """How many events are there, those in the log included."""
+        return self._starts[-1]
+
+    def locate(self, place: int) -> tuple[StagedChunk, int]:
+        """The chunk that has the event of this place, and which one of it that is."""
+        # The last of those that start there: the others have no events.
+        index = bisect_right(self._starts, place) - 1
+        return self._chunks[index], place - self._starts[index]
 
     def note(self, tick: int) -> None:
         """The next event is in the log."""
@@ -244,6 +265,7 @@ class Batches:
 
     __slots__ = (
         "_busy",
+        "_decoded",
         "_intake",
         "_lead_ns",
         "_ledger",
@@ -276,6 +298,8 @@ class Batches:
         self._sinks = stored_sinks(recovered)
         #: Those with a batch under way.
         self._busy: dict[str, SinkState] = {}
+        #: The chunk whose events were appended last, with all of its events.
+        self._decoded: tuple[StagedChunk, list[bytes]] | None = None
         #: Tokens of these, and the newest ones of batches that are done.
         self._taken: set[str] = set()
         self._spent: dict[str, None] = {}
@@ -334,7 +358,7 @@ class Batches:
         for sink in self._busy.values():
             work, row = sink.work, sink.row
             assert work is not None
-            if work.appended < row.count and len(work.drafts) != row.count:
+            if work.appended < row.count and work.count != row.count:
                 work.is_lost = True
                 text = f"sink {sink.name!r}: {_lost(sink)}"
                 asks.append(Note("error", f"{text}; restore the catalog, or go on with another"))
@@ -401,7 +425,7 @@ class Batches:
         work.waiting.append(Waiter(session, frame.request, was_known=False))
         sink = self._sinks.get(frame.sink)
         incarnation = 1 if sink is None else sink.row.incarnation + 1
-        what = (frame.query, frame.batch, incarnation, frame.tokens, len(work.drafts))
+        what = (frame.query, frame.batch, incarnation, frame.tokens, work.count)
         row = SinkRow(*what, is_prefixed=True)
         if sink is None:
             self._intake.brings(session)
@@ -480,7 +504,7 @@ class Batches:
     def _append(self, now: float, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
         asks: list[PartRequest] = []
         before, size = work.appended, 0
-        for draft in work.drafts[before : before + self._slice_events_max]:
+        for draft in self._drafts(work, self._slice_events_max):
             if self._intake.no_room(asks) is not None:
                 self.again_at = now + AGAIN_S
                 break
@@ -497,6 +521,17 @@ class Batches:
             asks.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
         return asks
 
+    def _drafts(self, work: PendingBatch, events_max: int) -> Iterator[bytes]:
+        """The next events of a batch."""
+        place, end = work.appended, min(work.appended + events_max, work.count)
+        while place < end:
+            chunk, first = work.locate(place)
+            if self._decoded is None or self._decoded[0] is not chunk:
+                self._decoded = chunk, chunk.drafts()
+            drafts = self._decoded[1][first : first + end - place]
+            yield from drafts
+            place += len(drafts)
+
     def _finish(self, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
         """All events of a batch are safe."""
         tokens = sink.row.tokens
@@ -505,7 +540,7 @@ class Batches:
         asks.append(sink.put(replace(done, tokens=())))
         asks += _told(sink, work)
         self._ledger.commit.gathering.is_dirty = True
-        sink.work = None
+        sink.work = self._decoded = None
         del self._busy[sink.name]
         self._spend(tokens)
         self.committed += 1
@@ -629,7 +664,7 @@ class StagingArea:
         gathering = self._ledger.commit.gathering
         if token is not None and index < expected:
             is_last = token.is_complete and index == expected - 1
-            if token.chunks[index] != drafts or is_last != frame.is_last:
+            if token.chunks[index].drafts() != drafts or is_last != frame.is_last:
                 return f"another chunk {index} of {name!r} is here already; choose a new token", ""
         elif token is not None and token.is_complete:
             return f"{name!r} is complete with {expected} chunks; choose another token", ""

@@ -7,7 +7,8 @@ Later a commit names the token. Rules:
 2. Every chunk is a row of its own, so that nothing is written twice. Rows of a token are deleted
    from the last chunk to the first: what a crash leaves of them is not complete, and no commit
    takes it.
-3. All that is here is in memory too, within `stage_bytes_max` and `stage_tokens_max`. A chunk
+3. All that is here is in memory too, within `stage_bytes_max` and `stage_tokens_max`, once: as the
+   bytes of its row, which the store writes. Events are decoded when a batch takes them. A chunk
    counts for some bytes even if it has no events.
 4. A token to which nothing was added for `stage_keep_s` goes, unless it was *taken* for a batch. A
    clock that went back between two lives makes nothing stay longer than that.
@@ -57,6 +58,27 @@ class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(ChunkRow)
 
 
+class StagedChunk(msgspec.Struct, frozen=True, eq=False):
+    """One chunk: its row, and what is known of it without decoding that."""
+
+    data: bytes
+    events: int
+    #: What it counts for.
+    size: int
+    time_ns: int
+    is_last: bool
+    client: str
+
+    def drafts(self) -> list[bytes]:
+        """Its events: a copy, which whoever asks does not keep."""
+        return _decoder.decode(self.data).drafts
+
+
+def _chunk(data: bytes, row: ChunkRow) -> StagedChunk:
+    size = size_of(row.drafts)
+    return StagedChunk(data, len(row.drafts), size, row.time_ns, row.is_last, row.client)
+
+
 class StagedToken:
     """What is staged under one name."""
 
@@ -66,7 +88,7 @@ class StagedToken:
         self.name = name
         #: Who staged its first chunk, and whose quota it counts against.
         self.client = client
-        self.chunks: list[list[bytes]] = []
+        self.chunks: list[StagedChunk] = []
         self.is_complete = False
         #: When the last chunk came.
         self.time_s = 0.0
@@ -74,13 +96,13 @@ class StagedToken:
         self.events = 0
         self.size = 0
 
-    def add(self, drafts: list[bytes], is_last: bool, time_s: float) -> None:
+    def add(self, chunk: StagedChunk, time_s: float) -> None:
         """The next chunk."""
-        self.chunks.append(drafts)
-        self.is_complete = is_last
+        self.chunks.append(chunk)
+        self.is_complete = chunk.is_last
         self.time_s = time_s
-        self.events += len(drafts)
-        self.size += size_of(drafts)
+        self.events += chunk.events
+        self.size += chunk.size
 
     def key(self, index: int) -> str:
         """The key of a chunk's row."""
@@ -153,10 +175,11 @@ class StagedTokens:
         # The one that was added to last goes last.
         self._open[name] = token
         key = token.key(len(token.chunks))
-        token.add(drafts, is_last, now)
-        self._count(token.client, size_of(drafts))
         row = ChunkRow(int(now * 1e9), is_last, drafts, token.client)
-        return Put(TABLE, key, _encoder.encode(row))
+        chunk = _chunk(_encoder.encode(row), row)
+        token.add(chunk, now)
+        self._count(token.client, chunk.size)
+        return Put(TABLE, key, chunk.data)
 
     def take(self, names: Iterable[str]) -> list[StagedToken]:
         """Those of these tokens that are here, for a batch."""
@@ -191,13 +214,13 @@ def size_of(drafts: list[bytes]) -> int:
     return _CHUNK_BYTES + _EVENT_BYTES * len(drafts) + sum(map(len, drafts))
 
 
-def _stored(recovered: Recovered) -> dict[str, list[ChunkRow]]:
+def _stored(recovered: Recovered) -> dict[str, list[StagedChunk]]:
     """Token → its chunks from the first on, as far as they are there; the rest is set aside."""
     good, bad = decoded(recovered, TABLE, _read)
-    chunks: dict[str, dict[int, ChunkRow]] = {}
-    for name, index, row in good.values():
-        chunks.setdefault(name, {})[index] = row
-    whole: dict[str, list[ChunkRow]] = {}
+    chunks: dict[str, dict[int, StagedChunk]] = {}
+    for name, index, chunk in good.values():
+        chunks.setdefault(name, {})[index] = chunk
+    whole: dict[str, list[StagedChunk]] = {}
     raw = recovered.catalog.get(TABLE, {})
     for name, rows in chunks.items():
         whole[name] = [rows[index] for index in range(len(rows)) if index in rows]
@@ -212,17 +235,17 @@ def _stored(recovered: Recovered) -> dict[str, list[ChunkRow]]:
     return {name: rows for name, rows in whole.items() if rows}
 
 
-def _read(key: str, value: bytes) -> tuple[str, int, ChunkRow]:
+def _read(key: str, value: bytes) -> tuple[str, int, StagedChunk]:
     name, _, index = key.rpartition("\0")
     check_name(name, "the token", _NAME_BYTES_MAX)
     row = _decoder.decode(value)
     for draft in row.drafts:
         check_draft(draft, _ANY_DRAFT)
-    return name, number_in(index, _INDEX_MAX), row
+    return name, number_in(index, _INDEX_MAX), _chunk(value, row)
 
 
-def _token(name: str, rows: list[ChunkRow], now: float) -> StagedToken:
-    token = StagedToken(name, rows[0].client)
-    for row in rows:
-        token.add(row.drafts, row.is_last, min(row.time_ns / 1e9, now))
+def _token(name: str, chunks: list[StagedChunk], now: float) -> StagedToken:
+    token = StagedToken(name, chunks[0].client)
+    for chunk in chunks:
+        token.add(chunk, min(chunk.time_ns / 1e9, now))
     return token

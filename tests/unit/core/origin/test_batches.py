@@ -37,6 +37,29 @@ def test_a_batch_has_the_events_of_its_tokens_in_the_order_given() -> None:
     assert stager.rows("stage") == {}
 
 
+def test_chunks_without_events_are_nothing_of_a_batch() -> None:
+    stager = Stager(SLICES)
+    for index, ns in enumerate([(), (1, 2, 3), (), (), (4,), ()]):
+        stager.stage("t", *ns, index=index, is_last=index == 5)
+    stager.staged("u")
+    stager.staged("v", 5)
+    stager.committed(0, "t", "u", "v")
+    assert stager.logged() == [(1, n, n) for n in range(1, 6)]
+
+
+def test_batches_that_are_written_at_the_same_time_keep_their_own_events() -> None:
+    stager = Stager(SLICES)
+    for sink in ("one", "two"):
+        stager.stage(f"{sink}-t", 1, 2, 3, is_last=False)
+        stager.stage(f"{sink}-t", 4, 5, 6, 7, index=1)
+    stager.sync_all()
+    requests = [stager.commit(0, f"{sink}-t", sink=sink) for sink in ("one", "two")]
+    stager.sync_all()
+    assert [type(stager.answer(request)) for request in requests] == [Committed, Committed]
+    for sink in ("one", "two"):
+        assert stager.logged(sink) == [(1, n, n) for n in range(1, 8)]
+
+
 def test_nothing_is_appended_before_the_intent_is_on_disk() -> None:
     stager = Stager(SLICES)
     stager.staged("t", 1, 2, 3)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from anabranch.core.contract import Note
+from anabranch.core.contract import Note, Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin import batches
-from anabranch.core.origin.staged_events import size_of
+from anabranch.core.origin.staged_events import StagedTokens, size_of
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -30,6 +30,20 @@ def test_a_chunk_is_answered_when_it_is_on_disk_and_not_before() -> None:
     stager.sync()
     assert stager.answer(request) == Staged(request)
     assert list(stager.rows("stage")) == ["t\x000"]
+
+
+def test_what_is_staged_is_in_memory_once_as_the_row_that_is_written() -> None:
+    tokens = StagedTokens(Recovered(), Options(), 1.0)
+    put = tokens.add(1.0, "t", [draft(1), draft(2)], True, "writer")
+    assert put.value is not None
+    found = tokens.find("t")
+    assert found is not None
+    assert found.chunks[0].data is put.value
+    assert found.chunks[0].drafts() == [draft(1), draft(2)]
+    again = StagedTokens(Recovered({put.table: {put.key: put.value}}), Options(), 1.0).find("t")
+    assert again is not None
+    assert again.chunks[0].data is put.value
+    assert (again.events, again.size, again.client) == (found.events, found.size, "writer")
 
 
 def test_staged_events_are_no_events_of_the_stream() -> None:
