@@ -98,7 +98,8 @@ def _kill_jobs() -> Iterator[Job]:
 def _memory_jobs() -> Iterator[Job]:
     """Clients that want a broker's memory; it fails if they get more than 256 MiB of it."""
     unit = ("connections", r'"connections":(\d+)')
-    for attack in "sequential", "unknown", "held", "subscribers", "staging", "fetches":
+    attacks = "sequential unknown held subscribers staging fetches subscriptions"
+    for attack in attacks.split():
         command = ("-m", "tests.process.memory_attack", "--attack", attack, "--scale", "1")
         yield Job(f"process/memory-{attack}", (*command, "--json"), 1, *unit, measures=True)
 

@@ -14,6 +14,7 @@ Exit code 1 if an attack cost more than `COST_BYTES_MAX`, or the pair lost or re
     subscribers   durable subscribers that never read, while 100 MB are published for them
     staging       sessions that stage events which nobody commits, until they are refused
     fetches       sessions that ask for much of the log and never read it
+    subscriptions sessions that subscribe to filters of 47 kB each, until they are refused
 """
 
 import argparse
@@ -329,6 +330,25 @@ async def _fetches(address: str, scale: float) -> list[Intruder]:
     return intruders
 
 
+async def _subscriptions(address: str, scale: float) -> list[Intruder]:
+    intruders = []
+    for number in range(max(int(8 * scale), 3)):
+        intruder = await Intruder.at(address, f"intruder-{number}")
+        intruders.append(intruder)
+        for index in range(100):
+            filter = " OR ".join(
+                f"(x{index}_{n % 7} = {n} AND y > {n}.5 AND z <> '{number}q{n}')"
+                for n in range(1_000)
+            )
+            name = f"large-{number}-{index}"
+            await intruder.say(Subscribe(index + 1, name, filter, "durable", number=1))
+            while not isinstance(answer := await intruder.hear(), Subscribed | Refused):
+                pass
+            if isinstance(answer, Refused):
+                break
+    return intruders
+
+
 ATTACKS: dict[str, Attack] = {
     "sequential": _sequential,
     "unknown": _unknown,
@@ -336,6 +356,7 @@ ATTACKS: dict[str, Attack] = {
     "subscribers": _subscribers,
     "staging": _staging,
     "fetches": _fetches,
+    "subscriptions": _subscriptions,
 }
 
 

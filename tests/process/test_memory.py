@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 #: What may stay when everybody is gone, but for what is staged.
 LEFT_BYTES_MAX = 160 * 1024 * 1024
 #: Parts of the full attacks, each large enough to cost an unbounded broker more than is allowed.
-SCALES = {"sequential": 0.06, "held": 0.3, "subscribers": 0.1}
+SCALES = {"sequential": 0.06, "held": 0.3, "subscribers": 0.1, "subscriptions": 0.1}
 
 
 @pytest.mark.parametrize("name", SCALES)
