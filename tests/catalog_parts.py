@@ -156,6 +156,26 @@ class Machine:
     def say(self, session: int, frame: AnyClientFrame) -> None:
         self.tell(say.ClientFrameReceived(session, frame))
 
+    def tell_together(self, session: int, *frames: AnyClientFrame) -> None:
+        """The client says all of it before the disk has synced anything."""
+        waiting: list[say.Stimulus] = []
+        for frame in frames:
+            for effect in self.broker.handle(self.now, say.ClientFrameReceived(session, frame)):
+                if isinstance(effect, say.Sync):
+                    waiting.append(say.Synced(effect.number))
+                elif isinstance(effect, say.Put):
+                    rows = self.catalog.setdefault(effect.table, {})
+                    rows.pop(effect.key, None)
+                    if effect.value is not None:
+                        rows[effect.key] = effect.value
+                elif isinstance(effect, say.SendClient):
+                    self.sent.setdefault(effect.session, []).append(effect.frame)
+        for stimulus in waiting:
+            self.tell(stimulus)
+
+    def leave(self, session: int) -> None:
+        self.tell(say.ClientLeft(session))
+
     def request(self) -> int:
         self._request += 1
         return self._request

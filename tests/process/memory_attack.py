@@ -17,6 +17,7 @@ Exit code 1 if an attack cost more than `COST_BYTES_MAX`, or the pair lost or re
     handshakes    connections to a port with TLS that never finish the handshake: half of them are
                   silent, half send most of a large hello
     tls-sessions  sessions with TLS, each with a frame and a record that are not complete
+    subscriptions sessions that subscribe to filters of 47 kB each, until they are refused
 """
 
 import argparse
@@ -463,6 +464,25 @@ async def _tls_sessions(address: str, scale: float) -> list[Intruder]:
     return intruders
 
 
+async def _subscriptions(address: str, scale: float) -> list[Intruder]:
+    intruders = []
+    for number in range(max(int(8 * scale), 3)):
+        intruder = await Intruder.at(address, f"intruder-{number}")
+        intruders.append(intruder)
+        for index in range(100):
+            filter = " OR ".join(
+                f"(x{index}_{n % 7} = {n} AND y > {n}.5 AND z <> '{number}q{n}')"
+                for n in range(1_000)
+            )
+            name = f"large-{number}-{index}"
+            await intruder.say(Subscribe(index + 1, name, filter, "durable", number=1))
+            while not isinstance(answer := await intruder.hear(), Subscribed | Refused):
+                pass
+            if isinstance(answer, Refused):
+                break
+    return intruders
+
+
 ATTACKS = {
     "sequential": Plan(_sequential),
     "unknown": Plan(_unknown),
@@ -472,6 +492,7 @@ ATTACKS = {
     "fetches": Plan(_fetches),
     "handshakes": Plan(_handshakes, has_tls=True),
     "tls-sessions": Plan(_tls_sessions, has_tls=True),
+    "subscriptions": Plan(_subscriptions),
 }
 
 

@@ -21,6 +21,7 @@ SCALES = {
     "fetches": 0.3,
     "handshakes": 0.4,
     "tls-sessions": 0.4,
+    "subscriptions": 0.1,
 }
 
 

@@ -103,6 +103,8 @@ def _value(table: Table, field: msgspec.structs.FieldInfo) -> object:
         return table.truth(name, default)
     if isinstance(default, int):
         return table.integer(name, default, 0 if zero else 1, _HIGHEST.get(name, INTEGER_MAX))
+    if default is None and int in get_args(field.type):
+        return table.integer(name, 1, 1, INTEGER_MAX) if table.has(name) else None
     if default is None:
         # There is no such limit unless it is written.
         return table.number(name, 1.0, _TIME_LOWEST_S, _AGE_HIGHEST_S) if table.has(name) else None

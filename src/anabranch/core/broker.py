@@ -181,6 +181,11 @@ class Broker:
         return None if self._home is None else self._home.edge
 
     @property
+    def filter_bytes(self) -> int:
+        """About how much memory the filters of clients take here."""
+        return self._home.memory.used if self._home else 0
+
+    @property
     def points(self) -> JoinPoints | None:
         """Where patterns are detected, likewise."""
         return None if self._home is None else self._home.points

@@ -15,6 +15,7 @@ from anabranch.core import contract as say
 from anabranch.core import departure
 from anabranch.core.contract import Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.origin import Origin
 from anabranch.core.origin.rollback import RollbackInquiry
@@ -69,10 +70,12 @@ class ClientServices:
         life: int,
         scout: PlacementFacts | None,
     ) -> None:
-        self.origin = origin = Origin(name, network, options, limits, recovered, now)
+        #: What subscriptions, advertisements and patterns of clients take.
+        self.memory = memory = FilterMemory(limits)
+        self.origin = origin = Origin(name, network, options, limits, recovered, now, memory)
         # Before the edge, which sets the subscriptions of unreadable patterns aside.
         records = stored_records(recovered, name, network.edges, limits)
-        self.edge = edge = Edge(name, network, options, limits, recovered, now)
+        self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
         origin.know_hosts(edge.host_of)
         outlook = JoinPointSurroundings(
             name,
@@ -85,7 +88,7 @@ class ClientServices:
             life,
             scout,
         )
-        self.points = JoinPoints(outlook, options, limits, recovered, records)
+        self.points = JoinPoints(outlook, options, limits, recovered, records, memory=memory)
         self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.points)
         self._do = do
 

@@ -10,6 +10,8 @@ import msgspec
 
 from anabranch.model.errors import LocalError
 
+#: What one subscription may hold back of a log, where nothing else is said.
+HELD_BACK_BYTES_MAX = 1 << 39
 #: Things that are done without a pause, at most, where nothing else is said.
 _PORTION_MAX = 64
 
@@ -48,7 +50,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes_max: int = 1 << 40
     #: Bytes of a log that one subscription may hold back. A tick with more bytes after it is no
     #: longer kept for subscriptions that have not acknowledged it; they are told it is withheld.
-    held_back_bytes_max: int = 1 << 39
+    #: None: half of the disk, as far as that is known, and at most `HELD_BACK_BYTES_MAX`.
+    held_back_bytes_max: int | None = None
     #: With lossy retention, ticks older than this are forgotten; None: age does not matter.
     log_age_s_max: float | None = None
     #: Ticks, and bytes of their events, kept in memory for gaps and replays.
@@ -69,9 +72,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: Bytes of events that are staged and not committed (at most the share of staging in
     #: `memory_bytes_max`), and the tokens they are staged with.
     stage_bytes_max: int = 128 * 1024 * 1024
+    stage_tokens_max: int = 16_384
     #: Of these, what one client may stage.
     client_stage_bytes_max: int = 96 * 1024 * 1024
-    stage_tokens_max: int = 16_384
+    client_stage_tokens_max: int = 8_192
     #: What is staged and not committed for this long is dropped.
     stage_keep_s: float = 3_600.0
     #: Events of a batch that are appended at once; others may publish in between.
@@ -157,6 +161,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pattern_client_matches_per_s: int = 5_000
     #: A join point that is placed by cost looks for a better place this often.
     pattern_review_s: float = 10.0
+
+    @property
+    def held_back_max(self) -> int:
+        """`held_back_bytes_max`, or what holds without it."""
+        given = self.held_back_bytes_max
+        return HELD_BACK_BYTES_MAX if given is None else given
 
     def portion(self, work: int, at_most: int = _PORTION_MAX) -> int:
         """How many things of so much work each are done without a pause."""

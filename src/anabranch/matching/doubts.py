@@ -7,8 +7,9 @@ What is left can be written down, for a snapshot. Of a snapshot a check is made 
 first reports its entry: most are never needed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from anabranch.matching.spelling import Spelling
 from anabranch.matching.text_table import TextTable
 from anabranch.model.event import Attributes
-from anabranch.model.language.evaluate import compile_condition
+from anabranch.model.language.evaluate import Condition, compile_condition
 from anabranch.model.language.expression import Expression
 from anabranch.model.language.parser import parse_expression
 from anabranch.model.language.tokens import expression_text
@@ -52,6 +53,10 @@ class Doubts:
     def __init__(self) -> None:
         self._checks: dict[int, Check] = {}
         self._left: dict[int, Left] = {}
+        #: Identity of a residue → its condition, as long as a check has it. Conjunctions of one
+        #: filter share residues, a thousand of them perhaps, and a condition is much larger than
+        #: its tree. Who has the condition has the residue too, so the identity is not used again.
+        self._compiled: WeakValueDictionary[int, Condition] = WeakValueDictionary()
         #: Entries of a snapshot, ascending, and what is left of each.
         self._stored: tuple[NDArray[np.int32], TextTable] | None = None
 
@@ -65,8 +70,14 @@ class Doubts:
 
     def put(self, entry: int, left: Left) -> None:
         """Remember what is left of an entry."""
-        self._checks[entry] = check_of(left)
+        self._checks[entry] = _check(map(self._condition, left.residue), left)
         self._left[entry] = left
+
+    def _condition(self, residue: Expression) -> Condition:
+        known = self._compiled.get(id(residue))
+        if known is None:
+            known = self._compiled[id(residue)] = compile_condition(residue)
+        return known
 
     def drop(self, entry: int) -> None:
         """Forget an entry; one without a check is fine."""
@@ -111,8 +122,11 @@ def left_of(spelling: Spelling) -> Left | None:
 
 def check_of(left: Left) -> Check:
     """The check of what is left."""
-    conditions = tuple(map(compile_condition, left.residue))
-    undecided = left.undecided
+    return _check(map(compile_condition, left.residue), left)
+
+
+def _check(compiled: Iterable[Condition], left: Left) -> Check:
+    conditions, undecided = tuple(compiled), left.undecided
 
     def check(attributes: Attributes) -> bool:
         for name, values in undecided:

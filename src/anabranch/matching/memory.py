@@ -94,6 +94,10 @@ COUNT_OF: dict[int, int] = {
     at.AXIS_CAPACITY: at.AXIS_COUNT,
 }
 
+#: The large arrays of which a unit is written when it is taken; what lies beyond the count of those
+#: in use has no meaning.
+_WRITTEN_WHEN_TAKEN = frozenset((at.PAGES, at.AXES, at.BOUNDS, at.SAMPLES))
+
 #: The arrays that searching reads and never writes: what a snapshot holds.
 STORED = frozenset(
     (
@@ -206,7 +210,10 @@ class Memory:
         for number, kind, per_unit in GROUPS[capacity]:
             fresh = _aligned(units * per_unit, kind)
             if number in self.arrays:
-                fresh[: old_units * per_unit] = self.arrays[number]
+                # To copy what was never used would make it resident.
+                is_late = number in _WRITTEN_WHEN_TAKEN
+                used = int(self.context[COUNT_OF[capacity]]) if is_late else old_units
+                fresh[: used * per_unit] = self.arrays[number][: used * per_unit]
             self._put(number, fresh)
         self.context[capacity] = units
         if capacity == at.AXIS_CAPACITY:

@@ -41,10 +41,14 @@ from anabranch.model.language.tokens import expression_text
 from anabranch.model.language.tuples import parse_tuples
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction, any_intersects, each_is_covered
+from anabranch.model.normal.memory_cost import FilterCost, filter_cost
 from anabranch.model.normal.normal_form import normalise
 
-#: Of the texts that are read ahead and kept; their normal forms may take a hundred times as much.
-PREPARED_CHARACTERS_MAX = 1 << 20
+#: What filters that are read ahead and kept may take, by the estimate of `normal.memory_cost`; that
+#: counts indexes too, which these are not in yet.
+PREPARED_BYTES_MAX = 64 * 1024 * 1024
+#: What a text that is no filter is kept for.
+_NO_FILTER_BYTES = 1_024
 
 FilterSource = Union["Filter", Condition, Expression]
 
@@ -70,7 +74,8 @@ class Filter:
     @classmethod
     def parse(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
         """The filter that `text` says, or a `FilterError` that says what is wrong and where."""
-        known = _prepared.get((text, limits)) if _prepared else None
+        prepared = _prepared.get((text, limits)) if _prepared else None
+        known = None if prepared is None else prepared[0]
         if known is None and _remembered:
             known = _remembered.get((text, limits))
         if known is None:
@@ -83,19 +88,18 @@ class Filter:
     def prepare(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> None:
         """Read a text ahead, in whatever thread: `parse` will find the filter made, with its normal
         form, or the error that there is with it. For a while: of the prepared texts those that came
-        last stay, `PREPARED_CHARACTERS_MAX` of them and at least one."""
+        last stay, `PREPARED_BYTES_MAX` of them and at least one."""
+        made: Filter | FilterError
         try:
             made = cls.parse(text, limits)
-            _ = made.conjunctions
+            size = filter_cost(text, made.conjunctions).bytes
         except FilterError as error:
-            _prepared[text, limits] = error
-        else:
-            _prepared[text, limits] = made
-        over = sum(len(each) for each, _ in list(_prepared)) - PREPARED_CHARACTERS_MAX
+            made, size = error, len(text) + _NO_FILTER_BYTES
+        _prepared[text, limits] = made, size
+        over = sum(each for _, each in list(_prepared.values())) - PREPARED_BYTES_MAX
         while over > 0 and len(_prepared) > 1:
-            oldest = next(iter(_prepared))
-            del _prepared[oldest]
-            over -= len(oldest[0])
+            _, oldest = _prepared.pop(next(iter(_prepared)))
+            over -= oldest
 
     def remember(self, text: str) -> None:
         """Let `parse` find this filter by a text that says the same, as long as somebody has it."""
@@ -139,6 +143,10 @@ class Filter:
             known = normalise(self._expression, self._limits)
             _set(self, "_conjunctions", known)
         return known
+
+    def cost(self, text: str) -> FilterCost:
+        """What holding this filter, which was read from `text`, costs a broker in memory."""
+        return filter_cost(text, self.conjunctions)
 
     def matches(self, event: Event | Mapping[str, Value]) -> bool:
         """Whether the filter is TRUE of the event, or of these attributes."""
@@ -200,8 +208,8 @@ class Filter:
         raise AttributeError(f"a filter never changes: {name} cannot be deleted")
 
 
-#: By text and limits, the oldest first.
-_prepared: dict[tuple[str, Limits], Filter | FilterError] = {}
+#: By text and limits, the oldest first, each with its size.
+_prepared: dict[tuple[str, Limits], tuple[Filter | FilterError, int]] = {}
 _remembered: WeakValueDictionary[tuple[str, Limits], Filter] = WeakValueDictionary()
 
 

@@ -57,6 +57,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     patterns_max: int = 1_000
     #: Of these, patterns that one client has defined.
     client_patterns_max: int = 250
+    #: Requests about patterns that wait for an answer at one broker, and those of one session.
+    pattern_requests_max: int = 1_024
+    session_pattern_requests_max: int = 128
     #: Patterns that one broker had, or refused, and remembers; the oldest are forgotten.
     patterns_gone_max: int = 100_000
     #: Events that one detector keeps, and matches that wait in it to become final.
@@ -93,6 +96,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions_max: int = 1_000_000
     #: Subscriptions of one client, those of its absent durable ones included.
     client_subscriptions_max: int = 65_536
+    #: Bytes of memory that the filters of all subscriptions, advertisements and patterns may take
+    #: at one broker, by an estimate; some 29,000 small ones fit.
+    subscriptions_bytes_max: int = 160 * 1024 * 1024
+    #: Of these, what the filters of one client may take.
+    client_subscriptions_bytes_max: int = 120 * 1024 * 1024
 
     # -- the catalog
     #: Records that could not be read and are kept aside, and their bytes; the oldest go first.
@@ -119,7 +127,8 @@ DEFAULT_LIMITS = Limits()
 #     clients 1, TLS of clients 2, reads of the log 1, staging 2, detectors 2
 #
 # Links to neighbours are counted and not limited by this: `link_waiting_bytes_max` bounds each. So
-# are, by options of their own, the ends of logs that are kept in memory.
+# are, by options of their own, the ends of logs that are kept in memory. Filters of clients have a
+# bound of their own, `subscriptions_bytes_max`, because they stay as long as clients want.
 #
 # This module keeps no state.
 

@@ -140,7 +140,7 @@ def _memory(status: Status) -> Iterator[str]:
     memory = status.memory
     if memory is None:
         return
-    uses = ("clients", "tls", "links", "reads", "staging", "detectors")
+    uses = ("clients", "tls", "links", "reads", "staging", "detectors", "subscriptions")
     held = [({"use": use}, float(getattr(memory, use))) for use in uses]
     yield from _family("memory_bytes", "gauge", "Memory held for others", held)
     bounded = [use for use in uses if use != "links"]

@@ -48,7 +48,7 @@ from anabranch.node.news import StoreBridge
 from anabranch.node.notes import NodeLog, Throttle
 from anabranch.node.observe import ObservePort, Page
 from anabranch.node.preparing import FilterPreparation
-from anabranch.node.room import DiskSpace, free_bytes
+from anabranch.node.room import DiskSpace, disk_bytes, free_bytes
 from anabranch.node.sessions import NodeSessions
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
@@ -173,7 +173,8 @@ class Node:
 
     def _make_parts(self) -> None:
         config, limits = self.config, self.config.limits
-        self.broker = Broker(config.core(), self.store.recovered, self._driver.clock.now())
+        core = config.core(disk_bytes(config.state))
+        self.broker = Broker(core, self.store.recovered, self._driver.clock.now())
         # The broker has taken it in; what was staged would be here twice, for good.
         self.store.recovered = say.Recovered()
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up

@@ -30,6 +30,15 @@ def free_bytes(path: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def disk_bytes(path: Path) -> int:
+    """The size of the file system of this path; 0 if that cannot be known."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return found.f_blocks * found.f_frsize
+
+
 #: Tells what is left.
 Look = Callable[[], int]
 

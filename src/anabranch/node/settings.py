@@ -22,11 +22,14 @@ from anabranch.config.tls import (
     rehearse,
 )
 from anabranch.core.broker import BrokerConfig
-from anabranch.core.options import Options
+from anabranch.core.options import HELD_BACK_BYTES_MAX, Options
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.limits import DEFAULT_LIMITS, Limits, reads_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
 from anabranch.store.store import StoreOptions
+
+#: One of these parts of the disk is what a subscription may hold back, unless the file says more.
+_DISK_PARTS = 2
 
 
 class Address(msgspec.Struct, frozen=True, order=True):
@@ -95,9 +98,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     statistics: bytes = b""
     store: StoreOptions = StoreOptions()
 
-    def core(self) -> BrokerConfig:
-        """What the core is told of it, with options that keep to their shares of the memory."""
+    def core(self, disk_bytes: int = 0) -> BrokerConfig:
+        """What the core is told of it, with options that keep to their shares of the memory, and of
+        the disk, whose file system has `disk_bytes`; 0: that is not known."""
         options, limits = self.options, self.limits
+        if options.held_back_bytes_max is None and disk_bytes:
+            held_back = max(min(disk_bytes // _DISK_PARTS, HELD_BACK_BYTES_MAX), 1)
+            options = msgspec.structs.replace(options, held_back_bytes_max=held_back)
         reads_max = max(reads_bytes_max(limits) // options.replay_bytes_max, 1)
         options = msgspec.structs.replace(
             options,

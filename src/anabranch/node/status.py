@@ -72,6 +72,9 @@ class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
     #: Events that join points keep.
     detectors: int
     detectors_max: int
+    #: Filters of subscriptions, advertisements and patterns, by an estimate.
+    subscriptions: int = 0
+    subscriptions_max: int = 0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +157,8 @@ def memory_status(
         staging_max=options.stage_bytes_max,
         detectors=0 if points is None else points.held_bytes,
         detectors_max=detectors_bytes_max(limits),
+        subscriptions=broker.filter_bytes,
+        subscriptions_max=limits.subscriptions_bytes_max,
     )
 
 

@@ -264,7 +264,7 @@ class Simulation:
         options = self.plan.options
         ticks = self._head(stream) - self._deleted.get(stream, 0)
         is_over = ticks >= options.log_ticks_max or options.log_age_s_max is not None
-        has_quota = options.held_back_bytes_max < _ROOMY_BYTES
+        has_quota = options.held_back_max < _ROOMY_BYTES
         is_lossy = has_quota or (options.retention == "lossy" and is_over)
         tick = _beginnings.decode(what).forgotten
         why: Literal["lossy", "released"] = "lossy" if is_lossy else "released"

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from anabranch import Client, ClientOptions, PatternRefusedError, PatternUnknownError, connect
-from anabranch.core.patterns.join_points.registry import WAITING_OF_SESSION_MAX
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY, DEPARTING, Define, Keep
+from anabranch.model.limits import DEFAULT_LIMITS
 from tests.client_parts import Host, frames_of, network, run, until
 
 RISE = "low:{price < 20} THEN high:{price > 30} WITHIN 5 s"
@@ -67,7 +67,7 @@ def test_a_pattern_that_could_not_be_dropped_is_kept_for_whoever_reads_on() -> N
 
 async def keep_busy(client: Client, host: Host) -> list[asyncio.Task[None]]:
     """Let a client have as many requests wait as it may, since another broker is silent."""
-    names = [f"p{number}" for number in range(WAITING_OF_SESSION_MAX)]
+    names = [f"p{number}" for number in range(DEFAULT_LIMITS.session_pattern_requests_max)]
     asking = [asyncio.create_task(client.define_pattern(each, RISE)) for each in names]
     await until(lambda: len(frames_of(host, Define)) == len(names))
     return asking
@@ -83,7 +83,9 @@ def test_who_is_told_to_ask_later_does_not_ask_at_once() -> None:
         ):
             await b.kill()
             asking = await keep_busy(client, a)
-            with pytest.raises(PatternRefusedError, match="too many wait") as refused:
+            with pytest.raises(
+                PatternRefusedError, match="session_pattern_requests_max"
+            ) as refused:
                 await client.subscribe_pattern(RISE, timeout=5.0)
             assert refused.value.code == BUSY
             assert len(frames_of(a, Define)) == len(asking) + 1

@@ -28,6 +28,8 @@ def another(value: object, kind: object) -> tuple[str, object]:
         return str(value - 1), value - 1
     if isinstance(value, float):
         return str(value * 1.5 + 0.5), value * 1.5 + 0.5
+    if value is None and int in get_args(kind):
+        return "7_000_000", 7_000_000
     if value is None:
         return '3.5\nretention = "lossy"', 3.5
     word = next(each for each in get_args(kind) if each != value)

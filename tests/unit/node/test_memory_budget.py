@@ -309,6 +309,7 @@ def test_the_memory_is_told_by_its_uses(tmp_path: Path) -> None:
             text = exposition(node.status(), node.counters)
             assert '\nanabranch_memory_bytes{use="clients"} 200000\n' in text
             assert f'\nanabranch_memory_bytes_max{{use="staging"}} {128 * MIB}\n' in text
+            assert f'\nanabranch_memory_bytes_max{{use="subscriptions"}} {160 * MIB}\n' in text
             assert "\nanabranch_memory_cuts_total 0\n" in text
 
     asyncio.run(story())

@@ -8,7 +8,7 @@ from anabranch.core.options import Options
 from anabranch.core.session.effects import TellStagingRefused
 from anabranch.model.client_frames import BUSY
 from anabranch.model.limits import Limits
-from anabranch.node.room import DiskSpace, free_bytes
+from anabranch.node.room import DiskSpace, disk_bytes, free_bytes
 from tests.node_parts import RawClient, address, config, running, until
 
 _OPTIONS = Options(unsynced_bytes_max=1_000)
@@ -26,6 +26,29 @@ def test_the_disk_is_not_looked_at_for_every_chunk() -> None:
     room = DiskSpace(lambda: next(looks), _OPTIONS, _LIMITS)
     for _ in range(2_000):
         assert room.why_not() == ""
+
+
+def test_a_subscription_holds_back_half_of_the_disk_unless_the_file_says_a_number(
+    tmp_path: Path,
+) -> None:
+    ordinary = config("a", tmp_path)
+    assert ordinary.core(10_000_000).options.held_back_max == 5_000_000
+    assert ordinary.core(1 << 50).options.held_back_max == 1 << 39
+    assert ordinary.core().options.held_back_max == 1 << 39
+    chosen = config("a", tmp_path, options=Options(held_back_bytes_max=7_000_000))
+    assert chosen.core(10_000_000).options.held_back_max == 7_000_000
+
+
+def test_a_node_looks_at_the_disk_that_holds_its_state(tmp_path: Path) -> None:
+    assert disk_bytes(tmp_path / "nowhere") == 0
+    assert disk_bytes(tmp_path) > free_bytes(tmp_path)
+
+    async def story() -> None:
+        async with running(config("a", tmp_path)) as node:
+            held_back = node.broker.config.options.held_back_bytes_max
+            assert held_back == min(disk_bytes(tmp_path) // 2, 1 << 39)
+
+    asyncio.run(story())
 
 
 def test_a_node_without_room_refuses_chunks_for_now_and_takes_events(tmp_path: Path) -> None:

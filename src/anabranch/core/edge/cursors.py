@@ -44,6 +44,7 @@ from anabranch.model.frame_parts import TICK_MAX, Position
 from anabranch.model.frames import Done
 from anabranch.model.limits import Limits
 from anabranch.model.names import JOIN_POINT_PREFIX, check_name
+from anabranch.model.normal.memory_cost import FilterCost
 
 MOVES = "moves"
 #: So many moves are kept however few cursors there are.
@@ -326,12 +327,13 @@ class Cursors:
         def read(name: str, value: bytes) -> None:
             if name.startswith(JOIN_POINT_PREFIX) and name[len(JOIN_POINT_PREFIX) :] in patterns:
                 raise ValueError("its pattern is set aside")
-            subscription, is_closed = _subscription_of(name, value, state.limits)
-            if is_closed:
+            subscription, cost = _subscription_of(name, value, state.limits)
+            if cost is None:
                 state.close(subscription)
             else:
                 state.index.add(name, subscription.filter)
                 state.add(subscription)
+                state.charge(subscription, cost)
                 state.away[name] = subscription
 
         _, bad = decoded(recovered, SUBSCRIPTIONS, read)
@@ -485,7 +487,10 @@ def _is_unwritten(place: StreamPosition) -> bool:
     return is_staying and place.acked > place.written
 
 
-def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[EdgeSubscription, bool]:
+def _subscription_of(
+    name: str, row: bytes, limits: Limits
+) -> tuple[EdgeSubscription, FilterCost | None]:
+    """A subscription, and what its filter costs; None if it has ended."""
     stored = _subscription_decoder.decode(row)
     check_name(name, "the subscription", limits.name_bytes_max)
     check_name(stored.client, "its client", limits.name_bytes_max)
@@ -495,4 +500,4 @@ def _subscription_of(name: str, row: bytes, limits: Limits) -> tuple[EdgeSubscri
     )
     subscription.is_claimed = stored.is_claimed
     subscription.is_stored = True
-    return subscription, stored.is_closed
+    return subscription, None if stored.is_closed else filter.cost(stored.filter)

@@ -53,6 +53,7 @@ from anabranch.core.edge.subscriptions import (
     StreamPosition,
 )
 from anabranch.core.edge.unsubscribe import ClientSessions, Ownership, Unsubscription
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.part_requests import PartRequest
 from anabranch.core.routing.contract import Arrival, WorkDone
@@ -98,7 +99,7 @@ _ANSWERS: dict[type, tuple[type, ...]] = {
 class Edge:
     """The edge of one broker. See the top of this module."""
 
-    def __init__(  # noqa: PLR0917 - every part of a broker is made of these six
+    def __init__(  # noqa: PLR0917 - every part of a broker is made of these
         self,
         name: str,
         network: Network,
@@ -106,8 +107,10 @@ class Edge:
         limits: Limits,
         recovered: Recovered,
         now: float,
+        memory: FilterMemory | None = None,
     ) -> None:
-        state = EdgeState(name, network, options, limits, recovered_run(recovered, now))
+        """Filters are charged to `memory`, which other parts may share."""
+        state = EdgeState(name, network, options, limits, recovered_run(recovered, now), memory)
         self._state = state
         self.wants = state.wants
         self._cursors = Cursors(state)

@@ -25,6 +25,7 @@ from anabranch.core.edge.subscriptions import (
     PendingRequests,
     StreamPosition,
 )
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.part_requests import CarryTo, ChangeInterest, PartRequest, RequestSync
 from anabranch.matching.index import MatchIndex
@@ -33,7 +34,9 @@ from anabranch.model.event import Value
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AnyCarried, Hold
 from anabranch.model.limits import Limits
+from anabranch.model.names import JOIN_POINT_PREFIX
 from anabranch.model.network import Network
+from anabranch.model.normal.memory_cost import FilterCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class _Delivering:
 
 #: What a place in a frame may take beside its events.
 _MATCHES_BYTES = 512
+#: Of a subscription that has ended.
+_NOTHING = Filter.nothing()
 
 Stored = RunStored | StartStored | CursorsStored | AttachStored | YieldStored | EndStored
 
@@ -97,10 +102,18 @@ Stored = RunStored | StartStored | CursorsStored | AttachStored | YieldStored | 
 class EdgeState:
     """Everything an edge knows. See the top of this module."""
 
-    def __init__(
-        self, name: str, network: Network, options: Options, limits: Limits, run: int
+    def __init__(  # noqa: PLR0917 - what every part of a broker is made of, and its run
+        self,
+        name: str,
+        network: Network,
+        options: Options,
+        limits: Limits,
+        run: int,
+        memory: FilterMemory | None = None,
     ) -> None:
         self.name = name
+        #: To which filters are charged.
+        self.memory = memory or FilterMemory(limits)
         self.options = options
         self.limits = limits
         self.others = tuple(edge for edge in network.edges if edge != name)
@@ -174,9 +187,31 @@ class EdgeState:
             attach.is_counted = False
         else:
             _count(self.owned, subscription.client, 1)
+        if attach is not None and attach.cost is not None:
+            subscription.cost, attach.cost = attach.cost, None
+
+    def size_objection(self, client: str, key: str, filter: Filter | None, text: str) -> str:
+        """Why a filter cannot be charged to a client; "" if it can. What only the owner knows is
+        charged when it is told; a join point has been charged with its pattern."""
+        if filter is None or key.startswith(JOIN_POINT_PREFIX):
+            return ""
+        return self.memory.objection(client, filter.cost(text))
+
+    def charge(self, who: EdgeSubscription | PendingAttach, cost: FilterCost) -> None:
+        """Charge a filter to the client, unless it is that of a join point."""
+        if who.cost is None and not who.key.startswith(JOIN_POINT_PREFIX):
+            who.cost = cost
+            self.memory.charge(who.client, cost)
+
+    def _release(self, who: EdgeSubscription | PendingAttach) -> None:
+        if who.cost is not None:
+            self.memory.release(who.client, who.cost)
+            who.cost = None
 
     def close(self, subscription: EdgeSubscription) -> None:
         """A durable subscription has ended; its number is kept until other edges have yielded."""
+        # Nobody needs its filter, and nobody is charged for it.
+        subscription.filter = _NOTHING
         self.closed[subscription.name] = subscription
         _count(self.ended, subscription.client, 1)
 
@@ -191,6 +226,7 @@ class EdgeState:
         """A subscription is not here any more, and its places are nobody's."""
         del self.subscriptions[subscription.key]
         _count(self.owned, subscription.client, -1)
+        self._release(subscription)
         for place in subscription.places.values():
             place.is_over = True
 
@@ -272,6 +308,8 @@ class EdgeState:
         if attach.key not in self.subscriptions and not attach.is_counted:
             attach.is_counted = True
             _count(self.owned, attach.client, 1)
+            if attach.filter is not None:
+                self.charge(attach, attach.filter.cost(attach.frame.filter))
         if attach.session is not None:
             attach.session.attaching[attach.key] = None
 
@@ -281,6 +319,7 @@ class EdgeState:
         if attach.is_counted:
             attach.is_counted = False
             _count(self.owned, attach.client, -1)
+        self._release(attach)
         if attach.session is not None:
             attach.session.attaching.pop(key, None)
         return attach

@@ -208,7 +208,14 @@ class Attachments:
     def forgotten(self, now: float, key: str) -> None:
         """The disk has forgotten a subscription: the turn of who waited for that."""
         attach = self._state.attaches.get(key)
-        if attach is not None:
+        if attach is None:
+            return
+        filter, text = attach.filter, attach.frame.filter
+        reason = self._state.size_objection(attach.client, attach.key, filter, text)
+        if reason:
+            # It was not looked at before: what was forgotten had the same name.
+            self._refuse(now, attach, reason)
+        else:
             self.begin(now, attach)
 
     def _refuse(self, now: float, attach: PendingAttach, reason: str, code: Code = "") -> None:
@@ -273,6 +280,12 @@ class Attachments:
         if attach.filter is not None and attach.filter != filter:
             self._refuse(now, attach, other_filter(attach.frame.subscription))
             return
+        if known is None and attach.cost is None:
+            state, key = self._state, attach.key
+            if reason := state.size_objection(attach.client, key, filter, found.filter):
+                self._refuse(now, attach, reason)
+                return
+            state.charge(attach, filter.cost(found.filter))
         attach.filter = filter
         self._resume(now, attach, found.ticks)
 
@@ -434,7 +447,8 @@ class SubscribeRequests:
     2. A durable subscription belongs to the client that made it.
     3. A durable one resumes, and a reliable one after ticks that its client has. Best effort begins
        now.
-    4. The numbers of subscriptions per edge and per client are bounded.
+    4. The numbers of subscriptions per edge and per client are bounded, and the memory that their
+       filters take (`core.filter_memory`).
     5. The ownership number of a client may be `NUMBER_LEAP_MAX` beyond the one that is known here,
        or beyond 0 if none is, but no more: with the highest number of all nobody could attach any
        more. An edge itself counts on from whatever it finds, so a client that comes back with
@@ -527,7 +541,7 @@ class SubscribeRequests:
             self._start_objection(frame)
             or self._number_objection(session, frame, key)
             or self._known_objection(session, frame, key, filter)
-            or ("" if key in self._state.subscriptions else self._limit_objection(session, frame))
+            or self._limit_objection(session, frame, key, filter)
         )
 
     def _start_objection(self, frame: Subscribe) -> str:
@@ -572,11 +586,16 @@ class SubscribeRequests:
             return f"{name!r} has been attached with number {known.number}, after {frame.number}"
         return ""
 
-    def _limit_objection(self, session: EdgeSession, frame: Subscribe) -> str:
+    def _limit_objection(
+        self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
+    ) -> str:
         state = self._state
+        if key in state.subscriptions:
+            return ""
         count = len(state.subscriptions) + len(state.attaches) + len(state.closed)
         if count >= state.limits.subscriptions_max:
-            return f"this broker has {count} subscriptions and takes no more"
+            text = f"this broker has {count} subscriptions and takes no more (subscriptions_max)"
+            return f"{text}; subscribe at another broker"
         client, quota = session.client, state.limits.client_subscriptions_max
         if state.owned.get(client, 0) >= quota:
             text = f"client {client!r} has {quota} subscriptions at this broker, its quota"
@@ -584,7 +603,7 @@ class SubscribeRequests:
         if frame.quality == "durable" and state.ended.get(client, 0) >= quota:
             text = f"client {client!r} ended {quota} durable subscriptions, its quota"
             return f"{text} (client_subscriptions_max), while other brokers are away; wait for them"
-        return ""
+        return state.size_objection(client, key, filter, frame.filter)
 
 
 def _own_key(session: EdgeSession, name: str) -> str:

@@ -34,6 +34,7 @@ from anabranch.model.client_frames import Quality, Subscribe
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import AnyCarried, Found
+from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.version import NOTHING, Version
 
 #: The tick up to which a place needs nothing any more; None if it is nobody's.
@@ -151,6 +152,7 @@ class EdgeSubscription:
     __slots__ = (
         "claims",
         "client",
+        "cost",
         "filter",
         "is_claimed",
         "is_leaving",
@@ -175,6 +177,8 @@ class EdgeSubscription:
         self.name = name
         self.client = client
         self.filter = filter
+        #: What is charged to its client for the filter; None: nothing.
+        self.cost: FilterCost | None = None
         self.quality = quality
         #: Who has the highest owns it.
         self.number = number
@@ -408,6 +412,7 @@ class PendingAttach:
     __slots__ = (
         "asks",
         "client",
+        "cost",
         "filter",
         "found",
         "frame",
@@ -432,6 +437,8 @@ class PendingAttach:
         self.request = frame.request
         #: None as long as only the owner knows it.
         self.filter = filter
+        #: What is charged to its client for the filter: until there is a subscription that is.
+        self.cost: FilterCost | None = None
         self.number = frame.number
         #: Stream → the tick after which to begin; held, or asked to be.
         self.ticks: dict[str, int] = {}

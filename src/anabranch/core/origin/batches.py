@@ -690,10 +690,12 @@ class StagingArea:
         if self._intake.is_full:
             return "the disk has no room; stage again later", BUSY
         if self._tokens.never_fits(name, drafts):
-            options = self._options
-            bytes_max = min(options.stage_bytes_max, options.client_stage_bytes_max)
-            text = f"{name!r} has more than {bytes_max} bytes, which is all that a client may stage"
-            return f"{text}; stage less with a token", TOO_LARGE
+            quota = min(
+                (self._options.stage_bytes_max, "stage_bytes_max"),
+                (self._options.client_stage_bytes_max, "client_stage_bytes_max"),
+            )
+            text = f"{name!r} has more than {quota[0]} bytes, which is all that a client may stage"
+            return f"{text} ({quota[1]}); stage less with a token", TOO_LARGE
         if self._waiting_bytes > self._options.unsynced_bytes_max:
             return "the disk is behind: too much waits for it; stage again later", BUSY
         full = self._tokens.why_full(name, drafts, client)

@@ -241,7 +241,7 @@ class Ledger:
         self._edges = frozenset(network.edges)
         #: The clock of this life, as it was told last.
         self._now = now
-        bytes_max = min(options.log_bytes_max, options.held_back_bytes_max)
+        bytes_max = min(options.log_bytes_max, options.held_back_max)
         self.chapters = LogSections(options.log_age_s_max, bytes_max, options.keep_s)
         stored = _stored(recovered)
         self.beginning = beginning = stored.beginning
@@ -377,7 +377,7 @@ class Ledger:
 
     def waive_held_back(self) -> list[PartRequest]:
         """Stop keeping what subscriptions hold back beyond `held_back_bytes_max`."""
-        bytes_max = self._options.held_back_bytes_max
+        bytes_max = self._options.held_back_max
         if self.chapters.size <= bytes_max:
             return []
         tick = min(self.chapters.beyond(bytes_max), self.tail.synced)

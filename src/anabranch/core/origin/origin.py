@@ -43,6 +43,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from anabranch.core.contract import Effect, Forget, LogRead, Note, Put, Recovered, earliest
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.batches import ForStaging, StagingArea
 from anabranch.core.origin.ledger import Ledger
@@ -71,7 +72,7 @@ FromClient = Publish | Advertises | ForStaging
 class Origin:
     """One stream and its log. See the rules at the top of this module."""
 
-    def __init__(  # noqa: PLR0917 - every part of a broker is made of these six
+    def __init__(  # noqa: PLR0917 - every part of a broker is made of these
         self,
         name: str,
         network: Network,
@@ -79,7 +80,9 @@ class Origin:
         limits: Limits,
         recovered: Recovered,
         now: float,
+        memory: FilterMemory | None = None,
     ) -> None:
+        """Advertisements are charged to `memory`, which other parts may share."""
         self.name = name
         self._network = network
         self._options = options
@@ -87,7 +90,7 @@ class Origin:
         self._ledger = ledger = Ledger(recovered, network, options, now)
         self._tail = ledger.tail
         self._marks = ledger.marks
-        self._intake = PublishIntake(ledger, options, limits)
+        self._intake = PublishIntake(ledger, options, limits, memory or FilterMemory(limits))
         #: What is staged, and batches; see there.
         self.staging = StagingArea(ledger, self._intake, options, limits, recovered, now=now)
         self._history = Replays(ledger.tail, ledger.marks, options)
@@ -212,7 +215,7 @@ class Origin:
     ) -> list[PartRequest]:
         """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
         if isinstance(frame, Advertises):
-            return self._intake.offers.advertises(now, session, frame.filters)
+            return self._intake.offers.advertises(now, session, frame.filters, client)
         if not isinstance(frame, Publish):
             asks = self.staging.frame(now, session, frame, client)
             return asks + self._ledger.commit.please()

@@ -35,6 +35,7 @@ from msgspec.structs import replace
 
 from anabranch.core import departure
 from anabranch.core.contract import SendClient
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import CommitGroup, Ledger
 from anabranch.core.origin.log_tail import STORED_LIMITS, AnyRecord, BlankRecord, EventRecord
@@ -67,7 +68,9 @@ class PublishIntake:
         "offers",
     )
 
-    def __init__(self, ledger: Ledger, options: Options, limits: Limits) -> None:
+    def __init__(
+        self, ledger: Ledger, options: Options, limits: Limits, memory: FilterMemory
+    ) -> None:
         self._ledger = ledger
         self._options = options
         self._limits = limits
@@ -80,7 +83,7 @@ class PublishIntake:
         #: Why nothing is taken for the time being (`rollback`); "" if it is.
         self.hindrance = ""
         #: What sessions say that they will publish.
-        self.offers = PublisherAdvertisements(options, limits)
+        self.offers = PublisherAdvertisements(options, limits, memory)
         #: Session → where its client connects from; "" if that is not known.
         self.host_of: Callable[[int], str] = lambda _session: ""
         #: Host → names of publishers and sinks that it brought in this life (rule 8).

@@ -15,6 +15,8 @@ the origin out of what it cannot match. Rules:
    told to others, exceeds them is offered as everything; its session is held to it nevertheless.
 6. Events are looked at a frame at a time. A session that advertises much has an index for that
    (`any_of`); as many sessions as `_INDEXES_MAX` do, those that published last.
+7. What a session advertises is charged to its client (`core.filter_memory`). A session that
+   advertises more than fits is cut, and told which quota that is.
 
 State: volatile. Clients say it again on every new connection.
 """
@@ -22,6 +24,7 @@ State: volatile. Clients say it again on every new connection.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.publishers import PublishRefusal
 from anabranch.core.part_requests import ChangeAdvertisements, PartRequest
@@ -31,6 +34,7 @@ from anabranch.model.encoding import Envelope
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
+from anabranch.model.normal.memory_cost import FilterCost
 
 EVERYTHING = "TRUE"
 #: Who holds what batches need.
@@ -43,10 +47,25 @@ _NOTHING_REFUSED: Mapping[int, PublishRefusal] = {}
 class PublisherAdvertisements:
     """The advertisements of one origin. See the rules at the top of this module."""
 
-    __slots__ = ("_advertised", "_held", "_holders", "_indexed", "_leaving", "_limits", "_linger_s")
+    __slots__ = (
+        "_advertised",
+        "_charged",
+        "_held",
+        "_holders",
+        "_indexed",
+        "_leaving",
+        "_limits",
+        "_linger_s",
+        "_memory",
+    )
 
-    def __init__(self, options: Options, limits: Limits) -> None:
+    def __init__(
+        self, options: Options, limits: Limits, memory: FilterMemory | None = None
+    ) -> None:
         self._limits = limits
+        self._memory = memory or FilterMemory(limits)
+        #: Session → its client, and what is charged to that for it.
+        self._charged: dict[int, tuple[str, FilterCost]] = {}
         self._linger_s = options.advertised_for_s
         #: Session → its filters; none for sessions that advertised nothing.
         self._advertised: dict[int, AnyOf] = {}
@@ -59,8 +78,10 @@ class PublisherAdvertisements:
         #: held again is gone from here, and comes last when it is let go again.
         self._leaving: OrderedDict[str, float] = OrderedDict()
 
-    def advertises(self, now: float, session: int, texts: Sequence[str]) -> list[PartRequest]:
-        """A session advertises this and nothing else."""
+    def advertises(
+        self, now: float, session: int, texts: Sequence[str], client: str = ""
+    ) -> list[PartRequest]:
+        """A session advertises this and nothing else. `RemoteError` if it must not."""
         if len(texts) > ADVERTISEMENTS_MAX:
             raise RemoteError(
                 f"{len(texts)} advertisements; a session has at most {ADVERTISEMENTS_MAX}"
@@ -68,6 +89,9 @@ class PublisherAdvertisements:
         read = {text: self._read(text) for text in texts}
         possible = {text: filter for text, filter in read.items() if filter.conjunctions}
         offered = [self._offered(text, filter) for text, filter in possible.items()]
+        if session >= 0:
+            # A join point has been charged with its pattern.
+            self._charge(session, client, [each.cost(text) for text, each in possible.items()])
         self._let_go(now, session)
         self._forget(session)
         if texts:
@@ -99,8 +123,27 @@ class PublisherAdvertisements:
         self._let_go(now, _BATCHES)
         return asks
 
+    def _charge(self, session: int, client: str, costs: Sequence[FilterCost]) -> None:
+        """Charge a session for these, instead of what it had (rule 7)."""
+        names = dict.fromkeys(name for cost in costs for name in cost.names)
+        # There is no subscription, and an index only where much is published.
+        total = FilterCost(sum(cost.bytes for cost in costs) * 2 // 3, tuple(names))
+        before = self._charged.pop(session, None)
+        if before is not None:
+            self._memory.release(*before)
+        reason = self._memory.objection(client, total) if costs else ""
+        if reason:
+            if before is not None:
+                self._memory.charge(*before)
+                self._charged[session] = before
+            raise RemoteError(f"{len(costs)} advertisements are too much: {reason}")
+        if costs:
+            self._memory.charge(client, total)
+            self._charged[session] = client, total
+
     def left(self, now: float, session: int) -> None:
         """A session is over."""
+        self._charge(session, "", ())
         self._forget(session)
         self._let_go(now, session)
 

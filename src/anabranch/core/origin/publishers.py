@@ -172,8 +172,8 @@ class Publishers:
             expected = 1
             if len(self._known) >= self._publishers_max:
                 return PublishRefusal(
-                    f"{self._publishers_max} publishers are remembered here, and no more can be;"
-                    " publish at another broker",
+                    f"{self._publishers_max} publishers are remembered here, and no more can be"
+                    " (publishers_max); publish at another broker",
                     is_final=True,
                 )
         elif event_id.incarnation < begun:

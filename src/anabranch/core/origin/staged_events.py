@@ -7,9 +7,11 @@ Later a commit names the token. Rules:
 2. Every chunk is a row of its own, so that nothing is written twice. Rows of a token are deleted
    from the last chunk to the first: what a crash leaves of them is not complete, and no commit
    takes it.
-3. All that is here is in memory too, within `stage_bytes_max` and `stage_tokens_max`, once: as the
-   bytes of its row, which the store writes. Events are decoded when a batch takes them. A chunk
-   counts for some bytes even if it has no events.
+3. All that is here is in memory too, within `stage_bytes_max` and `stage_tokens_max`, of which one
+   client has at most `client_stage_bytes_max` and `client_stage_tokens_max`, and once: as the bytes
+   of its row, which the store writes. Events are decoded when a batch takes them. A chunk counts
+   for some bytes even if it is empty. What batches have taken still counts for its bytes, and no
+   longer for its tokens.
 4. A token to which nothing was added for `stage_keep_s` goes, unless it was *taken* for a batch. A
    clock that went back between two lives makes nothing stay longer than that.
 
@@ -112,7 +114,7 @@ class StagedToken:
 class StagedTokens:
     """All that is staged at one origin. See the rules at the top of this module."""
 
-    __slots__ = ("_by_client", "_open", "_options", "_size")
+    __slots__ = ("_by_client", "_open", "_options", "_size", "_tokens_by_client")
 
     def __init__(self, recovered: Recovered, options: Options, now: float) -> None:
         self._options = options
@@ -122,19 +124,26 @@ class StagedTokens:
         self._size = 0
         #: The same by client.
         self._by_client: dict[str, int] = {}
+        #: Client → its tokens in `_open`.
+        self._tokens_by_client: dict[str, int] = {}
         found = [_token(*each, now) for each in _stored(recovered).items()]
         for token in sorted(found, key=lambda each: each.time_s):
-            self._open[token.name] = token
+            self._put(token)
             self._count(token.client, token.size)
+
+    def _put(self, token: StagedToken) -> None:
+        self._open[token.name] = token
+        _add(self._tokens_by_client, token.client, 1)
+
+    def _pop(self, name: str) -> StagedToken | None:
+        token = self._open.pop(name, None)
+        if token is not None:
+            _add(self._tokens_by_client, token.client, -1)
+        return token
 
     def _count(self, client: str, size: int) -> None:
         self._size += size
-        count = self._by_client.get(client, 0) + size
-        assert count >= 0, client
-        if count:
-            self._by_client[client] = count
-        else:
-            self._by_client.pop(client, None)
+        _add(self._by_client, client, size)
 
     def find(self, name: str) -> StagedToken | None:
         """What is staged under this name, if no batch has taken it."""
@@ -164,16 +173,23 @@ class StagedTokens:
         if size + size_of(drafts) > quota:
             return f"client {owner!r} has staged {size} of {quota} bytes (client_stage_bytes_max)"
         if self._size + size_of(drafts) > self._options.stage_bytes_max:
-            return f"{self._size} bytes are staged, and {self._options.stage_bytes_max} may be"
-        if name not in self._open and len(self._open) >= self._options.stage_tokens_max:
-            return f"{len(self._open)} tokens are staged, and no more may be"
+            bytes_max = self._options.stage_bytes_max
+            return f"{self._size} bytes are staged, and {bytes_max} may be (stage_bytes_max)"
+        return "" if token is not None else self._why_no_token(client)
+
+    def _why_no_token(self, client: str) -> str:
+        own, quota = self._tokens_by_client.get(client, 0), self._options.client_stage_tokens_max
+        if own >= quota:
+            return f"client {client!r} has staged {own} of {quota} tokens (client_stage_tokens_max)"
+        if len(self._open) >= self._options.stage_tokens_max:
+            return f"{len(self._open)} tokens are staged, and no more may be (stage_tokens_max)"
         return ""
 
     def add(self, now: float, name: str, drafts: list[bytes], is_last: bool, client: str) -> Put:
         """Take the next chunk of a token; what to put for it."""
-        token = self._open.pop(name, None) or StagedToken(name, client)
         # The one that was added to last goes last.
-        self._open[name] = token
+        token = self._pop(name) or StagedToken(name, client)
+        self._put(token)
         key = token.key(len(token.chunks))
         row = ChunkRow(int(now * 1e9), is_last, drafts, token.client)
         chunk = _chunk(_encoder.encode(row), row)
@@ -183,7 +199,8 @@ class StagedTokens:
 
     def take(self, names: Iterable[str]) -> list[StagedToken]:
         """Those of these tokens that are here, for a batch."""
-        return [self._open.pop(name) for name in names if name in self._open]
+        found = map(self._pop, names)
+        return [token for token in found if token is not None]
 
     def drop(self, tokens: Iterable[StagedToken]) -> list[Put]:
         """Forget tokens that were taken; what to put for that."""
@@ -207,6 +224,15 @@ class StagedTokens:
         """When `old` has something to tell."""
         first = next(iter(self._open.values()), None)
         return None if first is None else first.time_s + self._options.stage_keep_s
+
+
+def _add(counts: dict[str, int], client: str, more: int) -> None:
+    count = counts.get(client, 0) + more
+    assert count >= 0, client
+    if count:
+        counts[client] = count
+    else:
+        counts.pop(client, None)
 
 
 def size_of(drafts: list[bytes]) -> int:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, SendClient, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import Turns
-from anabranch.core.patterns.join_points.registry import JoinPointState, Then, is_too_many
+from anabranch.core.patterns.join_points.registry import JoinPointState, Then, why_too_many
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -101,8 +101,7 @@ class PatternDrops:
         """A client wants a pattern no more."""
         state = self._state
         own = sum(each.session == session for each in self._waiting.values())
-        if is_too_many(len(self._waiting), own):
-            reason = "too many wait for patterns to be dropped; ask again later"
+        if reason := why_too_many(len(self._waiting), own, state.limits):
             state.out.append(SendClient(session, Refused(frame.request, reason, BUSY)))
             return
         self._ask_all(now, _Waiting(session, frame, now + DROP_WITHIN_S))
@@ -439,8 +438,8 @@ class PatternDefinitions:
         )
         if frame.is_new and frame.must_exist:
             self._refuse(session, frame, _CONTRADICTION)
-        elif self._is_too_many(session):
-            self._refuse(session, frame, "too many wait for patterns; ask again later", BUSY)
+        elif reason := self._why_too_many(session):
+            self._refuse(session, frame, reason, BUSY)
         elif state.record(record.id) is not None:
             self._is_here(now, session, frame)
         elif not frame.must_exist and self._objects(session, frame, record):
@@ -450,10 +449,10 @@ class PatternDefinitions:
         else:
             self._find(now, session, frame, record, is_again=False)
 
-    def _is_too_many(self, session: int) -> bool:
+    def _why_too_many(self, session: int) -> str:
         sessions = [each for waiting in self._waiting.values() for each, _ in waiting]
         sessions += self._finding.sessions()
-        return is_too_many(len(sessions), sessions.count(session))
+        return why_too_many(len(sessions), sessions.count(session), self._state.limits)
 
     def _find(
         self, now: float, session: int, frame: Define, record: PointRecord, *, is_again: bool

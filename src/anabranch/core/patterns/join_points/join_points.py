@@ -17,6 +17,7 @@ State: see the parts.
 import msgspec
 
 from anabranch.core.contract import Note, Recovered, earliest
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.part_requests import PartRequest
 from anabranch.core.patterns.join_points.definitions import (
@@ -59,9 +60,11 @@ class JoinPoints:
         limits: Limits,
         recovered: Recovered,
         records: dict[str, PointRecord],
+        *,
+        memory: FilterMemory,
     ) -> None:
-        """`records` are those that were stored (`record`)."""
-        self._state = JoinPointState(outlook, options, limits, recovered, records)
+        """`records` are those that were stored (`record`); patterns are charged to `memory`."""
+        self._state = JoinPointState(outlook, options, limits, recovered, records, memory=memory)
         self._moving = JoinPointMoves(self._state)
         self.placing = PlacementReview(self._state, self._moving)
         self._dropping = PatternDrops(self._state)

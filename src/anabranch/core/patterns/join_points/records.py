@@ -30,6 +30,7 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 from anabranch.model.names import JOIN_POINT_PREFIX, check_name
 from anabranch.model.network import Network
+from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.pattern.match import PointRecord, subscription_to
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.statistics import StreamStatistics
@@ -58,6 +59,23 @@ def parts_filter(scheme: PatternScheme) -> str:
 def wanted_filter(scheme: PatternScheme) -> str:
     """What a join point subscribes to: all that its parts match, and its own notifications."""
     return f"{parts_filter(scheme)} OR {subscription_to(scheme.pattern_id)}"
+
+
+#: What a pattern takes beside its filter, for each place of an event in one of the ways to match,
+#: and for each byte of its text; and how often it has its filter: for the subscription, and parts.
+_PATTERN_BYTES = 12_288
+_SLOT_BYTES = 768
+_TEXT_BYTES = 24
+_FILTERS = 2
+
+
+def pattern_cost(scheme: PatternScheme) -> FilterCost:
+    """What a pattern costs in memory, about, with the subscription of its join point."""
+    wanted = wanted_filter(scheme)
+    cost = Filter.parse(wanted, scheme.limits).cost(wanted)
+    slots = sum(len(layout.alternative.later) for layout in scheme.layouts)
+    own = _PATTERN_BYTES + _TEXT_BYTES * len(scheme.text) + _SLOT_BYTES * slots
+    return cost._replace(bytes=own + _FILTERS * cost.bytes)
 
 
 TABLE = "patterns"

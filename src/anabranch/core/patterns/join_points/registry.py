@@ -5,11 +5,11 @@ gone. Active join points, sessions and whoever waits for the disk are safe to lo
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from msgspec.structs import replace
 
 from anabranch.core.contract import Recovered
+from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.part_requests import PartRequest, RequestSync
 from anabranch.core.patterns.event_store import KeptBytes
@@ -20,6 +20,7 @@ from anabranch.core.patterns.join_points.records import (
     JoinPointSurroundings,
     check_record,
     forget,
+    pattern_cost,
     put,
     put_gone,
     stored_gone,
@@ -27,6 +28,7 @@ from anabranch.core.patterns.join_points.records import (
 from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import EventError, FilterError
 from anabranch.model.limits import Limits, detectors_bytes_max
+from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.pattern.match import PointRecord
 from anabranch.model.pattern.pattern import Pattern
 
@@ -43,8 +45,10 @@ class JoinPointState:
         limits: Limits,
         recovered: Recovered,
         records: dict[str, PointRecord],
+        *,
+        memory: FilterMemory,
     ) -> None:
-        """`records` are those that were stored (`record`)."""
+        """`records` are those that were stored (`record`); patterns are charged to `memory`."""
         self.outlook = outlook
         self.others = tuple(edge for edge in outlook.streams if edge != outlook.name)
         self.options = options
@@ -68,6 +72,13 @@ class JoinPointState:
         self._session = 0
         self._ticket = 0
         self._tickets: dict[int, Then] = {}
+        self._memory = memory
+        #: Id → the client of a pattern, and what is charged to it.
+        self._charged: dict[str, tuple[str, FilterCost]] = {}
+        #: What the record that was looked at last costs.
+        self._looked_at: tuple[PointRecord, FilterCost] | None = None
+        for record in records.values():
+            self._charge(record)
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -94,6 +105,8 @@ class JoinPointState:
 
     def save(self, record: PointRecord, then: Then) -> None:
         """Write a record; `then` is done when it is on disk."""
+        if record.id not in self._records:
+            self._charge(record)
         self._records[record.id] = record
         point = self.points.get(record.id)
         if point is not None:
@@ -104,6 +117,7 @@ class JoinPointState:
     def forget(self, now: float, pattern_id: str) -> None:
         """Nothing is left of one here but that it was."""
         record = self._records.pop(pattern_id)
+        self._memory.release(*self._charged.pop(pattern_id))
         self._schemes.pop(pattern_id, None)
         self.start_at.pop(pattern_id, None)
         self.out.append(forget(pattern_id))
@@ -152,12 +166,25 @@ class JoinPointState:
     def refusal(self, record: PointRecord) -> str:
         """Why a pattern cannot be detected here; "" if it can."""
         if record.id not in self._records and len(self) >= self.limits.patterns_max:
-            return f"this broker has {len(self)} patterns and takes no more"
+            text = f"this broker has {len(self)} patterns and takes no more (patterns_max)"
+            return f"{text}; drop some, or define it at another broker"
         try:
-            check_record(record, self.limits)
+            cost = self._cost(record)
         except (EventError, FilterError) as error:
             return str(error)
-        return ""
+        return "" if record.id in self._records else self._memory.objection(record.client, cost)
+
+    def _cost(self, record: PointRecord) -> FilterCost:
+        """What a pattern costs in memory; an error if it cannot be detected."""
+        known = self._looked_at
+        if known is None or known[0] != record:
+            known = self._looked_at = record, pattern_cost(check_record(record, self.limits))
+        return known[1]
+
+    def _charge(self, record: PointRecord) -> None:
+        charged = self._charged[record.id] = record.client, self._cost(record)
+        self._looked_at = None
+        self._memory.charge(*charged)
 
     def _scheme(self, record: PointRecord) -> PatternScheme:
         scheme = self._schemes.get(record.id)
@@ -208,11 +235,13 @@ class JoinPointState:
 # Those of one session are bounded too, so that one client cannot have all others refused.
 
 
-#: Of all sessions together, and of one.
-WAITING_MAX: Final = 1_024
-WAITING_OF_SESSION_MAX: Final = 128
-
-
-def is_too_many(waiting: int, of_session: int) -> bool:
-    """Whether another request is refused, where so many wait."""
-    return waiting >= WAITING_MAX or of_session >= WAITING_OF_SESSION_MAX
+def why_too_many(waiting: int, of_session: int, limits: Limits) -> str:
+    """Why another request is refused, where so many wait; "" if it is not."""
+    later = "ask again when some of them have been answered"
+    if of_session >= limits.session_pattern_requests_max:
+        text = f"{of_session} requests of this session wait for patterns, its quota"
+        return f"{text} (session_pattern_requests_max); {later}"
+    if waiting >= limits.pattern_requests_max:
+        text = f"{waiting} requests wait for patterns at this broker, and no more may"
+        return f"{text} (pattern_requests_max); {later}"
+    return ""

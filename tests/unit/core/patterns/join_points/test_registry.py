@@ -1,10 +1,12 @@
 """Requests about patterns that wait: bounded for all, and for each."""
 
-from anabranch.core.patterns.join_points.registry import WAITING_MAX, WAITING_OF_SESSION_MAX
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
+from anabranch.model.limits import DEFAULT_LIMITS
 from tests.point_parts import Stage, User
 
+WAITING_MAX = DEFAULT_LIMITS.pattern_requests_max
+WAITING_OF_SESSION_MAX = DEFAULT_LIMITS.session_pattern_requests_max
 RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 2 s"
 
 
@@ -40,6 +42,8 @@ def test_one_client_that_drops_very_much_leaves_room_for_others() -> None:
         greedy.drop(f"p{number}")
     stage.run(0.5)
     assert codes(greedy) == [BUSY] * (WAITING_MAX - WAITING_OF_SESSION_MAX)
+    reasons = {each.reason for each in greedy.heard(TellDefined)}
+    assert all("(session_pattern_requests_max)" in reason for reason in reasons)
     other.drop("own")
     stage.run(0.5)
     assert codes(other) == ["", ""]

@@ -1,0 +1,77 @@
+"""What one filter costs in memory, about, wherever a broker holds it.
+
+A filter that is subscribed to is held as its tree, its normal form, an entry in the matching index
+of the edge, and a node in the DAG of the edge's interest. The bytes of that were measured as
+resident memory of a broker, for filters of many kinds, and each of them is within a factor of two
+of the estimate (`tests/process/test_filter_memory.py` measures again). What counts:
+
+1. each byte of text: tokens of the tree, and long literals;
+2. each conjunction, each of its constraints and residues, and each part of a residue, which is
+   compiled once however many conjunctions have it;
+3. each text that a constraint compares with, and each further range of numbers;
+4. each attribute name: an axis of both indexes. That is the dearest part, and it is shared by all
+   filters that use the name, so names are told apart from the rest.
+
+This module keeps no state.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anabranch.model.language.expression import Expression, Like
+from anabranch.model.normal.conditions import nodes_of
+from anabranch.model.normal.conjunction import Conjunction
+from anabranch.model.normal.text_ranges import ALL_TEXTS
+
+#: An attribute that no other filter names.
+NAME_BYTES = 9_216
+
+_FILTER_BYTES = 2_048
+_TEXT_BYTES = 10
+_CONJUNCTION_BYTES = 1_536
+_PREDICATE_BYTES = 352
+_RESIDUE_BYTES = 1_536
+_RESIDUE_NODE_BYTES = 512
+#: A LIKE holds a pattern that is compiled.
+_LIKE_NODES = 12
+_TEXT_RANGE_BYTES = 1_152
+_NUMBER_RANGE_BYTES = 288
+
+
+class FilterCost(NamedTuple):
+    """What a filter makes a broker hold, about."""
+
+    #: Without its attributes.
+    bytes: int
+    #: The attributes that it reads, each once.
+    names: tuple[str, ...] = ()
+
+    @property
+    def alone_bytes(self) -> int:
+        """All of it, if no other filter names these attributes."""
+        return self.bytes + NAME_BYTES * len(self.names)
+
+
+def filter_cost(text: str, conjunctions: Sequence[Conjunction]) -> FilterCost:
+    """The cost of a filter with this text and this normal form."""
+    size = _FILTER_BYTES + _TEXT_BYTES * len(text) + _CONJUNCTION_BYTES * len(conjunctions)
+    names: dict[str, None] = {}
+    residues: dict[int, Expression] = {}
+    for conjunction in conjunctions:
+        constraints, residue = conjunction.constraints, conjunction.residue
+        size += _PREDICATE_BYTES * (len(constraints) + len(residue))
+        for part in residue:
+            size += _RESIDUE_BYTES
+            residues[id(part)] = part
+        for name, values in constraints:
+            names[name] = None
+            if len(values.numbers) > 1:
+                size += _NUMBER_RANGE_BYTES * (len(values.numbers) - 1)
+            if values.texts and values.texts is not ALL_TEXTS and values.texts != ALL_TEXTS:
+                size += _TEXT_RANGE_BYTES * len(values.texts)
+    size += _RESIDUE_NODE_BYTES * sum(map(_nodes, residues.values()))
+    return FilterCost(size, tuple(names))
+
+
+def _nodes(residue: Expression) -> int:
+    return sum(_LIKE_NODES if type(node) is Like else 1 for node in nodes_of(residue))
