@@ -3,7 +3,7 @@
 A filter that is subscribed to is held as its tree, its normal form, an entry in the matching index
 of the edge, and a node in the DAG of the edge's interest. The bytes of that were measured as
 resident memory of a broker, for filters of many kinds, and each of them is within a factor of two
-of the estimate (`tests/process/test_filter_memory.py` measures again). What counts:
+of the estimate (`tests/unit/model/normal/test_memory_cost.py` has the figures). What counts:
 
 1. each byte of text: tokens of the tree, and long literals;
 2. each conjunction, each of its constraints and residues, and each part of a residue, which is
@@ -24,7 +24,7 @@ from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 
 #: An attribute that no other filter names.
-NAME_BYTES = 9_216
+NAME_BYTES = 10_240
 
 _FILTER_BYTES = 2_048
 _TEXT_BYTES = 10
