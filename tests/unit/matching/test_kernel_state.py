@@ -156,6 +156,8 @@ def test_the_kernels_are_used_at_once_where_nobody_defers_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kernel_state, "loaded", threading.Event())
+    # A node of another test may defer them still.
+    monkeypatch.setattr(kernel_state, "_deferrals", set())
     deferral = kernel_state.Deferral()
     early = MatchIndex()
     assert early.engine == "numpy"
