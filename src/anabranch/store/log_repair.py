@@ -359,12 +359,31 @@ _decoder = msgspec.msgpack.Decoder(RenewalPlan)
 
 
 def check_renewed(catalog: Catalog, directory: Path) -> None:
-    """`LocalError` if a renewal was interrupted."""
-    if rollback.RENEWING in catalog.tables.get(rollback.TABLE, {}):
+    """`LocalError` if a renewal was interrupted; also if its plan cannot be read."""
+    if _plan_in(catalog, directory) is not None:
         raise LocalError(
             f"a renewal of the log in {directory} was interrupted; run 'anabranch log renew"
             f" {directory}' to finish it"
         )
+
+
+def _plan_in(catalog: Catalog, directory: Path) -> RenewalPlan | None:
+    """The plan of a renewal that was interrupted; `LocalError` if it is damaged."""
+    begun = catalog.tables.get(rollback.TABLE, {}).get(rollback.RENEWING)
+    place = (rollback.TABLE, rollback.RENEWING)
+    is_damaged = any((each.table, each.key) == place for each in catalog.damaged)
+    try:
+        if begun is not None:
+            return _decoder.decode(begun)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        is_damaged = True
+    if is_damaged:
+        raise LocalError(
+            f"a renewal of the log in {directory} was interrupted, and its plan in {CATALOG} is"
+            f" damaged; put a good copy of {directory} in its place, and run 'anabranch log renew"
+            f" {directory}' again"
+        )
+    return None
 
 
 class HeldForRenewal:
@@ -401,9 +420,9 @@ class HeldForRenewal:
         """What there is to do; None if nothing says that the log is an old copy. `above`: a tick
         that the operator knows of."""
         tables = self._catalog.tables
-        begun = tables.get(rollback.TABLE, {}).get(rollback.RENEWING)
+        begun = _plan_in(self._catalog, self.directory)
         if begun is not None:
-            return _decoder.decode(begun)
+            return begun
         log = self._open(self._log_directory, self._catalog.facts)
         first, last = log.first_tick, log.last_tick
         log.close()

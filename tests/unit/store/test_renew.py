@@ -1,6 +1,8 @@
 """Renewing a log that is an old copy: no tick stands for two events, and nothing goes silently."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -155,6 +157,23 @@ def test_an_interrupted_renewal_keeps_the_broker_from_starting_and_can_be_finish
     again = [number for number in GOOD[start:] if number != "mark"]
     lost = ["lost"] * (TICKS - start + 5)
     assert contents(state) == [*GOOD[:start], *lost, *again]
+
+
+@pytest.mark.parametrize("value", [b"\xc1", b"\x93", b"\x92\x01", b""])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_a_renewal_whose_plan_is_damaged_is_neither_forgotten_nor_guessed(
+    state: Path, value: bytes, is_torn: bool
+) -> None:
+    put(state, rollback.RENEWING, value)
+    if is_torn:
+        with closing(sqlite3.connect(state / CATALOG)) as connection, connection:
+            connection.execute("UPDATE entry SET crc = crc + 1 WHERE key = 'renewing'")
+    with pytest.raises(LocalError, match=r"its plan in catalog.sqlite is damaged"):
+        opened(state)
+    work = HeldForRenewal(state)
+    with pytest.raises(LocalError, match=r"its plan in catalog.sqlite is damaged"):
+        work.plan()
+    work.close()
 
 
 def test_publishers_go_on_with_a_new_incarnation(state: Path) -> None:
