@@ -290,10 +290,11 @@ async def unsubscribing(attacker: Attacker, scale: float) -> None:
 
 
 async def acks(attacker: Attacker, scale: float) -> None:
-    """Acks of 65,000 subscriptions."""
+    """Acks of 65,000 subscriptions, on two streams and on very many."""
     count = await _crowd(attacker, scale)
     ticks = {f"s{n}": 0 for n in range(1, count + 1)}
-    attacker.send(*(Ack({"B1": ticks, "B2": ticks}) for _ in range(10)))
+    attacker.send(*(Ack({stream: ticks}) for stream in ("B1", "B2") * 10))
+    attacker.send(Ack({"B2": {}} | {f"o{n}": {"s1": 0} for n in range(min(count, 60_000))}))
     attacker.send(Unsubscribe(1, "s1"))
     await attacker.until("Unsubscribed")
 

@@ -154,10 +154,14 @@ class Withheld(ClientFrame, frozen=True, tag=9):
     holes: Holes
 
 
+#: Ticks that one `Ack` names, of all streams together: types bound each map alone.
+ACK_TICKS_MAX = ITEMS_MAX
+
+
 class Ack(ClientFrame, frozen=True, tag=10):
     """The client has dealt with everything up to these ticks, for one or several subscriptions."""
 
-    #: Stream → subscription → tick.
+    #: Stream → subscription → tick; at most `ACK_TICKS_MAX` ticks.
     ticks: Annotated[
         dict[Name, Annotated[dict[Name, Position], msgspec.Meta(max_length=ITEMS_MAX)]],
         msgspec.Meta(max_length=ITEMS_MAX),
@@ -353,35 +357,40 @@ class Keep(ClientFrame, frozen=True, tag=30):
     patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
-AnyClientFrame = (
+#: What clients say to brokers; a broker reads nothing else from them.
+FromClient = (
     Connect
     | Publish
-    | Confirmed
-    | PublishRefused
     | Subscribe
+    | Ack
+    | Unsubscribe
+    | Alive
+    | Stage
+    | Commit
+    | Discard
+    | Describe
+    | Fetch
+    | Advertises
+    | Define
+    | Drop
+    | Keep
+)
+#: What brokers say to clients, beside `Alive`.
+FromBroker = (
+    Confirmed
+    | PublishRefused
     | Subscribed
     | StartsAt
     | Deliver
     | Withheld
-    | Ack
-    | Unsubscribe
     | Unsubscribed
     | Refused
     | Cut
-    | Alive
-    | Stage
     | Staged
-    | Commit
     | Committed
-    | Discard
-    | Describe
     | Described
-    | Fetch
     | Fetched
-    | Advertises
-    | Define
     | Defined
-    | Drop
     | Dropped
-    | Keep
 )
+AnyClientFrame = FromClient | FromBroker

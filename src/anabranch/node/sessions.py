@@ -54,7 +54,7 @@ from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import Handshakes
 from anabranch.node.turns import FrameQueue
 from anabranch.node.warming import WarmUp, conjunctions_asked
-from anabranch.wire.codec import decode_client, encode_client
+from anabranch.wire.codec import decode_from_client, encode_client
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
 
@@ -135,7 +135,7 @@ class NodeSession:
                 self._wait(connection, frames, place)
                 break
             try:
-                frame = decode_client(frames[place], every.limits)
+                frame = decode_from_client(frames[place], every.limits)
             except RemoteError as error:
                 every.cut(self.number, str(error))
                 break
