@@ -42,7 +42,7 @@ from anabranch.model.client_frames import (
     Subscribe,
     Unsubscribe,
 )
-from anabranch.model.encoding import encode_event
+from anabranch.model.encoding import encode_draft, encode_event
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.wire.codec import decode_client, encode_client
@@ -354,6 +354,17 @@ async def stages(attacker: Attacker, scale: float) -> None:
     await asyncio.sleep(1.0)
 
 
+async def drafts(attacker: Attacker, scale: float) -> None:
+    """Chunks of as many events as fit into a frame: tiny ones, and ones of many attributes."""
+    tiny = encode_draft(Event({"n": 1}))
+    wide = encode_draft(Event({f"a{n}": n for n in range(200)}))
+    for number in range(max(1, int(3 * scale))):
+        attacker.send(Stage(2 * number + 1, f"tiny{number}", 0, [tiny] * 65_535))
+        count = FRAME_BYTES_MAX // (len(wide) + 3) - 1
+        attacker.send(Stage(2 * number + 2, f"wide{number}", 0, [wide] * count))
+        await attacker.until("Staged", 2 * number + 2)
+
+
 ATTACKS: dict[str, Callable[[Attacker, float], Awaitable[None]]] = {
     each.__name__: each
     for each in (
@@ -370,6 +381,7 @@ ATTACKS: dict[str, Callable[[Attacker, float], Awaitable[None]]] = {
         replays,
         advertises,
         stages,
+        drafts,
     )
 }
 

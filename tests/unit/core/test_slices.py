@@ -12,15 +12,19 @@ from anabranch.core.options import Options
 from anabranch.model.client_frames import (
     Ack,
     Alive,
+    AnyClientFrame,
     Confirmed,
     Connect,
     Define,
     Deliver,
     Publish,
+    Refused,
+    Stage,
+    Staged,
     Subscribe,
     Subscribed,
 )
-from anabranch.model.encoding import decode_event, encode_event
+from anabranch.model.encoding import decode_event, encode_draft, encode_event
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from tests.process_parts import PAIR, network_file
@@ -71,9 +75,7 @@ class Rig:
         self.handle(say.ClientCame(session))
         self.say(session, Connect(PROTOCOL_VERSION, client))
 
-    def say(
-        self, session: int, frame: Ack | Connect | Define | Publish | Subscribe | Alive
-    ) -> list[say.Effect]:
+    def say(self, session: int, frame: AnyClientFrame) -> list[say.Effect]:
         return self.handle(say.ClientFrameReceived(session, frame))
 
     def told(self, session: int, kind: type) -> list[object]:
@@ -270,3 +272,38 @@ def test_replays_that_are_asked_for_at_once_are_answered_in_several_calls(
         assert rig.now < 10.0
     # One answer, or a bit of the next.
     assert 90 <= most <= 2 * 250
+
+
+@pytest.mark.parametrize("bad", [None, 3_999])
+def test_a_chunk_of_many_events_is_checked_in_slices_and_taken_whole(bad: int | None) -> None:
+    drafts = [encode_draft(Event({"n": n})) for n in range(4_000)]
+    if bad is not None:
+        drafts[bad] = b"none"
+    rig = Rig(SLICED)
+    rig.come(1, "c")
+    rig.finish()
+    rig.effects.clear()
+    rig.say(1, Stage(7, "t", 0, drafts, is_last=True))
+    assert rig.broker.is_working
+    assert not [e for e in rig.effects if isinstance(e, say.Put)], "taken before it was checked"
+    # What waits meanwhile finds the chunk taken, or refused.
+    rig.say(1, Stage(8, "t", 1, [], is_last=True))
+    assert rig.finish() > 4
+    if bad is None:
+        assert rig.told(1, Staged) == [Staged(7)]
+        assert [e.request for e in rig.told(1, Refused) if isinstance(e, Refused)] == [8]
+    else:
+        refused = [e for e in rig.told(1, Refused) if isinstance(e, Refused)]
+        assert [e.request for e in refused] == [7, 8]
+        assert "event 3999" in refused[0].reason
+
+
+def test_large_events_of_a_chunk_count_by_their_size() -> None:
+    drafts = [encode_draft(Event({f"a{n}": n for n in range(200)})) for _ in range(100)]
+    rig = Rig(SLICED)
+    rig.come(1, "c")
+    rig.finish()
+    rig.say(1, Stage(7, "t", 0, drafts, is_last=True))
+    assert rig.broker.is_working
+    assert rig.finish() > 2
+    assert rig.told(1, Staged) == [Staged(7)]

@@ -138,7 +138,7 @@ def test_an_ack_that_hides_ticks_behind_the_same_name_is_refused() -> None:
 
 
 def test_an_ack_of_more_streams_than_ticks_is_refused() -> None:
-    many = {f"{n}": {} for n in range(c.ACK_TICKS_MAX + 1)}
+    many: dict[str, dict[str, int]] = {f"{n}": {} for n in range(c.ACK_TICKS_MAX + 1)}
     with pytest.raises(RemoteError, match="ACK_TICKS_MAX"):
         decode_from_client(msgspec.msgpack.encode([10, many]))
 
