@@ -307,8 +307,9 @@ class Discard(ClientFrame, frozen=True, tag=24):
     tokens: Tokens
 
 
-#: Advertisements of one session.
+#: Advertisements of one session, and characters of all of them: as many as one filter may have.
 ADVERTISEMENTS_MAX = 1_024
+ADVERTISED_CHARACTERS_MAX = 262_144
 
 
 class Advertises(ClientFrame, frozen=True, tag=25):

@@ -9,6 +9,8 @@ from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
+from anabranch.core.patterns.join_points import definitions, records
+from anabranch.model import filter as filter_module
 from anabranch.model.client_frames import (
     Ack,
     Alive,
@@ -16,6 +18,7 @@ from anabranch.model.client_frames import (
     Confirmed,
     Connect,
     Define,
+    Defined,
     Deliver,
     Publish,
     Refused,
@@ -27,6 +30,8 @@ from anabranch.model.client_frames import (
 from anabranch.model.encoding import decode_event, encode_draft, encode_event
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
+from anabranch.model.language.parser import parse_expression
+from anabranch.model.limits import Limits
 from tests.process_parts import PAIR, network_file
 
 ALONE = """
@@ -307,3 +312,59 @@ def test_large_events_of_a_chunk_count_by_their_size() -> None:
     assert rig.broker.is_working
     assert rig.finish() > 2
     assert rig.told(1, Staged) == [Staged(7)]
+
+
+def many_parts(number: int) -> str:
+    return " THEN ".join(f"p{n}:{{{boxes(20 + n)}}}" for n in range(number)) + " WITHIN 10 s"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_pattern_is_read_once_however_it_begins(
+    is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread has read it before; whoever reads it again does so in a step."""
+    texts: list[str] = []
+    read, parse = records._read, parse_expression
+
+    def reads(pattern_id: str, text: str, limits: Limits) -> records.ReadPattern:
+        texts.append(text)
+        return read(pattern_id, text, limits)
+
+    rig = Rig(Options(), ALONE)
+    rig.come(1, "c")
+    rig.finish()
+    monkeypatch.setattr(records, "_read", reads)
+    # Another one each time: what somebody still has is not parsed again.
+    made = many_parts(8 + is_new)
+    long: list[str] = []
+
+    def parses(text: str, limits: Limits) -> object:
+        long.extend([text] if len(text) > 1_000 else [])
+        return parse(text, limits)
+
+    monkeypatch.setattr(filter_module, "parse_expression", parses)
+    rig.say(1, Define(1, "p", made, is_new=is_new))
+    while rig.now < 20.0 and not rig.told(1, Defined):
+        rig.now += 0.1
+        rig.finish()
+    assert rig.told(1, Defined) == [Defined(1)], rig.told(1, Refused)
+    assert texts == [made]
+    # What its join point subscribes to, and that without its own notifications.
+    assert len(long) == 2
+
+
+def test_long_patterns_that_wait_for_other_brokers_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = many_parts(4)
+    monkeypatch.setattr(definitions, "READ_AHEAD_CHARACTERS_MAX", 2 * len(made))
+    rig = Rig(Options())
+    rig.come(1, "c")
+    rig.finish()
+    for request in (1, 2, 3):
+        rig.say(1, Define(request, f"p{request}", made))
+        rig.finish()
+    (refused,) = rig.told(1, Refused)
+    assert isinstance(refused, Refused)
+    assert (refused.request, refused.code) == (3, "busy")
+    assert "ask again later" in refused.reason

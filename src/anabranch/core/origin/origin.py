@@ -217,15 +217,15 @@ class Origin:
         if isinstance(frame, Advertises):
             return self._intake.offers.advertises(now, session, frame.filters, client)
         if not isinstance(frame, Publish):
-            staged = self.staging.frame(now, session, frame, client)
-            if isinstance(staged, list):
-                return staged + self._ledger.commit.please()
-            return self._staged_slowly(staged)
-        asks = self._intake.publish(now, session, frame, client)
-        return asks + self._ledger.commit.please()
+            asks = self.staging.frame(now, session, frame, client)
+        else:
+            asks = self._intake.publish(now, session, frame, client)
+        if isinstance(asks, list):
+            return asks + self._ledger.commit.please()
+        return self._slowly(asks)
 
-    def _staged_slowly(self, staged: Iterable[PartRequest]) -> Iterator[PartRequest]:
-        yield from staged
+    def _slowly(self, asks: Iterable[PartRequest]) -> Iterator[PartRequest]:
+        yield from asks
         yield from self._ledger.commit.please()
 
     def know_hosts(self, host_of: Callable[[int], str]) -> None:
