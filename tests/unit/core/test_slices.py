@@ -10,6 +10,7 @@ from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.patterns.join_points import definitions, records
+from anabranch.core.routing.contract import WorkDone
 from anabranch.model import filter as filter_module
 from anabranch.model.client_frames import (
     Ack,
@@ -368,3 +369,15 @@ def test_long_patterns_that_wait_for_other_brokers_are_bounded(
     assert isinstance(refused, Refused)
     assert (refused.request, refused.code) == (3, "busy")
     assert "ask again later" in refused.reason
+
+
+def test_what_a_subscription_costs_to_index_counts_as_work() -> None:
+    """Join points that start subscribe one after the other in one stimulus."""
+    rig = Rig(Options(), ALONE)
+    rig.come(1, "c")
+    rig.finish()
+    assert rig.broker.edge is not None
+    for number, is_much in ((500, True), (1, False)):
+        frame = Subscribe(number, f"s{number}", boxes(number), "reliable")
+        asks = list(rig.broker.edge.client_frame(rig.now, 1, frame))
+        assert [each.work >= 500 for each in asks if isinstance(each, WorkDone)] == [True] * is_much
