@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.process.memory_attack import ATTACKS as MEMORY_ATTACKS
+from tests.process import memory_attack, step_attack
 
 #: Hypothesis reports, per phase of each test, how many generated examples passed.
 EXAMPLES_PASSED = r"(\d+) passing\b"
@@ -100,7 +100,7 @@ def _kill_jobs() -> Iterator[Job]:
 def _memory_jobs() -> Iterator[Job]:
     """Clients that want a broker's memory; it fails if they get more than 256 MiB of it."""
     unit = ("connections", r'"connections":(\d+)')
-    for attack in MEMORY_ATTACKS:
+    for attack in memory_attack.ATTACKS:
         command = ("-m", "tests.process.memory_attack", "--attack", attack, "--scale", "1")
         yield Job(f"process/memory-{attack}", (*command, "--json"), 1, *unit, measures=True)
 
@@ -122,26 +122,10 @@ def _fuzz_jobs() -> Iterator[Job]:
         yield Job(f"fuzz/{kind}", arguments, chunks, "examples", counted, adds_up=True)
 
 
-#: Attacks on the event loop, as `tests.process.step_attack` names them.
-STEP_ATTACKS = (
-    "filters",
-    "texts",
-    "likes",
-    "ranges",
-    "publishes",
-    "leaving",
-    "unsubscribing",
-    "acks",
-    "fanout",
-    "replays",
-    "stages",
-)
-
-
 def _step_jobs() -> Iterator[Job]:
     """Attacks on the event loop of real processes; one fails if a bound does not hold."""
     command = ("-m", "tests.process.step_attack", "--bound", "--json", "--attack")
-    for attack in STEP_ATTACKS:
+    for attack in step_attack.ATTACKS:
         arguments = (*command, attack)
         yield Job(
             f"process/steps-{attack}", arguments, 1, "events", r'"honest":(\d+)', measures=True

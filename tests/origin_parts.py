@@ -6,7 +6,7 @@ for; it knows the disk, so it can tell what was promised too early.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from anabranch.core import contract as say
 from anabranch.core.contract import Recovered
@@ -232,8 +232,10 @@ class Driver:
 
     # -- the watcher ----------------------------------------------------------------------------
 
-    def do(self, asks: Sequence[PartRequest]) -> list[PartRequest]:
+    def do(self, asks: Iterable[PartRequest]) -> list[PartRequest]:
+        done = []
         for ask in asks:
+            done.append(ask)
             if isinstance(ask, say.Append):
                 self.disk.append(ask)
                 self._note(ask.tick, ask.record)
@@ -264,7 +266,7 @@ class Driver:
                 assert isinstance(ask, say.Note | WorkDone), ask
                 if isinstance(ask, say.Note):
                     self.notes.append(ask.text)
-        return list(asks)
+        return done
 
     def _note(self, tick: int, data: bytes) -> None:
         record = decode_record(data)

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from anabranch.model import client_frames as c
-from anabranch.model.event import DEFAULT_CONTROL, Control
+from anabranch.model.encoding import encode_draft
+from anabranch.model.event import DEFAULT_CONTROL, Control, Event
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Carry
 from anabranch.model.pattern.match import PointRecord
@@ -258,6 +259,73 @@ def _struct(
 
 
 STORIES = (_detection, _batch, _stream)
+
+# -- large frames ---------------------------------------------------------------------------------
+#
+# As large as limits allow, or a little beyond. Drawn by name and size: nobody can read them, and
+# Hypothesis could not make them smaller.
+
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+ITEMS_MAX = 65_535
+
+
+def _disjunction(form: str, number: int, seed: int) -> str:
+    return " OR ".join(form.format(i=i, seed=seed) for i in range(number))
+
+
+#: As they are written: dense, with several attributes, and what no kernel compares.
+DISJUNCTS = (
+    "w{i}<{seed}",
+    "(x{seed} = {i} AND y > {i} AND z{i} <> 'q')",
+    "(t LIKE '%a{i}_%b{seed}%' AND u LIKE '%x{i}%')",
+)
+
+
+def _large_ack(part: float, seed: int) -> c.Ack:
+    ticks = {f"{number:x}": seed for number in range(ITEMS_MAX)}
+    return c.Ack({f"{number}": ticks for number in range(int(42 * part))})
+
+
+def _large_advertises(part: float, seed: int) -> c.Advertises:
+    """Together as long as one filter, or, of other seeds, as long as a frame."""
+    most = FRAME_BYTES_MAX // 2 if seed % 2 else 262_144
+    texts: list[str] = []
+    form = DISJUNCTS[seed % len(DISJUNCTS)]
+    while len(texts) < 1_024 and sum(map(len, texts)) < most * part:
+        texts.append(_disjunction(form, 40 if seed & 4 else 400, len(texts) + seed))
+    return c.Advertises(texts[:-1])
+
+
+def _large_define(part: float, seed: int) -> c.Define:
+    """As long as may be, and too large for a subscription, which shows in the end; or as large as
+    may be."""
+    form = DISJUNCTS[seed // 2 % len(DISJUNCTS)]
+    each = 41 if seed % 2 else 250_000 // 24 // len(form + " OR ")
+    texts = (_disjunction(form, int(each * part), n) for n in range(24))
+    parts = [f"p{n}:{{{text}}}" for n, text in enumerate(texts)]
+    return c.Define(1, f"p{1 + seed % 3}", " THEN ".join(parts) + " WITHIN 1 s", is_new=True)
+
+
+def _large_stage(part: float, seed: int) -> c.Stage:
+    """Tiny events, or events of many attributes."""
+    attributes = {f"a{n}": n for n in range(200 if seed % 2 else 1)}
+    draft = encode_draft(Event(attributes))
+    count = min(ITEMS_MAX, FRAME_BYTES_MAX // (len(draft) + 5))
+    return c.Stage(1, f"t{1 + seed % 3}", 0, [draft] * int(count * part))
+
+
+def _large_subscribe(part: float, seed: int) -> c.Subscribe:
+    text = _disjunction(DISJUNCTS[seed % len(DISJUNCTS)], int(1_020 * part), seed)
+    return c.Subscribe(1, f"s{1 + seed % 4}", text, "reliable")
+
+
+LARGE: dict[str, Callable[[float, int], c.AnyClientFrame]] = {
+    "Ack": _large_ack,
+    "Advertises": _large_advertises,
+    "Define": _large_define,
+    "Stage": _large_stage,
+    "Subscribe": _large_subscribe,
+}
 
 # -- fields ---------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from anabranch.wire.framing import framed
-from tests.fuzz.hostile_frames import client_stories, link_frames
+from tests.fuzz.hostile_frames import LARGE, client_stories, link_frames
 from tests.fuzz.process_world import (
     IS_SOAK,
     NAMES,
@@ -34,6 +34,8 @@ FLOOD = 100
 CHECK_EVERY = 5
 #: Times that the rule is chosen for one kill.
 KILL_ONCE_IN = 12 if IS_SOAK else 40
+#: The same of a large frame, which takes a broker its time.
+LARGE_ONCE_IN = 1 if IS_SOAK else 20
 GARBAGE = st.one_of(
     st.binary(max_size=200),
     st.sampled_from(
@@ -110,6 +112,27 @@ class HostileClients(RuleBasedStateMachine):
             await socket.answered()
 
         self._run(floods())
+
+    @rule(
+        name=BROKERS,
+        client=CLIENTS,
+        kind=st.sampled_from(list(LARGE)),
+        part=st.sampled_from([0.3, 1.0]),
+        seed=st.integers(0, 11),
+        dice=st.integers(1, LARGE_ONCE_IN),
+    )
+    def client_says_very_much(
+        self, *, name: str, client: str, kind: str, part: float, seed: int, dice: int
+    ) -> None:
+        async def says() -> None:
+            socket = await self._socket(name, client)
+            what = f"LARGE[{kind!r}]({part}, {seed})"
+            socket.say_large(LARGE[kind](part, seed), self.shared.journal, what)
+            await socket.answered()
+            await self.shared.check()
+
+        if dice == LARGE_ONCE_IN:
+            self._run(says())
 
     @rule(name=BROKERS, client=CLIENTS, frames=CLIENT_FRAMES, part=st.integers(1, 99))
     def client_says_half(

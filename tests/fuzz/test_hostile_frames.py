@@ -16,6 +16,7 @@ from tests.frame_parts import CARRIED_TYPES, CLIENT_TYPES, LINK_TYPES
 from tests.fuzz.core_world import VOCABULARY
 from tests.fuzz.hostile_frames import (
     FROM_CLIENTS,
+    LARGE,
     Carried,
     client_frames,
     frames,
@@ -104,3 +105,11 @@ def test_a_frame_is_twisted_in_one_place() -> None:
     further = c.Deliver("a", [c.Matches("s1", 7, []), c.Matches("s2", 10, [])])
     assert twisted(told, [1, 1, 1], 1, "b") == further
     assert twisted(told, [1, 1], 1, "b") == c.Deliver("a", told.matches[::-1])
+
+
+@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("seed", range(6))
+def test_large_frames_are_large_and_can_be_sent(kind: str, seed: int) -> None:
+    data = encode_client(LARGE[kind](1.0, seed))
+    assert len(data) > 5_000
+    assert type(decode_client(data)).__name__ == kind

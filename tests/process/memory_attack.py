@@ -43,6 +43,7 @@ from anabranch.config.certificates import make_certificates
 from anabranch.config.network_file import NetworkFile, loads
 from anabranch.local.network import LocalNetwork
 from anabranch.model.client_frames import (
+    Ack,
     AnyClientFrame,
     Connect,
     Cut,
@@ -483,6 +484,19 @@ async def _subscriptions(address: str, scale: float) -> list[Intruder]:
     return intruders
 
 
+async def _acks(address: str, scale: float) -> list[Intruder]:
+    """Acknowledgements of millions of names that nobody has, in one frame."""
+    ticks = {f"{number:x}": 1 for number in range(65_535)}
+    frame = Ack({f"{number}": ticks for number in range(42)})
+    intruders = []
+    for number in range(max(int(20 * scale), 1)):
+        intruder = await Intruder.at(address, f"intruder-{number}")
+        intruders.append(intruder)
+        await intruder.say(frame)
+        assert await intruder.was_told(), "the frame was taken"
+    return intruders
+
+
 ATTACKS = {
     "sequential": Plan(_sequential),
     "unknown": Plan(_unknown),
@@ -493,6 +507,7 @@ ATTACKS = {
     "handshakes": Plan(_handshakes, has_tls=True),
     "tls-sessions": Plan(_tls_sessions, has_tls=True),
     "subscriptions": Plan(_subscriptions),
+    "acks": Plan(_acks),
 }
 
 

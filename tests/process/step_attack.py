@@ -31,10 +31,12 @@ from anabranch.client.subscription import Subscription
 from anabranch.core.options import Options
 from anabranch.local.network import LocalNetwork, settled
 from anabranch.model.client_frames import (
+    ADVERTISED_CHARACTERS_MAX,
     Ack,
     Advertises,
     AnyClientFrame,
     Connect,
+    Define,
     Deliver,
     Discard,
     Publish,
@@ -42,7 +44,7 @@ from anabranch.model.client_frames import (
     Subscribe,
     Unsubscribe,
 )
-from anabranch.model.encoding import encode_event
+from anabranch.model.encoding import encode_draft, encode_event
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.wire.codec import decode_client, encode_client
@@ -199,6 +201,12 @@ def conjunctions(number: int, seed: int) -> str:
     return " OR ".join(parts)
 
 
+def unlike(number: int, seed: int) -> str:
+    """A filter of so many conjunctions of LIKE, which no kernel compares."""
+    parts = (f"(t LIKE '%a{i}_%b{seed}%' AND u LIKE '%x{i}%')" for i in range(number))
+    return " OR ".join(parts)
+
+
 def reliable(number: int, text: str, start: str = "now") -> Subscribe:
     return Subscribe(number, f"s{number}", text, "reliable", start)  # type: ignore[arg-type]
 
@@ -214,8 +222,7 @@ async def likes(attacker: Attacker, scale: float) -> None:
     """20 filters of 1,000 conjunctions of LIKE, which no kernel compares."""
     count = max(1, int(20 * scale))
     for n in range(1, count + 1):
-        parts = (f"(t LIKE '%a{i}_%b{n}%' AND u LIKE '%x{i}%')" for i in range(1_000))
-        attacker.send(reliable(n, " OR ".join(parts)))
+        attacker.send(reliable(n, unlike(1_000, n)))
     await attacker.until("Subscribed", count)
 
 
@@ -290,10 +297,11 @@ async def unsubscribing(attacker: Attacker, scale: float) -> None:
 
 
 async def acks(attacker: Attacker, scale: float) -> None:
-    """Acks of 65,000 subscriptions."""
+    """Acks of 65,000 subscriptions, on two streams and on very many."""
     count = await _crowd(attacker, scale)
     ticks = {f"s{n}": 0 for n in range(1, count + 1)}
-    attacker.send(*(Ack({"B1": ticks, "B2": ticks}) for _ in range(10)))
+    attacker.send(*(Ack({stream: ticks}) for stream in ("B1", "B2") * 10))
+    attacker.send(Ack({"B2": {}} | {f"o{n}": {"s1": 0} for n in range(min(count, 60_000))}))
     attacker.send(Unsubscribe(1, "s1"))
     await attacker.until("Unsubscribed")
 
@@ -331,12 +339,61 @@ async def replays(attacker: Attacker, scale: float) -> None:
 
 
 async def advertises(attacker: Attacker, scale: float) -> None:
-    """Advertisements of many conjunctions."""
-    made = [conjunctions(200, n) for n in range(max(20, int(1_000 * scale)))]
-    attacker.send(Advertises(made))
-    attacker.send(Publish(attacker.bodies([{"a0": 100_000, "b0": 10, "c0": -1}])))
-    kinds = ("Confirmed", "PublishRefused", "end")
-    await until(lambda: any(map(attacker.answers.get, kinds)), "an answer", ATTACK_BOUND_S)
+    """As much as a session may advertise, in several ways, and as many events held against it."""
+    large = "lorem ipsum " * 2_000
+    events: dict[str, dict[str, Value]] = {
+        "tiny": {"a0": 100_000, "b0": 10, "c0": -1},
+        "wide": {f"w{n}": 1_000_000 for n in range(200)},
+        "large": {"t": large, "u": large},
+    }
+    makers: tuple[tuple[int, Callable[[int], str]], ...] = (
+        (1_000, lambda n: conjunctions(5, n)),
+        (30, lambda n: conjunctions(200, n)),
+        (30, lambda n: " OR ".join(f"w{i}<{n}" for i in range(1_000))),
+        (60, lambda n: unlike(99, n)),
+        (6, lambda n: unlike(900, n)),
+    )
+    for number, (count, make) in enumerate(makers, 1):
+        texts = [make(n) for n in range(max(5, int(count * scale)))]
+        while sum(map(len, texts)) > ADVERTISED_CHARACTERS_MAX:
+            texts.pop()
+        attacker.send(Advertises(texts))
+        for attributes in events.values():
+            attacker.send(Publish(attacker.bodies([attributes])))
+            attacker.send(Publish(attacker.bodies([attributes] * max(60, int(256 * scale)))))
+        # It is refused when all before it is done.
+        attacker.send(Define(number, "none", "no pattern"))
+        await attacker.until("Refused", number)
+
+
+async def defines(attacker: Attacker, scale: float) -> None:
+    """Patterns as long as they may be, some of which are refused, one of them after very long."""
+
+    def pattern(parts: int, each: int, key: int) -> str:
+        made = (
+            " OR ".join(f"(x{key}_{p} = {i} AND y{p} > {i})" for i in range(each))
+            for p in range(parts)
+        )
+        return " THEN ".join(f"p{p}:{{{text}}}" for p, text in enumerate(made)) + " WITHIN 10 s"
+
+    count = max(1, int(8 * scale))
+    for n in range(count):
+        attacker.send(
+            # Too large for a subscription, which shows in the end; then as large as may be: known
+            # to be new, and looked for at the other broker.
+            Define(4 * n + 1, f"refused{n}", pattern(16, 430, n), is_new=True),
+            Define(4 * n + 2, f"new{n}", pattern(20, 51, n), is_new=True),
+            Define(4 * n + 3, f"found{n}", pattern(4, 250, n)),
+            Define(4 * n + 4, f"garbage{n}", pattern(16, 430, n) + " x", is_new=True),
+        )
+    answers = attacker.answers
+    await until(
+        lambda: answers["Defined"] + answers["Refused"] >= 4 * count or answers["end"] > 0,
+        "every pattern is defined or refused",
+        ATTACK_BOUND_S,
+    )
+    # They are detected, and move nowhere.
+    await asyncio.sleep(5.0)
 
 
 async def stages(attacker: Attacker, scale: float) -> None:
@@ -351,6 +408,17 @@ async def stages(attacker: Attacker, scale: float) -> None:
     )
     attacker.send(Discard(tuple(f"t{n}" for n in range(1, count + 1))))
     await asyncio.sleep(1.0)
+
+
+async def drafts(attacker: Attacker, scale: float) -> None:
+    """Chunks of as many events as fit into a frame: tiny ones, and ones of many attributes."""
+    tiny = encode_draft(Event({"n": 1}))
+    wide = encode_draft(Event({f"a{n}": n for n in range(200)}))
+    for number in range(max(1, int(3 * scale))):
+        attacker.send(Stage(2 * number + 1, f"tiny{number}", 0, [tiny] * 65_535))
+        count = FRAME_BYTES_MAX // (len(wide) + 3) - 1
+        attacker.send(Stage(2 * number + 2, f"wide{number}", 0, [wide] * count))
+        await attacker.until("Staged", 2 * number + 2)
 
 
 ATTACKS: dict[str, Callable[[Attacker, float], Awaitable[None]]] = {
@@ -369,6 +437,8 @@ ATTACKS: dict[str, Callable[[Attacker, float], Awaitable[None]]] = {
         replays,
         advertises,
         stages,
+        drafts,
+        defines,
     )
 }
 

@@ -23,6 +23,7 @@ SCALES = {
     "handshakes": 0.4,
     "tls-sessions": 0.4,
     "subscriptions": 0.1,
+    "acks": 0.1,
 }
 
 

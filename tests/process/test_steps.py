@@ -21,6 +21,10 @@ pytestmark = pytest.mark.slow
         ("texts", 0.03, "tree"),
         ("likes", 0.1, "tree"),
         ("likes", 0.1, "mesh"),
+        ("terms", 0.2, "tree"),
+        ("advertises", 0.1, "mesh"),
+        ("defines", 0.1, "tree"),
+        ("drafts", 0.3, "tree"),
     ],
 )
 def test_no_link_is_cut_and_nothing_is_lost(

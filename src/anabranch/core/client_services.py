@@ -74,7 +74,7 @@ class ClientServices:
         self.memory = memory = FilterMemory(limits)
         self.origin = origin = Origin(name, network, options, limits, recovered, now, memory)
         # Before the edge, which sets the subscriptions of unreadable patterns aside.
-        records = stored_records(recovered, name, network.edges, limits)
+        stored = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
         origin.know_hosts(edge.host_of)
         outlook = JoinPointSurroundings(
@@ -88,7 +88,7 @@ class ClientServices:
             life,
             scout,
         )
-        self.points = JoinPoints(outlook, options, limits, recovered, records, memory=memory)
+        self.points = JoinPoints(outlook, options, limits, recovered, stored, memory=memory)
         self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.points)
         self._do = do
 

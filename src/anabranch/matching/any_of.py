@@ -8,18 +8,21 @@ Rules:
 
 1. The answer is that of asking every filter in turn.
 2. A few filters are asked in turn. More than that have an index, but only after so many events that
-   it has paid off: making one takes about as long as asking them all about so many.
+   it has paid off: making one takes about as long as asking them all about so many. Where there
+   are kernels, conjunctions count, not filters.
 3. An index with kernels is worth it for fewer filters, and loads a compiler if it is the first one
    in its process. A client's is without them: it shares its process with an application, and
    its loop must not stand still for that long.
 4. What an index has no room for is asked in turn beside it. The filter that matched last is asked
    first: where many match, it is likely to do so again.
 5. The filters may be many and long; their text is that of the first few.
+6. All of this can be done in portions (`looking`), for a loop that has other things to do: an index
+   is made conjunction by conjunction, and an event is asked about filter by filter.
 
 State: an index, made of the filters; `forget_index` gives its memory back. One thread at a time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from anabranch.matching.engine import EngineName
@@ -35,6 +38,21 @@ FEW = 16
 FEW_WITHOUT_KERNELS = 128
 #: Events after which more filters are.
 PAYS_OFF_AFTER = 50
+#: Conjunctions that were asked about events, after which an index is made in any case.
+PAYS_OFF_AFTER_CHECKS = 50_000
+#: What a portion costs at most, in microseconds of an ordinary machine, unless one filter costs
+#: more.
+_PORTION_WORK = 1_000
+#: What it costs to ask one conjunction about an event; of how many bytes of the event it costs as
+#: much again.
+_ASK_WORK = 1
+_ASKED_BYTES = 2_048
+#: What it costs to put a conjunction into an index, and to look for an event there; of how many
+#: conjunctions, and of how many bytes of the event, the latter costs one more.
+_ADD_WORK = 100
+_FIND_WORK = 30
+_FOUND_AT_ONCE = 256
+_FOUND_BYTES = 100
 #: Filters that are named, and characters of all of them.
 _NAMED_MAX = 3
 _CHARACTERS_MAX = 200
@@ -43,7 +61,18 @@ _CHARACTERS_MAX = 200
 class AnyOf:
     """Some filters. See the rules at the top of this module."""
 
-    __slots__ = ("_asked", "_beside", "_engine", "_index", "_likely", "_limits", "_text", "filters")
+    __slots__ = (
+        "_asked",
+        "_beside",
+        "_engine",
+        "_index",
+        "_likely",
+        "_limits",
+        "_size",
+        "_sized",
+        "_text",
+        "filters",
+    )
 
     def __init__(
         self,
@@ -54,36 +83,74 @@ class AnyOf:
         self.filters = tuple(filters)
         self._limits = limits
         self._engine: EngineName = engine
+        #: Each filter with its conjunctions, 1 if they are too many; and of all of them.
+        self._sized = tuple((each, _conjunctions_of(each)) for each in self.filters)
+        self._size = sum(size for _, size in self._sized)
         #: The filter that matched last, if one did.
         self._likely: tuple[Filter, ...] = ()
         self._index: MatchIndex | None = None
         #: Filters that the index has no room for; all of them while there is none.
-        self._beside = self.filters
+        self._beside = self._sized
         #: Events since there is no index.
         self._asked = 0
         self._text = ""
 
     def matches(self, event: Event) -> bool:
         """Whether the event matches one of the filters."""
-        self._count(1)
+        for _ in self._count(1):
+            pass
         if any(filter.matches(event) for filter in self._likely):
             return True
         found = [] if self._index is None else self._index.match(event)[:1]
-        likely: Iterable[Filter] = (self.filters[place] for place in found if type(place) is int)
+        likely: Iterable[Filter] = map(self._filter_at, found)
         if not found:
-            likely = (filter for filter in self._beside if filter.matches(event))
+            likely = (filter for filter, _ in self._beside if filter.matches(event))
         self._likely = tuple(islice(likely, 1))
         return bool(self._likely)
 
     def outside(self, envelopes: Sequence[Envelope]) -> list[int]:
         """The places of those events that match none of the filters."""
-        self._count(len(envelopes))
+        work = self.looking(envelopes)
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                found: list[int] = end.value
+                return found
+
+    def looking(self, envelopes: Sequence[Envelope]) -> Generator[int, None, list[int]]:
+        """The same in portions: yields about how many microseconds of work each was."""
+        yield from self._count(len(envelopes))
         left: Iterable[int] = range(len(envelopes))
-        if self._index is not None:
-            left = self._not_found(self._index, envelopes)
-        if self._beside:
-            left = [place for place in left if not self._is_beside(envelopes[place])]
-        return list(left)
+        index = self._index
+        if index is not None:
+            left = []
+            for first, last, work in self._portions(envelopes):
+                left += [first + place for place in self._not_found(index, envelopes[first:last])]
+                yield work
+        if not self._beside:
+            return list(left)
+        outside = []
+        for place in left:
+            if not (yield from self._is_beside(envelopes[place])):
+                outside.append(place)  # noqa: PERF401 - a comprehension cannot yield
+        return outside
+
+    def _portions(self, envelopes: Sequence[Envelope]) -> Iterator[tuple[int, int, int]]:
+        """Where the portions that an index is asked about begin and end, and what they cost."""
+        each = _FIND_WORK + self._size // _FOUND_AT_ONCE
+        first = work = 0
+        for place, envelope in enumerate(envelopes):
+            work += each + len(envelope.encoded) // _FOUND_BYTES
+            if work > _PORTION_WORK:
+                yield first, place + 1, work
+                first, work = place + 1, 0
+        if work:
+            yield first, len(envelopes), work
+
+    def work_of(self, events: int) -> int:
+        """About how much it is to look at so many events, in microseconds; large ones cost more."""
+        return events * (_FIND_WORK if self._index is not None else self._size)
 
     @property
     def is_indexed(self) -> bool:
@@ -92,7 +159,7 @@ class AnyOf:
 
     def forget_index(self) -> None:
         """Give back what an index takes; it is made again when it has paid off again."""
-        self._index, self._beside, self._asked = None, self.filters, 0
+        self._index, self._beside, self._asked = None, self._sized, 0
 
     def __str__(self) -> str:
         if not self._text:
@@ -100,6 +167,11 @@ class AnyOf:
             more = len(self.filters) - _NAMED_MAX
             self._text = f"{named}, or one of {more} more" if more > 0 else named
         return self._text or "nothing that can be"
+
+    def _filter_at(self, found: Hashable) -> Filter:
+        number = found[0] if isinstance(found, tuple) else found
+        assert isinstance(number, int)
+        return self.filters[number]
 
     def _not_found(self, index: MatchIndex, envelopes: Sequence[Envelope]) -> list[int]:
         """The places of events that nothing in the index matches."""
@@ -110,26 +182,58 @@ class AnyOf:
             if not (index.destinations(envelopes[place]) if known is None else known)
         ]
 
-    def _is_beside(self, envelope: Envelope) -> bool:
+    def _is_beside(self, envelope: Envelope) -> Generator[int, None, bool]:
         # Filters check a mapping, each anew; an event was checked.
         event = Event.of_checked_parts(envelope.header, envelope.attributes(), b"")
-        return any(filter.matches(event) for filter in self._beside)
+        each = _ASK_WORK + len(envelope.encoded) // _ASKED_BYTES
+        work = 0
+        for filter, size in self._beside:
+            work += each * size
+            if work > _PORTION_WORK:
+                yield work
+                work = 0
+            if filter.matches(event):
+                return True
+        yield work
+        return False
 
-    def _count(self, events: int) -> None:
+    def _count(self, events: int) -> Iterator[int]:
         """So many events are asked about: make an index if that pays off (rule 2)."""
-        few = FEW_WITHOUT_KERNELS if self._engine == "numpy" else FEW
-        if self._index is not None or len(self.filters) <= few:
+        is_plain = self._engine == "numpy"
+        size = len(self.filters) if is_plain else self._size
+        if self._index is not None or size <= (FEW_WITHOUT_KERNELS if is_plain else FEW):
             return
         self._asked += events
-        if self._asked > PAYS_OFF_AFTER:
-            self._make_index()
+        has_cost = not is_plain and self._asked * size > PAYS_OFF_AFTER_CHECKS
+        if has_cost or self._asked > PAYS_OFF_AFTER:
+            yield from self._make_index()
 
-    def _make_index(self) -> None:
+    def _make_index(self) -> Iterator[int]:
         index, beside = MatchIndex(self._engine, self._limits), []
-        for number, filter in enumerate(self.filters):
+        work = 0
+        for number, (filter, size) in enumerate(self._sized):
             try:
                 # One destination for all, so that a search ends with the first that matches.
-                index.add(number, filter, destination="any")
+                if _ADD_WORK * size <= _PORTION_WORK:
+                    index.add(number, filter, destination="any")
+                    work += _ADD_WORK * size
+                else:
+                    for place in range(size):
+                        index.add((number, place), filter, destination="any", place=place)
+                        work += _ADD_WORK
+                        if work > _PORTION_WORK:
+                            yield work
+                            work = 0
             except FilterLimitError:
-                beside.append(filter)
+                beside.append((filter, size))
+            if work > _PORTION_WORK:
+                yield work
+                work = 0
         self._index, self._beside = index, tuple(beside)
+
+
+def _conjunctions_of(filter: Filter) -> int:
+    try:
+        return len(filter.conjunctions) or 1
+    except FilterLimitError:
+        return 1

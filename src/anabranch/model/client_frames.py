@@ -154,10 +154,14 @@ class Withheld(ClientFrame, frozen=True, tag=9):
     holes: Holes
 
 
+#: Ticks that one `Ack` names, of all streams together: types bound each map alone.
+ACK_TICKS_MAX = ITEMS_MAX
+
+
 class Ack(ClientFrame, frozen=True, tag=10):
     """The client has dealt with everything up to these ticks, for one or several subscriptions."""
 
-    #: Stream → subscription → tick.
+    #: Stream → subscription → tick; at most `ACK_TICKS_MAX` ticks.
     ticks: Annotated[
         dict[Name, Annotated[dict[Name, Position], msgspec.Meta(max_length=ITEMS_MAX)]],
         msgspec.Meta(max_length=ITEMS_MAX),
@@ -303,8 +307,9 @@ class Discard(ClientFrame, frozen=True, tag=24):
     tokens: Tokens
 
 
-#: Advertisements of one session.
+#: Advertisements of one session, and characters of all of them: as many as one filter may have.
 ADVERTISEMENTS_MAX = 1_024
+ADVERTISED_CHARACTERS_MAX = 262_144
 
 
 class Advertises(ClientFrame, frozen=True, tag=25):
@@ -353,35 +358,40 @@ class Keep(ClientFrame, frozen=True, tag=30):
     patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
-AnyClientFrame = (
+#: What clients say to brokers; a broker reads nothing else from them.
+FromClient = (
     Connect
     | Publish
-    | Confirmed
-    | PublishRefused
     | Subscribe
+    | Ack
+    | Unsubscribe
+    | Alive
+    | Stage
+    | Commit
+    | Discard
+    | Describe
+    | Fetch
+    | Advertises
+    | Define
+    | Drop
+    | Keep
+)
+#: What brokers say to clients, beside `Alive`.
+FromBroker = (
+    Confirmed
+    | PublishRefused
     | Subscribed
     | StartsAt
     | Deliver
     | Withheld
-    | Ack
-    | Unsubscribe
     | Unsubscribed
     | Refused
     | Cut
-    | Alive
-    | Stage
     | Staged
-    | Commit
     | Committed
-    | Discard
-    | Describe
     | Described
-    | Fetch
     | Fetched
-    | Advertises
-    | Define
     | Defined
-    | Drop
     | Dropped
-    | Keep
 )
+AnyClientFrame = FromClient | FromBroker

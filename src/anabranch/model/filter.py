@@ -43,12 +43,7 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction, any_intersects, each_is_covered
 from anabranch.model.normal.memory_cost import FilterCost, filter_cost
 from anabranch.model.normal.normal_form import normalise
-
-#: What filters that are read ahead and kept may take, by the estimate of `normal.memory_cost`; that
-#: counts indexes too, which these are not in yet.
-PREPARED_BYTES_MAX = 64 * 1024 * 1024
-#: What a text that is no filter is kept for.
-_NO_FILTER_BYTES = 1_024
+from anabranch.model.read_ahead import FAILURE_BYTES, ReadAhead, Reading
 
 FilterSource = Union["Filter", Condition, Expression]
 
@@ -74,8 +69,7 @@ class Filter:
     @classmethod
     def parse(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
         """The filter that `text` says, or a `FilterError` that says what is wrong and where."""
-        prepared = _prepared.get((text, limits)) if _prepared else None
-        known = None if prepared is None else prepared[0]
+        known = _prepared.find((text, limits))
         if known is None and _remembered:
             known = _remembered.get((text, limits))
         if known is None:
@@ -85,30 +79,23 @@ class Filter:
         return known
 
     @classmethod
-    def prepare(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> None:
-        """Read a text ahead, in whatever thread: `parse` will find the filter made, with its normal
-        form, or the error that there is with it. For a while: of the prepared texts those that came
-        last stay, `PREPARED_BYTES_MAX` of them and at least one."""
-        made: Filter | FilterError
-        try:
-            made = cls.parse(text, limits)
-            size = filter_cost(text, made.conjunctions).bytes
-        except FilterError as error:
-            made, size = error, len(text) + _NO_FILTER_BYTES
-        _prepared[text, limits] = made, size
-        over = sum(each for _, each in list(_prepared.values())) - PREPARED_BYTES_MAX
-        while over > 0 and len(_prepared) > 1:
-            _, oldest = _prepared.pop(next(iter(_prepared)))
-            over -= oldest
+    def reading(
+        cls, text: str, limits: Limits = DEFAULT_LIMITS
+    ) -> "Reading[tuple[str, Limits], Filter | FilterError] | None":
+        """To read a text ahead: `parse` finds the filter made then, with its normal form, or the
+        error that there is with it. None if it is remembered."""
+        if (text, limits) in _remembered:
+            return None
+        return Reading(_prepared, (text, limits), text, lambda: _read(text, limits))
+
+    def compile(self) -> None:
+        """Do what the first event would have to wait for."""
+        if self._condition is None:
+            _set(self, "_condition", compile_condition(self._expression))
 
     def remember(self, text: str) -> None:
         """Let `parse` find this filter by a text that says the same, as long as somebody has it."""
         _remembered[text, self._limits] = self
-
-    @classmethod
-    def is_prepared(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> bool:
-        """Whether `parse` would find it made."""
-        return (text, limits) in _prepared or (text, limits) in _remembered
 
     @classmethod
     def from_tuples(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
@@ -208,9 +195,18 @@ class Filter:
         raise AttributeError(f"a filter never changes: {name} cannot be deleted")
 
 
-#: By text and limits, the oldest first, each with its size.
-_prepared: dict[tuple[str, Limits], tuple[Filter | FilterError, int]] = {}
+#: By text and limits.
+_prepared: ReadAhead[tuple[str, Limits], Filter | FilterError] = ReadAhead("filter")
 _remembered: WeakValueDictionary[tuple[str, Limits], Filter] = WeakValueDictionary()
+
+
+def _read(text: str, limits: Limits) -> tuple[Filter | FilterError, int]:
+    """What a text says, or what is wrong with it; and how many bytes that takes."""
+    try:
+        made = Filter.parse(text, limits)
+        return made, made.cost(text).bytes
+    except FilterError as error:
+        return error.with_traceback(None), len(text) + FAILURE_BYTES
 
 
 def _set_parts(target: Filter, expression: Expression, limits: Limits) -> None:

@@ -19,8 +19,8 @@ import gc
 #: Objects, more than were freed, after which the youngest are looked at; and how many such looks
 #: there are before those that survived are looked at, and then all that are not frozen.
 YOUNG_MAX = 10_000
-GENERATIONS = (5, 4)
-FREEZES_MAX = 200
+GENERATIONS = (5, 2)
+FREEZES_MAX = 400
 
 
 class Collector:

@@ -23,7 +23,6 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from functools import partial
 from time import monotonic, perf_counter
 
@@ -34,7 +33,7 @@ from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Nack, Pin
 from anabranch.model.mesh_frames import Copies
 from anabranch.node.metrics import NodeCounters
 from anabranch.node.notes import NodeLog
-from anabranch.node.preparing import FilterPreparation
+from anabranch.node.preparing import FilterPreparation, Preparation
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import OutgoingHandshake, certificate_objection
@@ -96,7 +95,7 @@ class NodeLink:
         #: Bytes sent, and waiting, when the load was reported last.
         self._reported = (0, 0)
         #: What has to be done before the first of them (`preparing`).
-        self._preparing: Future[None] | None = None
+        self._preparing: Preparation | None = None
         #: Of earlier connections.
         self._sent_bytes = 0
         self._received_bytes = 0
@@ -123,7 +122,6 @@ class NodeLink:
         self.is_full = False
         self._held = []
         self._unread = []
-        self._preparing = None
         self._reported = (0, 0)
         self.gone.clear()
         connection.hand_over(self)
@@ -139,6 +137,9 @@ class NodeLink:
 
     def _down(self, connection: Connection, reason: str) -> None:
         self.connection = None
+        if self._preparing is not None:
+            self._preparing.drop()
+            self._preparing = None
         self._sent_bytes += connection.sent_bytes
         self._received_bytes += connection.received_bytes
         self.down_because = reason
@@ -185,11 +186,13 @@ class NodeLink:
                 self._wait(connection, frames[place:])
                 break
             frame = decode_link(data, limits)
-            if self._preparing is None and (begun := every.preparation.begin(frame)):
+            if self._preparing is not None:
+                self._preparing.use()
+                self._preparing = None
+            elif begun := every.preparation.begin(frame):
                 self._preparing = begun
                 self._wait(connection, frames[place:])
                 break
-            self._preparing = None
             if is_cold and not every.warm_up.admits(conjunctions_told(frame, every.name, limits)):
                 every.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
@@ -209,7 +212,7 @@ class NodeLink:
         if self._preparing is None:
             self._every.turns.wait(*parts)
         else:
-            self._every.turns.wait_for(self._preparing, *parts)
+            self._every.turns.wait_for(self._preparing.done, *parts)
 
     def _sign(self) -> None:
         """Nothing is read from it, so it can show no other sign of life."""

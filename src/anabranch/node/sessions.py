@@ -22,7 +22,6 @@ State: connections, worth nothing after a crash.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from time import perf_counter
 
@@ -47,14 +46,14 @@ from anabranch.model.limits import Limits
 from anabranch.node.fetching import FetchService
 from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import NodeCounters
-from anabranch.node.preparing import FilterPreparation
+from anabranch.node.preparing import FilterPreparation, Preparation
 from anabranch.node.room import DiskSpace
 from anabranch.node.splitting import parts_of
 from anabranch.node.steps import StepMeter
 from anabranch.node.strangers import Handshakes
 from anabranch.node.turns import FrameQueue
 from anabranch.node.warming import WarmUp, conjunctions_asked
-from anabranch.wire.codec import decode_client, encode_client
+from anabranch.wire.codec import decode_from_client, encode_client
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
 
@@ -104,7 +103,7 @@ class NodeSession:
         self._held_bytes = 0
         self.account = every.memory.account(self)
         #: What has to be done before the next of its frames (`preparing`).
-        self._preparing: Future[None] | None = None
+        self._preparing: Preparation | None = None
         #: Frames that wait for their turn.
         self._unread: list[bytes] | None = None
 
@@ -135,15 +134,17 @@ class NodeSession:
                 self._wait(connection, frames, place)
                 break
             try:
-                frame = decode_client(frames[place], every.limits)
+                frame = decode_from_client(frames[place], every.limits)
             except RemoteError as error:
                 every.cut(self.number, str(error))
                 break
-            if self._preparing is None and (begun := every.preparation.begin(frame)):
+            if self._preparing is not None:
+                self._preparing.use()
+                self._preparing = None
+            elif begun := every.preparation.begin(frame):
                 self._preparing = begun
                 self._wait(connection, frames, place)
                 break
-            self._preparing = None
             is_cold = not every.warm_up.is_over
             if is_cold and not every.warm_up.admits(conjunctions_asked(frame, every.limits)):
                 every.warm_up.after(partial(self._release, connection))
@@ -177,7 +178,7 @@ class NodeSession:
         if self._preparing is None:
             self._every.turns.wait(*parts)
         else:
-            self._every.turns.wait_for(self._preparing, *parts)
+            self._every.turns.wait_for(self._preparing.done, *parts)
 
     def _sign(self) -> None:
         """Nothing is read from the client, so it may wonder whether the broker is alive."""
@@ -221,6 +222,9 @@ class NodeSession:
         """The session is over: what waits of it is not looked at any more."""
         self.is_over = True
         self._held = []
+        if self._preparing is not None:
+            self._preparing.drop()
+            self._preparing = None
         if self._unread is not None:
             self._unread.clear()
         self._holds(0)

@@ -14,7 +14,7 @@ from anabranch.model.client_frames import Ack, AnyClientFrame, Publish
 #: Events of one part, and bytes of them; at least one.
 EVENTS_MAX = 256
 BYTES_MAX = 1024 * 1024
-#: Ticks of one part.
+#: Ticks of one part, and streams that have them.
 TICKS_MAX = 2_048
 
 
@@ -24,9 +24,13 @@ def parts_of(frame: AnyClientFrame) -> list[AnyClientFrame]:
         bodies = frame.bodies
         if len(bodies) > EVENTS_MAX or sum(map(len, bodies)) > BYTES_MAX:
             return list(_of_publish(bodies)) if len(bodies) > 1 else []
-    elif isinstance(frame, Ack) and sum(map(len, frame.ticks.values())) > TICKS_MAX:
+    elif isinstance(frame, Ack) and _size_of(frame) > TICKS_MAX:
         return list(_of_ack(frame))
     return []
+
+
+def _size_of(frame: Ack) -> int:
+    return len(frame.ticks) + sum(map(len, frame.ticks.values()))
 
 
 def _of_publish(bodies: list[bytes]) -> Iterator[Publish]:
@@ -42,7 +46,16 @@ def _of_publish(bodies: list[bytes]) -> Iterator[Publish]:
 
 
 def _of_ack(frame: Ack) -> Iterator[Ack]:
+    part: dict[str, dict[str, int]] = {}
+    room = TICKS_MAX
     for stream, ticks in frame.ticks.items():
         every = list(ticks.items())
-        for first in range(0, len(every), TICKS_MAX):
-            yield Ack({stream: dict(every[first : first + TICKS_MAX])})
+        # One less: the stream counts too, whether or not it has ticks.
+        for first in range(0, len(every) or 1, TICKS_MAX - 1):
+            some = dict(every[first : first + TICKS_MAX - 1])
+            if len(some) + 1 > room:
+                yield Ack(part)
+                part, room = {}, TICKS_MAX
+            part[stream] = some
+            room -= len(some) + 1
+    yield Ack(part)

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
+from anabranch.core.patterns.join_points.records import read_pattern
 from anabranch.matching import kernel_state
 from anabranch.matching.any_of import FEW
 from anabranch.matching.engine import numba_is_here
@@ -42,7 +43,6 @@ from anabranch.model.frame_parts import Conjuncts
 from anabranch.model.frames import Carry, InterestChange, InterestState, LinkFrame, TakePoint
 from anabranch.model.limits import Limits
 from anabranch.model.mesh_frames import Bind, Bound
-from anabranch.model.pattern.pattern import Pattern
 from anabranch.node.notes import NodeLog
 
 #: In the state directory of a broker that knows of subscriptions.
@@ -204,7 +204,7 @@ def conjunctions_asked(frame: AnyClientFrame, limits: Limits) -> int:
         if count <= FEW:
             return 0
         return _count(frame.filters, limits) if count <= EARLY_CONJUNCTIONS_MAX else count
-    return _count_pattern(frame.text, limits) if isinstance(frame, Define) else 0
+    return _count_pattern(frame.pattern, frame.text, limits) if isinstance(frame, Define) else 0
 
 
 def conjunctions_told(frame: LinkFrame, name: str, limits: Limits) -> int:
@@ -219,7 +219,7 @@ def conjunctions_told(frame: LinkFrame, name: str, limits: Limits) -> int:
     if isinstance(frame, Carry):
         content = frame.content if frame.target == name else None
         if isinstance(content, TakePoint):
-            return _count_pattern(content.record.text, limits)
+            return _count_pattern(content.record.id, content.record.text, limits)
         return 0
     return _places(frame.conjunctions) if isinstance(frame, InterestState) else 0
 
@@ -233,12 +233,11 @@ def _count(texts: Iterable[str], limits: Limits) -> int:
     return count
 
 
-def _count_pattern(text: str, limits: Limits) -> int:
-    """At most so many conjunctions has what a join point subscribes to: all that the parts match,
-    and the matches. None if the pattern is invalid."""
+def _count_pattern(pattern_id: str, text: str, limits: Limits) -> int:
+    """The conjunctions of what a join point subscribes to: all that the parts match, and the
+    matches. None if the pattern is invalid."""
     with contextlib.suppress(FilterError):
-        parts = Pattern.parse(text, limits).parts
-        return 1 + sum(len(part.filter.conjunctions) for part in parts)
+        return len(read_pattern(pattern_id, text, limits).wanted.conjunctions)
     return 0
 
 

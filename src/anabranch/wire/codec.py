@@ -15,15 +15,26 @@ by the port it came in on, never by its bytes. Rules:
    a frame takes in memory is a small multiple of the bytes that really came, whatever it declares.
 4. What decodes has the types that `frames` says. Whether names are known, ranges ordered or numbers
    plausible is not asked here; the core does. Bodies of events are not looked into.
-5. The writer keeps to the same bound and says so when it fails: a frame that the other side must
+5. What a client sends is one of the frames that clients send, or is refused by its tag, before
+   anything else of it is decoded. No frame of a client has more than `ITEMS_MAX` items in all: a
+   type bounds that, but for `Ack`, whose maps are counted before they are made.
+6. The writer keeps to the same bound and says so when it fails: a frame that the other side must
    refuse would cut the link each time it is sent again.
 
 This module keeps no state.
 """
 
+from typing import Final, get_args
+
 import msgspec
 
-from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.client_frames import (
+    ACK_TICKS_MAX,
+    Ack,
+    AnyClientFrame,
+    FromBroker,
+    FromClient,
+)
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -42,6 +53,35 @@ _COMPLAINT_CHARACTERS_MAX = 200
 _encoder = msgspec.msgpack.Encoder()
 _link_decoder: msgspec.msgpack.Decoder[LinkFrame] = msgspec.msgpack.Decoder(LinkFrame)
 _client_decoder: msgspec.msgpack.Decoder[AnyClientFrame] = msgspec.msgpack.Decoder(AnyClientFrame)
+_from_client_decoder: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
+
+
+def _tag_of(kind: type) -> int:
+    tag: int = kind.__struct_config__.tag  # type: ignore[attr-defined]
+    return tag
+
+
+_BROKERS_ONLY: Final = {_tag_of(kind): kind.__name__ for kind in get_args(FromBroker)}
+_ACK: Final = _tag_of(Ack)
+#: A name and a tick take two bytes at least: what is shorter cannot have too many of them.
+_FEW_ACKS_BYTES: Final = 2 * ACK_TICKS_MAX
+_NO_TAG: Final = -1
+#: How an array begins, and how many bytes are before its first item; likewise of long maps, and how
+#: many bytes their lengths have.
+_ARRAYS: Final = {**{0x90 + length: 1 for length in range(1, 16)}, 0xDC: 3, 0xDD: 5}
+_MAP_LENGTHS: Final = {0xDE: 2, 0xDF: 4}
+
+
+class _AckOutline(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=_ACK
+):
+    """An `Ack` whose maps are not decoded."""
+
+    ticks: msgspec.Raw
+
+
+_outline_decoder: Final = msgspec.msgpack.Decoder(_AckOutline)
+_streams_decoder: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 def encode_link(frame: LinkFrame, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -70,6 +110,51 @@ def decode_client(data: bytes, limits: Limits = DEFAULT_LIMITS) -> AnyClientFram
         return _client_decoder.decode(data)
     except _REFUSALS as error:
         raise _refusal("client", error) from error
+
+
+def decode_from_client(data: bytes, limits: Limits = DEFAULT_LIMITS) -> FromClient:
+    """The frame that a client has sent to its broker (rule 5)."""
+    _check_size(data, limits)
+    try:
+        if len(data) > _FEW_ACKS_BYTES and _tag_in(data) in {_ACK, _NO_TAG}:
+            _check_ack(data)
+        return _from_client_decoder.decode(data)
+    except _REFUSALS as error:
+        name = _BROKERS_ONLY.get(_tag_in(data))
+        if name is not None:
+            raise RemoteError(f"a client does not send {name}") from None
+        raise _refusal("client", error) from error
+
+
+def _tag_in(data: bytes) -> int:
+    """The tag of a frame, if it is in one byte, as every writer has it."""
+    place = _ARRAYS.get(data[0], 0) if data else 0
+    return data[place] if 0 < place < len(data) and data[place] < 0x80 else _NO_TAG
+
+
+def _check_ack(data: bytes) -> None:
+    """Count the ticks of a large `Ack`, by what its maps declare; refuse a frame that is none."""
+    ticks = _outline_decoder.decode(data).ticks
+    count = streams = _items_in(ticks)
+    if count <= ACK_TICKS_MAX:
+        every = _streams_decoder.decode(ticks)
+        if len(every) < streams:
+            raise RemoteError("an Ack arrived that names a stream twice; name each of them once")
+        count = max(streams, sum(map(_items_in, every.values())))
+    if count > ACK_TICKS_MAX:
+        raise RemoteError(
+            f"an Ack of {count} ticks arrived; at most {ACK_TICKS_MAX} are allowed over all"
+            " streams (ACK_TICKS_MAX), send it in parts"
+        )
+
+
+def _items_in(raw: msgspec.Raw) -> int:
+    """How many items a map declares; 0 of what is none, which the decoder refuses."""
+    data = memoryview(raw)
+    first: int = data[0]
+    if first & 0xF0 == 0x80:
+        return first & 0x0F
+    return int.from_bytes(data[1 : 1 + _MAP_LENGTHS.get(first, 0)])
 
 
 def _bounded(data: bytes, frame: LinkFrame | AnyClientFrame, limits: Limits) -> bytes:

@@ -9,20 +9,30 @@ from anabranch.core import contract as say
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
+from anabranch.core.patterns.join_points import definitions, records
+from anabranch.core.routing.contract import WorkDone
+from anabranch.model import filter as filter_module
 from anabranch.model.client_frames import (
     Ack,
     Alive,
+    AnyClientFrame,
     Confirmed,
     Connect,
     Define,
+    Defined,
     Deliver,
     Publish,
+    Refused,
+    Stage,
+    Staged,
     Subscribe,
     Subscribed,
 )
-from anabranch.model.encoding import decode_event, encode_event
+from anabranch.model.encoding import decode_event, encode_draft, encode_event
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
+from anabranch.model.language.parser import parse_expression
+from anabranch.model.limits import Limits
 from tests.process_parts import PAIR, network_file
 
 ALONE = """
@@ -71,9 +81,7 @@ class Rig:
         self.handle(say.ClientCame(session))
         self.say(session, Connect(PROTOCOL_VERSION, client))
 
-    def say(
-        self, session: int, frame: Ack | Connect | Define | Publish | Subscribe | Alive
-    ) -> list[say.Effect]:
+    def say(self, session: int, frame: AnyClientFrame) -> list[say.Effect]:
         return self.handle(say.ClientFrameReceived(session, frame))
 
     def told(self, session: int, kind: type) -> list[object]:
@@ -270,3 +278,106 @@ def test_replays_that_are_asked_for_at_once_are_answered_in_several_calls(
         assert rig.now < 10.0
     # One answer, or a bit of the next.
     assert 90 <= most <= 2 * 250
+
+
+@pytest.mark.parametrize("bad", [None, 3_999])
+def test_a_chunk_of_many_events_is_checked_in_slices_and_taken_whole(bad: int | None) -> None:
+    drafts = [encode_draft(Event({"n": n})) for n in range(4_000)]
+    if bad is not None:
+        drafts[bad] = b"none"
+    rig = Rig(SLICED)
+    rig.come(1, "c")
+    rig.finish()
+    rig.effects.clear()
+    rig.say(1, Stage(7, "t", 0, drafts, is_last=True))
+    assert rig.broker.is_working
+    assert not [e for e in rig.effects if isinstance(e, say.Put)], "taken before it was checked"
+    # What waits meanwhile finds the chunk taken, or refused.
+    rig.say(1, Stage(8, "t", 1, [], is_last=True))
+    assert rig.finish() > 4
+    if bad is None:
+        assert rig.told(1, Staged) == [Staged(7)]
+        assert [e.request for e in rig.told(1, Refused) if isinstance(e, Refused)] == [8]
+    else:
+        refused = [e for e in rig.told(1, Refused) if isinstance(e, Refused)]
+        assert [e.request for e in refused] == [7, 8]
+        assert "event 3999" in refused[0].reason
+
+
+def test_large_events_of_a_chunk_count_by_their_size() -> None:
+    drafts = [encode_draft(Event({f"a{n}": n for n in range(200)})) for _ in range(100)]
+    rig = Rig(SLICED)
+    rig.come(1, "c")
+    rig.finish()
+    rig.say(1, Stage(7, "t", 0, drafts, is_last=True))
+    assert rig.broker.is_working
+    assert rig.finish() > 2
+    assert rig.told(1, Staged) == [Staged(7)]
+
+
+def many_parts(number: int) -> str:
+    return " THEN ".join(f"p{n}:{{{boxes(20 + n)}}}" for n in range(number)) + " WITHIN 10 s"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_pattern_is_read_once_however_it_begins(
+    is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread has read it before; whoever reads it again does so in a step."""
+    texts: list[str] = []
+    read, parse = records._read, parse_expression
+
+    def reads(pattern_id: str, text: str, limits: Limits) -> records.ReadPattern:
+        texts.append(text)
+        return read(pattern_id, text, limits)
+
+    rig = Rig(Options(), ALONE)
+    rig.come(1, "c")
+    rig.finish()
+    monkeypatch.setattr(records, "_read", reads)
+    # Another one each time: what somebody still has is not parsed again.
+    made = many_parts(8 + is_new)
+    long: list[str] = []
+
+    def parses(text: str, limits: Limits) -> object:
+        long.extend([text] if len(text) > 1_000 else [])
+        return parse(text, limits)
+
+    monkeypatch.setattr(filter_module, "parse_expression", parses)
+    rig.say(1, Define(1, "p", made, is_new=is_new))
+    while rig.now < 20.0 and not rig.told(1, Defined):
+        rig.now += 0.1
+        rig.finish()
+    assert rig.told(1, Defined) == [Defined(1)], rig.told(1, Refused)
+    assert texts == [made]
+    # What its join point subscribes to, and that without its own notifications.
+    assert len(long) == 2
+
+
+def test_long_patterns_that_wait_for_other_brokers_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = many_parts(4)
+    monkeypatch.setattr(definitions, "READ_AHEAD_CHARACTERS_MAX", 2 * len(made))
+    rig = Rig(Options())
+    rig.come(1, "c")
+    rig.finish()
+    for request in (1, 2, 3):
+        rig.say(1, Define(request, f"p{request}", made))
+        rig.finish()
+    (refused,) = rig.told(1, Refused)
+    assert isinstance(refused, Refused)
+    assert (refused.request, refused.code) == (3, "busy")
+    assert "ask again later" in refused.reason
+
+
+def test_what_a_subscription_costs_to_index_counts_as_work() -> None:
+    """Join points that start subscribe one after the other in one stimulus."""
+    rig = Rig(Options(), ALONE)
+    rig.come(1, "c")
+    rig.finish()
+    assert rig.broker.edge is not None
+    for number, is_much in ((500, True), (1, False)):
+        frame = Subscribe(number, f"s{number}", boxes(number), "reliable")
+        asks = list(rig.broker.edge.client_frame(rig.now, 1, frame))
+        assert [each.work >= 500 for each in asks if isinstance(each, WorkDone)] == [True] * is_much

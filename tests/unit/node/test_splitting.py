@@ -26,10 +26,19 @@ def test_events_are_split_by_number_and_by_size_and_keep_their_order() -> None:
 def test_acknowledgements_are_split_and_none_is_lost() -> None:
     ticks = {f"s{n}": n for n in range(TICKS_MAX + 5)}
     parts = parts_of(Ack({"a": ticks, "b": {"s1": 7}}))
+    assert not any(map(parts_of, parts)), "a part that is split again would be split for ever"
     found: dict[str, dict[str, int]] = {}
     for part in parts:
         assert isinstance(part, Ack)
         for stream, some in part.ticks.items():
             found.setdefault(stream, {}).update(some)
     assert found == {"a": ticks, "b": {"s1": 7}}
-    assert len(parts) == 3
+    assert len(parts) == 2
+
+
+def test_acknowledgements_of_many_streams_are_split_and_share_their_parts() -> None:
+    ticks = {f"o{n}": {"s1": n} if n % 2 else {} for n in range(TICKS_MAX + 1)}
+    parts = [part for part in parts_of(Ack(ticks)) if isinstance(part, Ack)]
+    assert {stream: some for part in parts for stream, some in part.ticks.items()} == ticks
+    assert len(parts) == 2
+    assert not any(map(parts_of, parts)), "a part that is split again would be split for ever"

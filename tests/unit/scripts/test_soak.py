@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from scripts import soak, soak_jobs
-from tests.process.memory_attack import ATTACKS
+from tests.process import memory_attack, step_attack
 
 QUIET = Console(quiet=True)
 FOREVER = float("inf")
@@ -142,7 +142,7 @@ def test_the_kills_of_a_soak_run_are_fifty_and_its_events_two_hundred_thousand(
 
 def test_every_attack_on_memory_is_in_a_soak_run() -> None:
     commands = [each.arguments for each in soak_jobs.jobs(soak.ROOT) if "/memory-" in each.name]
-    assert [words[words.index("--attack") + 1] for words in commands] == list(ATTACKS)
+    assert [words[words.index("--attack") + 1] for words in commands] == list(memory_attack.ATTACKS)
     assert all(words[words.index("--scale") + 1] == "1" for words in commands)
 
 
@@ -174,3 +174,9 @@ def test_every_file_of_properties_is_a_job() -> None:
     names = {one.arguments[5] for one in soak_jobs.jobs(soak.ROOT)}
     found = {p.relative_to(soak.ROOT).as_posix() for p in soak.ROOT.glob("tests/property/test_*")}
     assert found <= names
+
+
+def test_every_attack_of_the_attack_programs_is_a_job() -> None:
+    names = {each.name for each in soak_jobs.jobs(soak.ROOT)}
+    assert {f"process/steps-{attack}" for attack in step_attack.ATTACKS} <= names
+    assert {f"process/memory-{attack}" for attack in memory_attack.ATTACKS} <= names

@@ -1,7 +1,10 @@
 """Frames as bytes: every type comes back, the two families stay apart, bounds hold."""
 
+from typing import get_args
+
 import msgspec
 import pytest
+from msgspec import inspect
 
 from anabranch.model import client_frames as c
 from anabranch.model.errors import LocalError, RemoteError
@@ -9,7 +12,13 @@ from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import Answer, Carry, Knowledge, LinkFrame, MarkIs, Nack, Ping
 from anabranch.model.limits import Limits
 from anabranch.model.version import Version
-from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
+from anabranch.wire.codec import (
+    decode_client,
+    decode_from_client,
+    decode_link,
+    encode_client,
+    encode_link,
+)
 from tests.frame_parts import CARRIED, CARRIED_TYPES, CLIENT, CLIENT_TYPES, LINK, LINK_TYPES
 
 
@@ -82,3 +91,73 @@ def test_the_largest_event_fits_into_every_frame_that_carries_one() -> None:
     encode_client(c.Deliver(name, [c.Matches(name, 2**62, [datum])]), limits)
     encode_link(Knowledge(name, name, name, 2**62, [datum], [], [], 2**62, 1), limits)
     encode_link(Carry(name, name, 255, Answer(2**63 - 1, 1, 1, 1, [datum])), limits)
+
+
+# -- what clients send ----------------------------------------------------------------------------
+
+FROM_CLIENTS = get_args(c.FromClient)
+LARGE = {f"{n}": 1 for n in range(c.ACK_TICKS_MAX)}
+
+
+@pytest.mark.parametrize("frame", CLIENT, ids=lambda frame: type(frame).__name__)
+def test_a_broker_reads_what_clients_send_and_refuses_the_rest_by_its_tag(
+    frame: c.AnyClientFrame,
+) -> None:
+    data = encode_client(frame)
+    if isinstance(frame, FROM_CLIENTS):
+        assert decode_from_client(data) == frame
+    else:
+        # Nothing behind the tag is looked at.
+        for given in (data, data[:2] + b"\xc1" * 9):
+            with pytest.raises(RemoteError, match=f"does not send {type(frame).__name__}$"):
+                decode_from_client(given)
+
+
+def test_an_ack_is_bounded_over_all_streams() -> None:
+    ticks = dict(list(LARGE.items())[:-2])
+    one_each = {name: {"s": 1} for name in LARGE}
+    for most in ({"a": LARGE}, {"a": ticks, "b": {"s": 1, "t": 2}}, one_each):
+        assert decode_from_client(encode_client(c.Ack(most))) == c.Ack(most)
+    for more in ({"a": LARGE, "b": {"s": 1}}, {"a": ticks, "b": dict(list(LARGE.items())[:3])}):
+        with pytest.raises(RemoteError, match=r"at most 65535 .* \(ACK_TICKS_MAX\)"):
+            decode_from_client(encode_client(c.Ack(more)))
+
+
+@pytest.mark.parametrize("tag", [b"\xcc\x0a", b"\xcd\x00\x0a", b"\xd0\x0a"])
+@pytest.mark.parametrize("head", [b"\x92", b"\xdc\x00\x02", b"\xdd\x00\x00\x00\x02"])
+def test_an_ack_is_bounded_however_it_is_written(head: bytes, tag: bytes) -> None:
+    ticks = msgspec.msgpack.encode({"a": LARGE, "b": LARGE})
+    with pytest.raises(RemoteError, match="ACK_TICKS_MAX"):
+        decode_from_client(head + tag + ticks)
+
+
+def test_an_ack_that_hides_ticks_behind_the_same_name_is_refused() -> None:
+    stream = b"\xa1a" + msgspec.msgpack.encode(LARGE)
+    with pytest.raises(RemoteError, match="names a stream twice"):
+        decode_from_client(b"\x92\x0a\x82" + stream + stream)
+
+
+def test_an_ack_of_more_streams_than_ticks_is_refused() -> None:
+    many: dict[str, dict[str, int]] = {f"{n}": {} for n in range(c.ACK_TICKS_MAX + 1)}
+    with pytest.raises(RemoteError, match="ACK_TICKS_MAX"):
+        decode_from_client(msgspec.msgpack.encode([10, many]))
+
+
+@pytest.mark.parametrize("kind", FROM_CLIENTS, ids=lambda kind: kind.__name__)
+def test_no_other_frame_of_clients_has_lists_in_lists(kind: type[msgspec.Struct]) -> None:
+    """Types bound one list each: with a list in a list somebody has to count, as of `Ack`."""
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    depth = max((_depth(field.type) for field in found.fields), default=0)
+    assert depth <= (2 if kind is c.Ack else 1)
+
+
+def _depth(kind: inspect.Type) -> int:
+    match kind:
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
+            return 1 + _depth(item)
+        case inspect.DictType(value_type=item):
+            return 1 + _depth(item)
+        case inspect.StructType(fields=fields):
+            return max((_depth(field.type) for field in fields), default=0)
+    return 0

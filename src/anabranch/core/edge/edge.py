@@ -55,7 +55,7 @@ from anabranch.core.edge.subscriptions import (
 from anabranch.core.edge.unsubscribe import ClientSessions, Ownership, Unsubscription
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
-from anabranch.core.part_requests import PartRequest
+from anabranch.core.part_requests import ChangeInterest, PartRequest
 from anabranch.core.routing.contract import Arrival, WorkDone
 from anabranch.model.client_frames import (
     Ack,
@@ -84,9 +84,12 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
 
-#: What it costs to settle a place, and to end a subscription.
+#: What it costs to settle a place, to end a subscription, and to index a conjunction.
 _SETTLE_WORK = 60
 _LEAVE_WORK = 60
+_INDEX_WORK = 60
+#: Conjunctions that are indexed without a word.
+_FEW_CONJUNCTIONS = 16
 #: Answer → the requests it may answer.
 _ANSWERS: dict[type, tuple[type, ...]] = {
     Answer: (Replay,),
@@ -287,6 +290,7 @@ class Edge:
             self._connecting.cut(now, known, departure.REASON)
         elif isinstance(frame, Subscribe):
             self._subscribing.subscribe(now, known, frame)
+            return _with_work(state.result())
         elif isinstance(frame, Unsubscribe):
             self._leaving.unsubscribe(now, known, frame)
         elif isinstance(frame, Alive):
@@ -553,3 +557,10 @@ class Edge:
             return state.backlog_at
         at = min(state.done_at, state.lines_at, state.requests.next_at)
         return None if at == float("inf") else at
+
+
+def _with_work(asks: list[PartRequest]) -> list[PartRequest]:
+    """With what it cost to index what came: several join points may subscribe in one step."""
+    changes = [each for each in asks if isinstance(each, ChangeInterest)]
+    count = sum(len(filter.conjunctions) for each in changes for filter in each.added.values())
+    return [*asks, WorkDone(_INDEX_WORK * count)] if count > _FEW_CONJUNCTIONS else asks

@@ -36,7 +36,7 @@ tokens were in batches that are done (the newest `stage_tokens_max` of these tak
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import accumulate, islice
 
 import msgspec
@@ -62,6 +62,7 @@ from anabranch.core.origin.staged_events import (
     size_of,
 )
 from anabranch.core.part_requests import PartRequest
+from anabranch.core.routing.contract import WorkDone
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -573,7 +574,17 @@ _REASON_CHARACTERS_MAX = 1_000
 #: Answers that wait for the disk.
 STAGES_WAITING_MAX = 4_096
 
+#: What checking an event costs, and how many of its bytes cost one more.
+_DRAFT_WORK = 3
+_DRAFT_BYTES = 16
+#: What is checked of a chunk before others may have their turn.
+_SLICE_WORK = 2_000
+
 ForStaging = Stage | Commit | Discard
+
+
+def _work_of(drafts: list[bytes]) -> int:
+    return _DRAFT_WORK * len(drafts) + sum(map(len, drafts)) // _DRAFT_BYTES
 
 
 class StagingArea:
@@ -585,7 +596,8 @@ class StagingArea:
     1. A chunk is answered when it is on disk. It is taken whole or refused, and a refusal changes
        nothing.
     2. Its events are checked as if they were published, and one that is none is named by its
-       position. They have no ids until they are committed.
+       position. They have no ids until they are committed. Many are checked in slices, and nothing
+       else happens before the chunk is taken or refused.
     3. A chunk that comes again is answered again, if it is the same. If it is another one, two
        tasks use one token, and the later one is refused.
     4. A token of a batch takes no further chunks.
@@ -629,15 +641,24 @@ class StagingArea:
         """Bytes that are staged, those of batches under way included."""
         return self._tokens.size
 
-    def frame(self, now: float, session: int, frame: ForStaging, client: str) -> list[PartRequest]:
-        """A client wants something."""
+    def frame(
+        self, now: float, session: int, frame: ForStaging, client: str
+    ) -> Iterable[PartRequest]:
+        """A client wants something. A chunk of many events is checked in slices."""
         if isinstance(frame, Discard):
             return self.batches.drop(frame.tokens)
+        answer = self._answer(now, session, frame, client)
+        is_long = isinstance(frame, Stage) and _work_of(frame.bodies) > _SLICE_WORK
+        return answer if is_long else list(answer)
+
+    def _answer(
+        self, now: float, session: int, frame: Stage | Commit, client: str
+    ) -> Iterator[PartRequest]:
         asks: list[PartRequest] = []
         try:
             if isinstance(frame, Stage):
                 check_name(frame.token, "token", self._limits.name_bytes_max)
-                no = self._stage(now, session, frame, asks, client)
+                no = yield from self._stage(now, session, frame, asks, client)
             else:
                 bytes_max = self._limits.name_bytes_max - len(SINK_PREFIX)
                 check_name(frame.sink, "sink", bytes_max)
@@ -649,11 +670,11 @@ class StagingArea:
             reason, code = no
             refused = Refused(frame.request, reason[:_REASON_CHARACTERS_MAX], code)
             asks.append(SendClient(session, refused))
-        return asks
+        yield from asks
 
     def _stage(
         self, now: float, session: int, frame: Stage, asks: list[PartRequest], client: str
-    ) -> No | None:
+    ) -> Generator[WorkDone, None, No | None]:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
             return f"what is staged as {name!r} was committed; choose another token", ""
@@ -673,7 +694,7 @@ class StagingArea:
             return f"{text}; stage it anew with another token", UNKNOWN_TOKEN
         elif no := self._no_room(name, drafts, client):
             return no
-        elif bad := self._bad(drafts):
+        elif bad := (yield from self._bad(drafts)):
             return f"chunk {index} of {name!r}: {bad}", ""
         else:
             asks.append(self._tokens.add(now, name, drafts, frame.is_last, client))
@@ -701,12 +722,17 @@ class StagingArea:
         full = self._tokens.why_full(name, drafts, client)
         return (f"{full}; commit or discard some, or stage again later", BUSY) if full else None
 
-    def _bad(self, drafts: list[bytes]) -> str:
+    def _bad(self, drafts: list[bytes]) -> Generator[WorkDone, None, str]:
+        work = 0
         for place, draft in enumerate(drafts):
             try:
                 check_draft(draft, self._limits)
             except RemoteError as error:
                 return f"event {place}: {error}"
+            work += _DRAFT_WORK + len(draft) // _DRAFT_BYTES
+            if work > _SLICE_WORK:
+                yield WorkDone(work)
+                work = 0
         return ""
 
     def left(self, session: int) -> None:

@@ -38,7 +38,7 @@ State: see the parts; here only deadlines, and what the network was told. Safe t
 Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -212,15 +212,21 @@ class Origin:
 
     def client_frame(
         self, now: float, session: int, frame: FromClient, client: str
-    ) -> list[PartRequest]:
+    ) -> Iterable[PartRequest]:
         """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
         if isinstance(frame, Advertises):
             return self._intake.offers.advertises(now, session, frame.filters, client)
         if not isinstance(frame, Publish):
             asks = self.staging.frame(now, session, frame, client)
+        else:
+            asks = self._intake.publish(now, session, frame, client)
+        if isinstance(asks, list):
             return asks + self._ledger.commit.please()
-        asks = self._intake.publish(now, session, frame, client)
-        return asks + self._ledger.commit.please()
+        return self._slowly(asks)
+
+    def _slowly(self, asks: Iterable[PartRequest]) -> Iterator[PartRequest]:
+        yield from asks
+        yield from self._ledger.commit.please()
 
     def know_hosts(self, host_of: Callable[[int], str]) -> None:
         """Where the client of a session connects from."""

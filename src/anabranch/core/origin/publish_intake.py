@@ -29,7 +29,7 @@ any other is refused with a reason, and so is what follows it in its incarnation
 State: who waits for a confirmation. Safe to lose.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -42,6 +42,7 @@ from anabranch.core.origin.log_tail import STORED_LIMITS, AnyRecord, BlankRecord
 from anabranch.core.origin.publisher_advertisements import PublisherAdvertisements
 from anabranch.core.origin.publishers import Key, PendingConfirmations, PublishRefusal
 from anabranch.core.part_requests import PartRequest
+from anabranch.core.routing.contract import finished
 from anabranch.model.client_frames import DEPARTING, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
@@ -49,6 +50,9 @@ from anabranch.model.event import reserved_in
 from anabranch.model.frame_parts import Datum
 from anabranch.model.limits import Limits
 from anabranch.model.names import clipped
+
+#: An event, and whether it is beyond the limits, or not a client's to publish.
+_Checked = tuple[Envelope, PublishRefusal | None]
 
 
 class PublishIntake:
@@ -89,10 +93,31 @@ class PublishIntake:
         #: Host → names of publishers and sinks that it brought in this life (rule 8).
         self._new_names: dict[str, int] = {}
 
-    def publish(self, now: float, session: int, frame: Publish, client: str) -> list[PartRequest]:
-        """A client publishes events."""
+    def publish(
+        self, now: float, session: int, frame: Publish, client: str
+    ) -> Iterable[PartRequest]:
+        """A client publishes events. They are looked at in slices if that takes long."""
         checked = [self._checked(session, body) for body in frame.bodies]
-        outside = self.offers.refusals(session, [envelope for envelope, _ in checked])
+        if session >= 0 and self.offers.is_long(session, len(checked)):
+            return self._publish_slowly(now, session, client, checked)
+        outside = finished(self.offers.refusals(session, [envelope for envelope, _ in checked]))
+        return self._publish(now, session, client, checked, outside)
+
+    def _publish_slowly(
+        self, now: float, session: int, client: str, checked: Sequence[_Checked]
+    ) -> Iterator[PartRequest]:
+        envelopes = [envelope for envelope, _ in checked]
+        outside = yield from self.offers.refusals(session, envelopes)
+        yield from self._publish(now, session, client, checked, outside)
+
+    def _publish(
+        self,
+        now: float,
+        session: int,
+        client: str,
+        checked: Sequence[_Checked],
+        outside: Mapping[int, PublishRefusal],
+    ) -> list[PartRequest]:
         publishers = self._ledger.publishers
         clock_ns = self._ledger.time_ns(now)
         asks: list[PartRequest] = []
@@ -137,8 +162,7 @@ class PublishIntake:
         asks += [SendClient(session, frame) for frame in refused.values()]
         return asks
 
-    def _checked(self, session: int, body: bytes) -> tuple[Envelope, PublishRefusal | None]:
-        """An event, and whether it is beyond the limits, or not a client's to publish."""
+    def _checked(self, session: int, body: bytes) -> _Checked:
         excess = None
         try:
             envelope = decode_envelope(body, self._limits)

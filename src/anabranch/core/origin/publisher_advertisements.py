@@ -17,24 +17,30 @@ the origin out of what it cannot match. Rules:
    (`any_of`); as many sessions as `_INDEXES_MAX` do, those that published last.
 7. What a session advertises is charged to its client (`core.filter_memory`). A session that
    advertises more than fits is cut, and told which quota that is.
+8. A session advertises `ADVERTISEMENTS_MAX` filters at most, of `ADVERTISED_CHARACTERS_MAX`
+   characters together. Long ones are read ahead (`model.read_ahead`), and here in slices; so are
+   events looked at where that takes long.
 
 State: volatile. Clients say it again on every new connection.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.publishers import PublishRefusal
 from anabranch.core.part_requests import ChangeAdvertisements, PartRequest
+from anabranch.core.routing.contract import WorkDone
 from anabranch.matching.any_of import AnyOf
-from anabranch.model.client_frames import ADVERTISEMENTS_MAX
+from anabranch.model.client_frames import ADVERTISED_CHARACTERS_MAX, ADVERTISEMENTS_MAX
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 from anabranch.model.normal.memory_cost import FilterCost
+from anabranch.model.read_ahead import FAILURE_BYTES, ReadAhead, Reading
 
 EVERYTHING = "TRUE"
 #: Who holds what batches need.
@@ -42,6 +48,74 @@ _BATCHES = 0
 #: Each takes a quarter of a megabyte, and more with more filters.
 _INDEXES_MAX = 256
 _NOTHING_REFUSED: Mapping[int, PublishRefusal] = {}
+#: Characters that are read at once, and events that are looked at at once, by what that costs.
+_AT_ONCE_CHARACTERS = 1_024
+_AT_ONCE_WORK = 1_000
+#: What it costs to take an advertisement that was read; how many characters cost a microsecond if
+#: it was not.
+_TAKE_WORK = 10
+_READ_CHARACTERS = 1
+
+
+def refusal_of(texts: Sequence[str]) -> str:
+    """Why a session cannot advertise this, as far as its size tells; "" if it can (rule 8)."""
+    if len(texts) > ADVERTISEMENTS_MAX:
+        return f"{len(texts)} advertisements; a session has at most {ADVERTISEMENTS_MAX}"
+    characters = sum(map(len, texts))
+    if characters > ADVERTISED_CHARACTERS_MAX:
+        return (
+            f"advertisements of {characters} characters; those of a session have at most"
+            f" {ADVERTISED_CHARACTERS_MAX} together, so advertise fewer and wider filters"
+        )
+    return ""
+
+
+class ReadAdvertisement(NamedTuple):
+    """An advertisement that was read."""
+
+    #: With its normal form, and ready to be asked about events.
+    filter: Filter
+    #: What others are told (rule 5).
+    offered: str
+    #: What it makes a broker hold, about.
+    cost: FilterCost
+
+
+_Key = tuple[str, Limits]
+_read_ahead: ReadAhead[_Key, ReadAdvertisement | FilterError] = ReadAhead("advertisement")
+
+
+def _read(text: str, limits: Limits) -> ReadAdvertisement | FilterError:
+    try:
+        filter = Filter.parse(text, limits)
+        _ = filter.conjunctions
+    except FilterError as error:
+        return error.with_traceback(None)
+    filter.compile()
+    cost = filter.cost(text)
+    normal = str(filter)
+    if normal != text:
+        try:
+            Filter.parse(normal, limits)
+        except FilterError:
+            return ReadAdvertisement(filter, EVERYTHING, cost)
+    # Whoever is told of it here need not parse it.
+    filter.remember(normal)
+    return ReadAdvertisement(filter, normal, cost)
+
+
+def advertisement_reading(
+    text: str, limits: Limits
+) -> Reading[_Key, ReadAdvertisement | FilterError]:
+    """To read an advertisement ahead."""
+
+    def make() -> tuple[ReadAdvertisement | FilterError, int]:
+        made = _read_ahead.find((text, limits)) or _read(text, limits)
+        if isinstance(made, FilterError):
+            return made, len(text) + FAILURE_BYTES
+        return made, made.cost.bytes
+
+    return Reading(_read_ahead, (text, limits), text, make)
 
 
 class PublisherAdvertisements:
@@ -80,30 +154,58 @@ class PublisherAdvertisements:
 
     def advertises(
         self, now: float, session: int, texts: Sequence[str], client: str = ""
-    ) -> list[PartRequest]:
+    ) -> Iterable[PartRequest]:
         """A session advertises this and nothing else. `RemoteError` if it must not."""
-        if len(texts) > ADVERTISEMENTS_MAX:
-            raise RemoteError(
-                f"{len(texts)} advertisements; a session has at most {ADVERTISEMENTS_MAX}"
-            )
-        read = {text: self._read(text) for text in texts}
-        possible = {text: filter for text, filter in read.items() if filter.conjunctions}
-        offered = [self._offered(text, filter) for text, filter in possible.items()]
+        if refusal := refusal_of(texts):
+            raise RemoteError(refusal)
+        work = self._advertising(now, session, dict.fromkeys(texts), client)
+        if sum(map(len, texts)) > _AT_ONCE_CHARACTERS:
+            return work
+        return [each for each in work if not isinstance(each, WorkDone)]
+
+    def _advertising(
+        self, now: float, session: int, texts: Iterable[str], client: str
+    ) -> Iterator[PartRequest]:
+        # Whatever was read ahead is taken at once: later it may be gone.
+        limits = self._limits
+        found = [(text, _read_ahead.find((text, limits))) for text in texts]
+        possible: list[ReadAdvertisement] = []
+        for text, made in found:
+            read = made or _read(text, limits)
+            if isinstance(read, FilterError):
+                raise RemoteError(f"an advertisement is no filter: {read.message}") from read
+            if read.filter.conjunctions:
+                possible.append(read)
+            yield WorkDone(_TAKE_WORK + (0 if made else len(text) // _READ_CHARACTERS))
         if session >= 0:
             # A join point has been charged with its pattern.
-            self._charge(session, client, [each.cost(text) for text, each in possible.items()])
+            self._charge(session, client, [each.cost for each in possible])
         self._let_go(now, session)
         self._forget(session)
-        if texts:
-            self._advertised[session] = AnyOf(possible.values(), self._limits)
-        return self._hold(session, offered)
+        if found:
+            filters = [each.filter for each in possible]
+            self._advertised[session] = AnyOf(filters, self._limits)
+        yield from self._hold(session, [each.offered for each in possible])
 
-    def refusals(self, session: int, envelopes: Sequence[Envelope]) -> Mapping[int, PublishRefusal]:
+    def is_long(self, session: int, events: int) -> bool:
+        """Whether so many events of a session are to be looked at in slices."""
+        advertised = self._advertised.get(session)
+        return advertised is not None and advertised.work_of(events) > _AT_ONCE_WORK
+
+    def refusals(
+        self, session: int, envelopes: Sequence[Envelope]
+    ) -> Generator[WorkDone, None, Mapping[int, PublishRefusal]]:
         """Place → why the event there is refused, for all that their session did not advertise."""
         advertised = self._advertised.get(session)
         if advertised is None:
             return _NOTHING_REFUSED
-        outside = advertised.outside(envelopes)
+        looking = advertised.looking(envelopes)
+        while True:
+            try:
+                yield WorkDone(next(looking))
+            except StopIteration as end:
+                outside: list[int] = end.value
+                break
         if advertised.is_indexed:
             self._note_index(session)
         if not outside:
@@ -161,27 +263,6 @@ class PublisherAdvertisements:
     def next_deadline(self) -> float | None:
         """When `time_passed` is wanted."""
         return next(iter(self._leaving.values()), None)
-
-    # -- reading ----------------------------------------------------------------------------------
-
-    def _read(self, text: str) -> Filter:
-        """What a session says, if it is a filter that has a normal form."""
-        try:
-            filter = Filter.parse(text, self._limits)
-            _ = filter.conjunctions
-        except FilterError as error:
-            raise RemoteError(f"an advertisement is no filter: {error.message}") from error
-        return filter
-
-    def _offered(self, text: str, filter: Filter) -> str:
-        """The text that others are told (rule 5)."""
-        normal = str(filter)
-        if normal != text:
-            try:
-                Filter.parse(normal, self._limits)
-            except FilterError:
-                return EVERYTHING
-        return normal
 
     # -- who holds what ---------------------------------------------------------------------------
 

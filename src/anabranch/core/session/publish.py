@@ -36,6 +36,7 @@ from anabranch.core.session.effects import (
     TellStagingRefused,
 )
 from anabranch.model.client_frames import (
+    ADVERTISED_CHARACTERS_MAX,
     ADVERTISEMENTS_MAX,
     BUSY,
     UNKNOWN_TOKEN,
@@ -455,8 +456,6 @@ class SessionStaging:
 
 
 EVERYTHING = "TRUE"
-#: Text of all advertisements together.
-_CHARACTERS_MAX = 1_000_000
 
 
 class SessionAdvertisements:
@@ -518,6 +517,6 @@ class SessionAdvertisements:
         if not self._is_connected:
             return []
         every = [*self._filters, *self._leaving] if self._filters else []
-        if len(every) > ADVERTISEMENTS_MAX or sum(map(len, every)) > _CHARACTERS_MAX:
+        if len(every) > ADVERTISEMENTS_MAX or sum(map(len, every)) > ADVERTISED_CHARACTERS_MAX:
             every = [EVERYTHING]
         return [SendFrame(Advertises(every))]

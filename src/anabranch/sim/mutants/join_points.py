@@ -60,12 +60,12 @@ MUTANTS: dict[str, Mutant] = {
     "bound-grows": Mutant(
         "a join point that starts again lets one match more end with an event",
         Edit(
-            "anabranch.core.patterns.join_points.registry:JoinPointState._scheme",
-            "if scheme is None or scheme.pattern != pattern:",
+            "anabranch.core.patterns.join_points.registry:JoinPointState._pattern",
+            "return known",
             "matches_max = self.limits.pattern_matches_max + record.incarnation\n"
             "grown = replace(self.limits, pattern_matches_max=matches_max)\n"
-            "return PatternScheme(pattern, record.id, grown)\n"
-            "if True:",
+            "scheme = type(known.scheme)(known.scheme.pattern, record.id, grown)\n"
+            "return known._replace(scheme=scheme)",
         ),
         seed=25,
         anomaly="excess-pattern",

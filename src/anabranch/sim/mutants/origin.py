@@ -22,7 +22,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no-dedup": Mutant(
         "an event that is sent again is logged again",
-        Edit(f"{_INTAKE}.publish", "elif is_known:", "elif False:"),
+        Edit(f"{_INTAKE}._publish", "elif is_known:", "elif False:"),
         seed=2,
         anomaly="duplicate",
     ),

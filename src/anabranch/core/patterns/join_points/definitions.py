@@ -1,7 +1,8 @@
 """How patterns begin: defined by who wants them, at the broker that its client is connected to.
 
-1. What cannot be detected is refused before anybody is asked, and checked again before it is
-   stored. A definition that is both new and must exist contradicts itself and is refused.
+1. What cannot be detected is refused before anybody is asked. What was read then is what is made
+   in the end, and without it nothing is stored. A definition that is both new and must exist
+   contradicts itself and is refused.
 2. An id is used once in a network. Unless whoever defines it says that it is new, all other brokers
    are asked (`finding`): the same pattern is there, and nothing is made; or another one is, or was,
    and the id is refused; or one of them is silent, and nothing is made either.
@@ -9,7 +10,8 @@
    broker. So whatever is published there after the answer counts.
 4. One that must exist is not made. To ask for it keeps it.
 5. So many requests wait at a time, and so many of one session (`waiting`); others are refused, to
-   be made again.
+   be made again. Patterns that were read and wait for other brokers are bounded by their
+   characters as well.
 
 State: who waits for an answer. Safe to lose; who defines a pattern asks again.
 """
@@ -22,6 +24,7 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, SendClient, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import Turns
+from anabranch.core.patterns.join_points.records import ReadPattern
 from anabranch.core.patterns.join_points.registry import JoinPointState, Then, why_too_many
 from anabranch.model.client_frames import (
     BUSY,
@@ -36,6 +39,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.frames import DropPoint, FindPoint, KeepPoints, PointDropped, PointFound
 from anabranch.model.pattern.match import PointRecord
+from anabranch.model.read_ahead import READ_AHEAD_CHARACTERS_MAX
 from anabranch.model.version import Version
 
 #: How long brokers are given to answer.
@@ -252,6 +256,7 @@ class _Search:
 
     __slots__ = (
         "again_at",
+        "characters",
         "is_claim",
         "pattern",
         "session",
@@ -266,6 +271,8 @@ class _Search:
     ) -> None:
         self.session = session
         self.pattern = pattern
+        #: Of the text of the pattern that was read for it.
+        self.characters = 0
         self.is_claim = is_claim
         self.until = until
         self.then = then
@@ -300,11 +307,24 @@ class PatternSearch:
         """The sessions that searches are for, one for each search."""
         return [each.session for each in self._searches.values()]
 
+    def is_held(self, characters: int) -> bool:
+        """Whether those who wait hold too much for one more pattern with so many characters."""
+        held = sum(each.characters for each in self._searches.values())
+        return held > 0 and held + characters > READ_AHEAD_CHARACTERS_MAX
+
     def find(
-        self, now: float, session: int, pattern_id: str, *, is_claim: bool, then: Continue
+        self,
+        now: float,
+        session: int,
+        pattern_id: str,
+        *,
+        is_claim: bool,
+        characters: int,
+        then: Continue,
     ) -> None:
         """Ask for a pattern; `then` is told. With `is_claim` it is made if nobody has it."""
         search = _Search(session, pattern_id, is_claim, now + FIND_WITHIN_S, then)
+        search.characters = characters
         self._begin(now, search)
 
     def new_number(self) -> int:
@@ -401,6 +421,15 @@ _CONTRADICTION = (
 _ANOTHER = "take another id, or ask again after `pattern_gone_s`"
 
 
+class _Definition(NamedTuple):
+    """What a client defines."""
+
+    frame: Define
+    record: PointRecord
+    #: None if it must exist: then it is not made.
+    pattern: ReadPattern | None
+
+
 class PatternDefinitions:
     """Lets patterns begin. See the rules at the top of this module."""
 
@@ -409,7 +438,7 @@ class PatternDefinitions:
         state: JoinPointState,
         dropping: PatternDrops,
         finding: PatternSearch,
-        begin: Callable[[float, PointRecord], None],
+        begin: Callable[[float, PointRecord, ReadPattern], None],
     ) -> None:
         """`begin` makes a join point."""
         self._state = state
@@ -442,40 +471,45 @@ class PatternDefinitions:
             self._refuse(session, frame, reason, BUSY)
         elif state.record(record.id) is not None:
             self._is_here(now, session, frame)
-        elif not frame.must_exist and self._objects(session, frame, record):
+        elif frame.must_exist:
+            self._find(now, session, _Definition(frame, record, None), is_again=False)
+        elif (pattern := self._read(session, frame, record)) is None:
             return
         elif frame.is_new and record.id not in state.gone:
-            self._make(now, session, frame, record)
+            self._make(now, session, _Definition(frame, record, pattern))
+        elif self._finding.is_held(len(pattern.text)):
+            reason = "too many long patterns wait for other brokers; ask again later"
+            self._refuse(session, frame, reason, BUSY)
         else:
-            self._find(now, session, frame, record, is_again=False)
+            self._find(now, session, _Definition(frame, record, pattern), is_again=False)
 
     def _why_too_many(self, session: int) -> str:
         sessions = [each for waiting in self._waiting.values() for each, _ in waiting]
         sessions += self._finding.sessions()
         return why_too_many(len(sessions), sessions.count(session), self._state.limits)
 
-    def _find(
-        self, now: float, session: int, frame: Define, record: PointRecord, *, is_again: bool
-    ) -> None:
+    def _find(self, now: float, session: int, definition: _Definition, *, is_again: bool) -> None:
+        pattern = definition.pattern
         self._finding.find(
             now,
             session,
-            record.id,
-            is_claim=not frame.must_exist,
-            then=lambda at, told: self._told(at, session, frame, record, told, is_again=is_again),
+            definition.record.id,
+            is_claim=not definition.frame.must_exist,
+            characters=0 if pattern is None else len(pattern.text),
+            then=lambda at, told: self._told(at, session, definition, told, is_again=is_again),
         )
 
     def _told(
         self,
         now: float,
         session: int,
-        frame: Define,
-        record: PointRecord,
+        definition: _Definition,
         told: SearchResult,
         *,
         is_again: bool,
     ) -> None:
         """All others were asked."""
+        frame, record = definition.frame, definition.record
         state, was_there = self._state, told.was_there or record.id in self._state.gone
         if state.record(record.id) is not None:
             self._is_here(now, session, frame)
@@ -487,35 +521,42 @@ class PatternDefinitions:
             self._refuse(session, frame, f"{reason}; ask again when all brokers are there", BUSY)
         elif was_there and not is_again:
             # Perhaps it was moving, and is seen where it is now.
-            self._find(now, session, frame, record, is_again=True)
+            self._find(now, session, definition, is_again=True)
         elif was_there:
             reason = f"there was a pattern {record.id!r}; {_ANOTHER}"
             self._refuse(session, frame, reason, UNKNOWN if frame.must_exist else "")
         elif frame.must_exist:
             self._refuse(session, frame, f"no broker has a pattern {record.id!r}", UNKNOWN)
         else:
-            self._make(now, session, frame, record)
+            self._make(now, session, definition)
 
-    def _objects(self, session: int, frame: Define, record: PointRecord) -> bool:
-        """Refuse what cannot be detected here (rule 1)."""
-        state, quota = self._state, self._state.limits.client_patterns_max
-        reason = state.refusal(record)
-        if not reason and state.defined_by(record.client) >= quota:
-            reason = f"client {record.client!r} has {quota} patterns at this broker, its quota"
-            reason += " (client_patterns_max); drop some of them first"
-        if reason:
+    def _read(self, session: int, frame: Define, record: PointRecord) -> ReadPattern | None:
+        """How it is detected; None if it cannot be, which is told (rule 1)."""
+        read = self._over_quota(record) or self._state.read(record)
+        if isinstance(read, str):
+            self._refuse(session, frame, read)
+            return None
+        return read
+
+    def _over_quota(self, record: PointRecord) -> str:
+        quota = self._state.limits.client_patterns_max
+        if self._state.defined_by(record.client) < quota:
+            return ""
+        reason = f"client {record.client!r} has {quota} patterns at this broker, its quota"
+        return f"{reason} (client_patterns_max); drop some of them first"
+
+    def _make(self, now: float, session: int, definition: _Definition) -> None:
+        """The only way to a new record: nothing is stored that was not read."""
+        frame, record, pattern = definition
+        assert pattern is not None, record.id
+        if reason := self._over_quota(record) or self._state.no_room(record, pattern):
             self._refuse(session, frame, reason)
-        return bool(reason)
-
-    def _make(self, now: float, session: int, frame: Define, record: PointRecord) -> None:
-        """The only way to a new record: nothing is stored that `_objects` has not seen."""
-        if self._objects(session, frame, record):
             return
         if self.is_departing:
             reason = "the broker leaves the network; define the pattern at another one"
             self._refuse(session, frame, reason, DEPARTING)
             return
-        self._begin(now, record)
+        self._begin(now, record, pattern)
         self._wait(session, frame)
 
     def _is_here(self, now: float, session: int, frame: Define) -> None:

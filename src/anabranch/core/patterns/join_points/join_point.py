@@ -52,11 +52,10 @@ from anabranch.core.patterns.join_points.detection import (
 )
 from anabranch.core.patterns.join_points.records import (
     JoinPointSurroundings,
+    ReadPattern,
     name_of,
-    wanted_filter,
 )
 from anabranch.core.patterns.plan import StepAllowance
-from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.session.effects import (
     Confirm,
     DeliverToApplication,
@@ -177,7 +176,7 @@ class JoinPoint:
     def __init__(  # noqa: PLR0917 - made in one place
         self,
         record: PointRecord,
-        scheme: PatternScheme,
+        pattern: ReadPattern,
         session: int,
         outlook: JoinPointSurroundings,
         options: Options,
@@ -187,13 +186,14 @@ class JoinPoint:
     ) -> None:
         self.record = record
         self.session = session
-        self.scheme = scheme
+        self.pattern = pattern
+        self.scheme = scheme = pattern.scheme
         #: It is to go elsewhere, and finds no more for others to report.
         self.is_going = False
         #: Why it cannot go on; it is to be started anew.
         self.failure = ""
         self._name = name_of(record.id)
-        self.filter = wanted_filter(scheme)
+        self.filter = pattern.subscribed
         self._outlook = outlook
         self._options = options
         self._limits = limits

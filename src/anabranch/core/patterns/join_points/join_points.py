@@ -29,7 +29,11 @@ from anabranch.core.patterns.join_points.detection import DetectionCounters
 from anabranch.core.patterns.join_points.join_point import JoinPoint
 from anabranch.core.patterns.join_points.moves import JoinPointDeparture, JoinPointMoves
 from anabranch.core.patterns.join_points.placement import PlacementReview
-from anabranch.core.patterns.join_points.records import JoinPointSurroundings
+from anabranch.core.patterns.join_points.records import (
+    JoinPointSurroundings,
+    ReadPattern,
+    StoredJoinPoint,
+)
 from anabranch.core.patterns.join_points.registry import JoinPointState
 from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
 from anabranch.model.errors import RemoteError
@@ -59,12 +63,12 @@ class JoinPoints:
         options: Options,
         limits: Limits,
         recovered: Recovered,
-        records: dict[str, PointRecord],
+        stored: dict[str, StoredJoinPoint],
         *,
         memory: FilterMemory,
     ) -> None:
-        """`records` are those that were stored (`record`); patterns are charged to `memory`."""
-        self._state = JoinPointState(outlook, options, limits, recovered, records, memory=memory)
+        """`stored` are those that the catalog had (`records`); patterns are charged to `memory`."""
+        self._state = JoinPointState(outlook, options, limits, recovered, stored, memory=memory)
         self._moving = JoinPointMoves(self._state)
         self.placing = PlacementReview(self._state, self._moving)
         self._dropping = PatternDrops(self._state)
@@ -153,11 +157,11 @@ class JoinPoints:
         self._finding.client_left(session)
         self._beginning.client_left(session)
 
-    def _begin(self, now: float, record: PointRecord) -> None:
+    def _begin(self, now: float, record: PointRecord, pattern: ReadPattern) -> None:
         """A pattern that was defined is to be detected."""
         self._dropping.lasts_from(now, record)
         self.placing.begins(now, record, is_new=True)
-        self._state.activate(record)
+        self._state.activate(record, pattern)
 
     # -- other brokers ----------------------------------------------------------------------------
 

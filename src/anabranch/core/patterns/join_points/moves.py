@@ -133,8 +133,11 @@ class JoinPointMoves:
         if record.came_from != source:
             raise RemoteError(f"it gives pattern {record.id!r} away for {record.came_from!r}")
         is_stale = gone is not None and gone.moves >= record.moves
-        is_unwanted = self.is_departing or bool(record.goes_to or state.refusal(record))
-        if is_stale or known is not None or is_unwanted:
+        is_unwanted = self.is_departing or bool(record.goes_to)
+        # Reading is what costs.
+        is_refused = is_stale or known is not None or is_unwanted
+        pattern = "" if is_refused else state.read(record)
+        if isinstance(pattern, str):
             if gone is None and len(state.gone) >= state.limits.patterns_gone_max:
                 # It could not be remembered but for others; who asks again is answered later.
                 return False
@@ -143,7 +146,7 @@ class JoinPointMoves:
             refused = replace(taken, is_refused=True)
             state.sync(lambda _: self._tell(source, refused))
             return False
-        state.activate(record)
+        state.activate(record, pattern)
         self._again_at[record.id] = now + state.options.pattern_again_s
         state.sync(lambda _: self._tell(source, taken))
         return True

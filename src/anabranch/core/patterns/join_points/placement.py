@@ -43,12 +43,11 @@ from anabranch.core.patterns.join_points.placement_cost import (
     part_rates,
     rate_of,
 )
-from anabranch.core.patterns.join_points.records import Sources, name_of, parts_filter
+from anabranch.core.patterns.join_points.records import Sources, name_of
 from anabranch.core.patterns.join_points.registry import JoinPointState
 from anabranch.core.routing.mesh.shared import NetworkDistances
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Value
-from anabranch.model.filter import Filter
 from anabranch.model.frames import AskPlace, WouldTake
 from anabranch.model.pattern.match import FINAL, MATCH, PATTERN, PointRecord
 
@@ -324,7 +323,7 @@ class PlacementReview:
         self._turns.wants(pattern_id, now + self._rest_s(record))
         scout = state.outlook.scout
         assert scout is not None
-        sources = scout.sources(Filter.parse(parts_filter(point.scheme), state.limits))
+        sources = scout.sources(point.pattern.of_parts)
         if record.placement == "topology":
             self._look_by_topology(now, point, sources)
         else:
@@ -371,7 +370,7 @@ class PlacementReview:
     ) -> tuple[PatternTraffic | None, float]:
         """What a pattern needs and finds, None if that is not known; and on how many events that
         rests (rule 3)."""
-        wanted = Filter.parse(point.filter, self._state.limits)
+        wanted = point.pattern.wanted
         came = self._tallies.look(now, point)
         rates = {} if came is None else came.rates
         incoming: dict[str, float] = {}

@@ -24,7 +24,7 @@ from anabranch.core.catalog_recovery import rows
 from anabranch.core.contract import Put, Recovered
 from anabranch.core.patterns.join_points.placement_cost import BrokerBusyness
 from anabranch.core.patterns.scheme import PatternScheme
-from anabranch.model.errors import EventError
+from anabranch.model.errors import EventError, FilterError
 from anabranch.model.event import Count, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
@@ -33,6 +33,7 @@ from anabranch.model.network import Network
 from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.pattern.match import PointRecord, subscription_to
 from anabranch.model.pattern.pattern import Pattern
+from anabranch.model.read_ahead import FAILURE_BYTES, ReadAhead, Reading
 from anabranch.model.statistics import StreamStatistics
 from anabranch.model.version import Version
 
@@ -69,10 +70,9 @@ _TEXT_BYTES = 24
 _FILTERS = 2
 
 
-def pattern_cost(scheme: PatternScheme) -> FilterCost:
-    """What a pattern costs in memory, about, with the subscription of its join point."""
-    wanted = wanted_filter(scheme)
-    cost = Filter.parse(wanted, scheme.limits).cost(wanted)
+def _pattern_cost(scheme: PatternScheme, cost: FilterCost) -> FilterCost:
+    """What a pattern costs in memory, about, with the subscription of its join point, whose filter
+    costs this."""
     slots = sum(len(layout.alternative.later) for layout in scheme.layouts)
     own = _PATTERN_BYTES + _TEXT_BYTES * len(scheme.text) + _SLOT_BYTES * slots
     return cost._replace(bytes=own + _FILTERS * cost.bytes)
@@ -111,32 +111,93 @@ def put_gone(pattern_id: str, gone: GoneJoinPoint | None) -> Put:
     return Put(GONE_TABLE, pattern_id, None if gone is None else _encoder.encode(gone))
 
 
-def check_record(record: PointRecord, limits: Limits) -> PatternScheme:
+class ReadPattern(NamedTuple):
+    """A pattern that can be detected: how, and what its join point subscribes to."""
+
+    text: str
+    scheme: PatternScheme
+    #: What the join point subscribes to, as text; and as a filter, which `parse` finds by this text
+    #: as long as somebody has it.
+    subscribed: str
+    wanted: Filter
+    #: What its parts match, without its own notifications.
+    of_parts: Filter
+    #: What it makes a broker hold, about.
+    cost: FilterCost
+
+
+_Key = tuple[str, str, Limits]
+#: By id, text and limits.
+_read_ahead: ReadAhead[_Key, ReadPattern | FilterError] = ReadAhead("pattern")
+
+
+def _read(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
+    scheme = PatternScheme(Pattern.parse(text, limits), pattern_id, limits)
+    subscribed = wanted_filter(scheme)
+    wanted = Filter.parse(subscribed, limits)
+    of_parts = Filter.parse(parts_filter(scheme), limits)
+    # Whether a normal form is within the limits shows only when it is made.
+    _ = wanted.conjunctions, of_parts.conjunctions
+    wanted.remember(subscribed)
+    cost = _pattern_cost(scheme, wanted.cost(subscribed))
+    return ReadPattern(text, scheme, subscribed, wanted, of_parts, cost)
+
+
+def read_pattern(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
+    """How a pattern is detected; `PatternError` or `FilterError` if it cannot be."""
+    found = _read_ahead.find((pattern_id, text, limits))
+    if isinstance(found, FilterError):
+        raise found.with_traceback(None)
+    return found or _read(pattern_id, text, limits)
+
+
+def pattern_reading(
+    pattern_id: str, text: str, limits: Limits
+) -> Reading[_Key, ReadPattern | FilterError]:
+    """To read a pattern ahead: `read_pattern` finds it made then, or what is wrong with it."""
+
+    def make() -> tuple[ReadPattern | FilterError, int]:
+        try:
+            made = read_pattern(pattern_id, text, limits)
+        except FilterError as error:
+            return error.with_traceback(None), len(text) + FAILURE_BYTES
+        return made, made.cost.bytes
+
+    return Reading(_read_ahead, (pattern_id, text, limits), text, make)
+
+
+def check_record(record: PointRecord, limits: Limits) -> ReadPattern:
     """How it is detected; `EventError`, `PatternError` or `FilterError` if it cannot be."""
     check_pattern_id(record.id, limits)
     for count, what in ((record.incarnation, "starts"), (record.moves, "moves")):
         if count > COUNT_MAX:
             raise EventError(f"pattern {record.id!r} has {count} {what}; it never had so many")
-    scheme = PatternScheme(Pattern.parse(record.text, limits), record.id, limits)
-    # Whether its normal form is within the limits shows only when it is made.
-    _ = Filter.parse(wanted_filter(scheme), limits).conjunctions
-    return scheme
+    return read_pattern(record.id, record.text, limits)
+
+
+class StoredJoinPoint(NamedTuple):
+    """What the catalog has of a join point, and its pattern, which was read."""
+
+    record: PointRecord
+    pattern: ReadPattern
 
 
 def stored_records(
     recovered: Recovered, own: str, edges: Collection[str], limits: Limits
-) -> dict[str, PointRecord]:
+) -> dict[str, StoredJoinPoint]:
     """Id → the join points that the catalog has."""
 
-    def read(key: str, value: bytes) -> PointRecord:
+    def read(key: str, value: bytes) -> StoredJoinPoint:
         record = _decoder.decode(value)
         if record.id != key:
             raise ValueError(f"it is that of pattern {record.id!r}")
         if record.goes_to and (record.goes_to == own or record.goes_to not in edges):
             raise ValueError(f"it goes to {record.goes_to!r}, which cannot take it")
-        check_record(record, limits)
+        pattern = check_record(record, limits)
         # A giver that has left the network has nothing to settle.
-        return record if record.came_from in edges else replace(record, came_from="")
+        if record.came_from not in edges:
+            record = replace(record, came_from="")
+        return StoredJoinPoint(record, pattern)
 
     return rows(recovered, TABLE, read)
 

@@ -18,19 +18,18 @@ from anabranch.core.patterns.join_points.join_point import Agenda, JoinPoint, Pa
 from anabranch.core.patterns.join_points.records import (
     GoneJoinPoint,
     JoinPointSurroundings,
+    ReadPattern,
+    StoredJoinPoint,
     check_record,
     forget,
-    pattern_cost,
     put,
     put_gone,
     stored_gone,
 )
-from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import EventError, FilterError
 from anabranch.model.limits import Limits, detectors_bytes_max
 from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.pattern.match import PointRecord
-from anabranch.model.pattern.pattern import Pattern
 
 Then = Callable[[float], None]
 
@@ -44,16 +43,16 @@ class JoinPointState:
         options: Options,
         limits: Limits,
         recovered: Recovered,
-        records: dict[str, PointRecord],
+        stored: dict[str, StoredJoinPoint],
         *,
         memory: FilterMemory,
     ) -> None:
-        """`records` are those that were stored (`record`); patterns are charged to `memory`."""
+        """`stored` are those that the catalog had (`records`); patterns are charged to `memory`."""
         self.outlook = outlook
         self.others = tuple(edge for edge in outlook.streams if edge != outlook.name)
         self.options = options
         self.limits = limits
-        self._records = records
+        self._records = {key: each.record for key, each in stored.items()}
         self.gone = stored_gone(recovered)
         #: Those that are active, by id and by session.
         self.points: dict[str, JoinPoint] = {}
@@ -66,7 +65,8 @@ class JoinPointState:
         self.past = DetectionCounters()
         self.pace = Pace(options)
         self.out: list[PartRequest] = []
-        self._schemes: dict[str, PatternScheme] = {}
+        #: What was read of those that are here.
+        self._patterns = {key: each.pattern for key, each in stored.items()}
         #: What the detectors of all of them keep.
         self.room = KeptBytes(detectors_bytes_max(limits))
         self._session = 0
@@ -75,9 +75,7 @@ class JoinPointState:
         self._memory = memory
         #: Id → the client of a pattern, and what is charged to it.
         self._charged: dict[str, tuple[str, FilterCost]] = {}
-        #: What the record that was looked at last costs.
-        self._looked_at: tuple[PointRecord, FilterCost] | None = None
-        for record in records.values():
+        for record in self._records.values():
             self._charge(record)
 
     # -- records ----------------------------------------------------------------------------------
@@ -118,7 +116,7 @@ class JoinPointState:
         """Nothing is left of one here but that it was."""
         record = self._records.pop(pattern_id)
         self._memory.release(*self._charged.pop(pattern_id))
-        self._schemes.pop(pattern_id, None)
+        self._patterns.pop(pattern_id, None)
         self.start_at.pop(pattern_id, None)
         self.out.append(forget(pattern_id))
         self.remember_gone(now, pattern_id, record.moves)
@@ -163,39 +161,38 @@ class JoinPointState:
 
     # -- activation -------------------------------------------------------------------------------
 
-    def refusal(self, record: PointRecord) -> str:
-        """Why a pattern cannot be detected here; "" if it can."""
-        if record.id not in self._records and len(self) >= self.limits.patterns_max:
+    def no_room(self, record: PointRecord, pattern: ReadPattern | None = None) -> str:
+        """Why there is no room for one more pattern here; "" if there is."""
+        if record.id in self._records:
+            return ""
+        if len(self) >= self.limits.patterns_max:
             text = f"this broker has {len(self)} patterns and takes no more (patterns_max)"
             return f"{text}; drop some, or define it at another broker"
+        return "" if pattern is None else self._memory.objection(record.client, pattern.cost)
+
+    def read(self, record: PointRecord) -> ReadPattern | str:
+        """How a pattern is detected, or why it cannot be detected here."""
+        if reason := self.no_room(record):
+            return reason
         try:
-            cost = self._cost(record)
+            pattern = check_record(record, self.limits)
         except (EventError, FilterError) as error:
             return str(error)
-        return "" if record.id in self._records else self._memory.objection(record.client, cost)
-
-    def _cost(self, record: PointRecord) -> FilterCost:
-        """What a pattern costs in memory; an error if it cannot be detected."""
-        known = self._looked_at
-        if known is None or known[0] != record:
-            known = self._looked_at = record, pattern_cost(check_record(record, self.limits))
-        return known[1]
+        return self.no_room(record, pattern) or pattern
 
     def _charge(self, record: PointRecord) -> None:
-        charged = self._charged[record.id] = record.client, self._cost(record)
-        self._looked_at = None
+        charged = self._charged[record.id] = record.client, self._pattern(record).cost
         self._memory.charge(*charged)
 
-    def _scheme(self, record: PointRecord) -> PatternScheme:
-        scheme = self._schemes.get(record.id)
-        pattern = Pattern.parse(record.text, self.limits)
-        if scheme is None or scheme.pattern != pattern:
-            scheme = PatternScheme(pattern, record.id, self.limits)
-            self._schemes[record.id] = scheme
-        return scheme
+    def _pattern(self, record: PointRecord) -> ReadPattern:
+        known = self._patterns[record.id]
+        assert known.text == record.text, record.id
+        return known
 
-    def activate(self, record: PointRecord) -> None:
-        """Begin, once the disk knows of it."""
+    def activate(self, record: PointRecord, pattern: ReadPattern | None = None) -> None:
+        """Begin, once the disk knows of it. A pattern that is new here was read before."""
+        if pattern is not None:
+            self._patterns[record.id] = pattern
         record = replace(record, incarnation=record.incarnation + 1)
         self.save(record, lambda now: self._begin(now, record))
 
@@ -206,7 +203,7 @@ class JoinPointState:
         self._session -= 1
         point = JoinPoint(
             current,
-            self._scheme(current),
+            self._pattern(current),
             self._session,
             self.outlook,
             self.options,
