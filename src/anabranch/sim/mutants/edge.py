@@ -71,7 +71,7 @@ MUTANTS: dict[str, Mutant] = {
             "state.requests.next_at)",
             "state.requests.next_at, *(at for at, _, _ in self._leaving.late[:1]))",
         ),
-        seed=6,
+        seed=0,
         anomaly="lost",
     ),
     "deliver-before-start-synced": Mutant(
@@ -81,7 +81,7 @@ MUTANTS: dict[str, Mutant] = {
             "if subscription.is_durable:",
             "if subscription.is_durable:\n    place.written += PROGRESS_TICKS\nif False:",
         ),
-        seed=80,
+        seed=44,
         anomaly="late-start",
     ),
     "skip-gap": Mutant(

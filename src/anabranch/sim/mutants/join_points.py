@@ -13,13 +13,13 @@ MUTANTS: dict[str, Mutant] = {
             "if digest_of(match.identity) in self._watch.reports:",
             "if False:",
         ),
-        seed=12,
+        seed=21,
         anomaly="duplicate-pattern",
     ),
     "ready-at-once": Mutant(
         "a join point reports before it knows what is reported",
         Edit(f"{_POINT}._becomes_ready", "if is_missing:", "if False:"),
-        seed=157,
+        seed=25,
         anomaly="duplicate-pattern",
     ),
     "acks-all": Mutant(
@@ -31,7 +31,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
         seed=21,
         anomaly="missed-pattern",
-        mesh_seed=25,
+        mesh_seed=12,
     ),
     "watermark-greatest": Mutant(
         "a join point goes by the stream that is farthest",

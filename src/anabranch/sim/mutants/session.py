@@ -12,7 +12,7 @@ MUTANTS: dict[str, Mutant] = {
             "known = reach.received",
             "known = 0",
         ),
-        seed=4,
+        seed=2,
         anomaly="duplicate",
     ),
     "publisher-moves-unconfirmed": Mutant(

@@ -11,19 +11,19 @@ MUTANTS: dict[str, Mutant] = {
     "no-sufficiency": Mutant(
         "filters are used without knowing enough",
         Edit(f"{_FORWARDING}.knowledge", "self._sufficiency.holds(stream, mark, d)", "True"),
-        seed=5,
+        seed=9,
         anomaly="gap",
     ),
     "constraint-at-least": Mutant(
         "a change applies to later states too",
         Edit(f"{_PRESENCE}._applies", _CONSTRAINT_HOLDS, _CONSTRAINT_HOLDS.replace("==", ">=")),
-        seed=10,
+        seed=3,
         anomaly="leftover",
     ),
     "no-constraint": Mutant(
         "a change applies to any state",
         Edit(f"{_PRESENCE}._applies", _CONSTRAINT_HOLDS, "True"),
-        seed=6,
+        seed=7,
         anomaly="s-lambda",
     ),
     "digest-survives-link": Mutant(
@@ -34,7 +34,7 @@ MUTANTS: dict[str, Mutant] = {
             "self._around.marks.say(peer, frame.stream, frame.mark)",
             "if not self._around.marks.say(peer, frame.stream, frame.mark):\n    return",
         ),
-        seed=1,
+        seed=22,
         anomaly="unknown-vector",
     ),
     "vst-too-low": Mutant(
@@ -46,7 +46,7 @@ MUTANTS: dict[str, Mutant] = {
             "    self._subscriptions[subscription] = _Subscription(self.propagated, tuple(ids))\n"
             "self._fresh[subscription] = None",
         ),
-        seed=1,
+        seed=0,
         anomaly="s-lambda",
     ),
     "silence-without-vector": Mutant(
