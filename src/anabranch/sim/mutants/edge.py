@@ -121,8 +121,7 @@ MUTANTS: dict[str, Mutant] = {
     "claim-before-held": Mutant(
         "a subscription is claimed before origins keep what it needs",
         Edit(f"{_OWNERSHIP}._may_claim", " and not subscription.is_holding", ""),
-        seed=40,
-        anomaly="wrongly-withheld",
+        found_by="tests/unit/core/test_edge_mutants.py",
     ),
     "silence-any-version": Mutant(
         "silence counts for subscriptions it does not know",
