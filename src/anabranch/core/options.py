@@ -135,7 +135,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trees_max: int = 8
     #: Comparisons of interest with advertisements in one step; what is left is compared later, and
     #: counts as wanted until then.
-    comparisons_max: int = 16_384
+    comparisons_max: int = 8_192
     #: An advertisement that nobody makes any more is withdrawn after this long.
     advertised_for_s: float = 5.0
     #: `fixed`: events stay on their tree. `dynamic`: they take the path that costs least,

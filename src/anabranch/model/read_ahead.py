@@ -5,15 +5,16 @@ whoever wants the result finds it made, or finds the error that there is with th
 
 1. It is for speed only: what is not found here is read where it is wanted, with the same outcome.
 2. Of the results of all kinds those stay that were kept last, `READ_AHEAD_BYTES_MAX` of them by
-   their estimates, and at least one.
+   their estimates, and at least those of the last frame (`keep_together`).
 3. Whoever read a text holds the result (`Reading`), and may keep it once more.
 
 State: bounded, see above. Safe to lose. Several threads may use it at once.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from itertools import count
 from threading import Lock
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 Made = TypeVar("Made")
 Key = TypeVar("Key", bound=Hashable)
@@ -28,8 +29,11 @@ READ_AHEAD_CHARACTERS_MAX = 1 << 18
 FAILURE_BYTES = 1_024
 
 _lock = Lock()
-#: Kind and key → the bytes of a result, and the result; the oldest first.
-_made: dict[tuple[str, Hashable], tuple[int, object]] = {}
+#: Kind and key → the bytes of a result, the result, and the frame it was kept for; the oldest
+#: first.
+_made: dict[tuple[str, Hashable], tuple[int, object, int]] = {}
+#: Frames are numbered.
+_frames = count(1)
 
 
 class ReadAhead(Generic[Key, Made]):
@@ -51,18 +55,21 @@ class ReadAhead(Generic[Key, Made]):
         found = _made.get((self._kind, key)) if _made else None
         return None if found is None else cast("Made", found[1])
 
-    def keep(self, key: Key, size: int, made: Made) -> None:
+    def keep(self, key: Key, size: int, made: Made, frame: int) -> None:
         """Keep what was made, of so many bytes, as the newest."""
         with _lock:
             _forget((self._kind, key))
-            _made[self._kind, key] = (size, made)
+            _made[self._kind, key] = (size, made, frame)
             ReadAhead._bytes += size
-            while ReadAhead._bytes > READ_AHEAD_BYTES_MAX and len(_made) > 1:
-                _forget(next(iter(_made)))
+            while ReadAhead._bytes > READ_AHEAD_BYTES_MAX:
+                oldest = next(iter(_made))
+                if _made[oldest][2] == frame:
+                    break
+                _forget(oldest)
 
 
 def _forget(key: tuple[str, Hashable]) -> None:
-    ReadAhead._bytes -= _made.pop(key, (0, None))[0]
+    ReadAhead._bytes -= _made.pop(key, (0, None, 0))[0]
 
 
 def forget_all() -> None:
@@ -102,7 +109,14 @@ class Reading(Generic[Key, Made]):
         """Read the text, in whatever thread, and hold what was made."""
         self._made, self._size = self._make()
 
-    def keep(self) -> None:
+    def keep(self, frame: int = 0) -> None:
         """Let whoever wants it find what was made, for a while from now on."""
         if self._made is not None:
-            self._store.keep(self._key, self._size, self._made)
+            self._store.keep(self._key, self._size, self._made, frame or next(_frames))
+
+
+def keep_together(readings: "Iterable[Reading[Any, Any]]") -> None:
+    """Keep what was made for one frame: nothing of it pushes out the rest."""
+    frame = next(_frames)
+    for each in readings:
+        each.keep(frame)

@@ -26,10 +26,17 @@ from anabranch.core.origin.publisher_advertisements import advertisement_reading
 from anabranch.core.patterns.join_points.records import pattern_reading
 from anabranch.model.client_frames import Advertises, AnyClientFrame, Define, Subscribe
 from anabranch.model.filter import Filter
-from anabranch.model.frames import Carry, InterestChange, InterestState, LinkFrame, TakePoint
+from anabranch.model.frames import (
+    Carry,
+    InterestChange,
+    InterestState,
+    LinkFrame,
+    Replay,
+    TakePoint,
+)
 from anabranch.model.limits import Limits
 from anabranch.model.mesh_frames import Advertise, Bind
-from anabranch.model.read_ahead import READ_AHEAD_CHARACTERS_MAX, Reading
+from anabranch.model.read_ahead import READ_AHEAD_CHARACTERS_MAX, Reading, keep_together
 
 SHORT_CHARACTERS = 96
 
@@ -56,8 +63,7 @@ class Preparation:
 
     def use(self) -> None:
         """The frame has its turn: the core finds what was made."""
-        for each in self._readings:
-            each.keep()
+        keep_together(self._readings)
         self.drop()
 
     def drop(self) -> None:
@@ -127,7 +133,7 @@ def _readings_in(
     elif isinstance(frame, Define):
         if len(frame.text) > SHORT_CHARACTERS:
             yield pattern_reading(frame.pattern, frame.text, limits)
-    elif isinstance(frame, Carry):
+    elif isinstance(frame, Carry) and not isinstance(frame.content, Replay):
         record = frame.content.record if isinstance(frame.content, TakePoint) else None
         if record is not None and len(record.text) > SHORT_CHARACTERS:
             yield pattern_reading(record.id, record.text, limits)
@@ -140,6 +146,8 @@ def _readings_in(
 def _filters_in(frame: AnyClientFrame | LinkFrame) -> Iterator[str]:
     if isinstance(frame, Subscribe):
         yield frame.filter
+    elif isinstance(frame, Carry):
+        yield from frame.content.filters if isinstance(frame.content, Replay) else ()
     elif isinstance(frame, InterestChange | Bind):
         yield from (each.text for each in frame.plus)
         yield from (each.text for each in frame.minus)

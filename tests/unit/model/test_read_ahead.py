@@ -5,7 +5,7 @@ import pytest
 from anabranch.model import read_ahead
 from anabranch.model.errors import FilterError
 from anabranch.model.filter import Filter
-from anabranch.model.read_ahead import ReadAhead, Reading, forget_all
+from anabranch.model.read_ahead import ReadAhead, Reading, forget_all, keep_together
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +47,17 @@ def test_the_newest_of_all_kinds_stay_and_at_least_one(monkeypatch: pytest.Monke
     larger = kept("y" * 20)
     assert not large.is_made
     assert larger.is_made
+
+
+def test_what_is_kept_for_one_frame_stays_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "READ_AHEAD_BYTES_MAX", 6)
+    before, frame = kept("aaa"), [reading("bbb"), reading("ccc", "other"), reading("ddd")]
+    for each in frame:
+        each.read()
+    keep_together(frame)
+    assert [each.is_made for each in (before, *frame)] == [False, True, True, True]
+    kept("eee")
+    assert [each.is_made for each in frame] == [False, False, True]
 
 
 def test_to_keep_the_same_again_counts_it_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ from anabranch.model.limits import Limits
 EXAMINED_MAX = 4_096
 FILTERS_MAX = 1_024
 #: What it costs to decode an event, and one more for each so many bytes of it, which is also what a
-#: filter costs that searches its texts.
+#: conjunction costs that searches its texts.
 _EXAMINE_WORK = 10
 _WORKED_BYTES = 512
 #: So much is done for one answer, however small steps are.
@@ -82,6 +82,8 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     edge: str
     request: int
     filters: tuple[Filter, ...]
+    #: Of all filters: an event is compared with each, in the worst case.
+    conjunctions: int
     events_max: int
     bytes_max: int
     #: Hops from here to the edge.
@@ -101,6 +103,7 @@ def understood(
         )
     try:
         filters = tuple(Filter.parse(text, limits) for text in replay.filters)
+        conjunctions = sum(len(each.conjunctions) for each in filters)
     except FilterError as error:
         raise RemoteError(f"a replay has a filter that is none: {error}") from error
     events_max = min(max(replay.events_max, 1), options.replay_events_max)
@@ -109,6 +112,7 @@ def understood(
         edge,
         replay.request,
         filters,
+        conjunctions,
         events_max,
         bytes_max,
         distance,
@@ -129,8 +133,8 @@ def answer(
         if isinstance(entry, Datum):
             if work > wanted.work_max:
                 break
-            work += _EXAMINE_WORK + (1 + len(wanted.filters)) * len(entry.body) // _WORKED_BYTES
-            work += CHECK_WORK * len(wanted.filters)
+            work += _EXAMINE_WORK + (1 + wanted.conjunctions) * len(entry.body) // _WORKED_BYTES
+            work += CHECK_WORK * len(wanted.filters) + wanted.conjunctions
             if _is_wanted(wanted, entry):
                 size += len(entry.body)
                 if data and size > wanted.bytes_max:

@@ -33,6 +33,11 @@ from anabranch.model.normal.conjunction import Conjunction, intersects
 from anabranch.model.normal.value_set import ValueSet
 from anabranch.model.version import NOTHING, Version
 
+#: What a comparison with a residue counts for.
+RESIDUE_COMPARISONS = 8
+#: Comparisons that the last conjunction of a step may need beyond the budget.
+OVERRUN_MAX = 4_096
+
 
 class ComparisonBudget:
     """The comparisons that are left in one step."""
@@ -82,7 +87,9 @@ class AdvertisementComparison:
        try.
     3. Numbers of advertisements rise, and lists begin with the highest: whoever has been compared
        with all below a number tries only the others.
-    4. A `ComparisonBudget` counts comparisons. It is checked between conjunctions only.
+    4. A `ComparisonBudget` counts comparisons, those of residues several times. It is checked
+       between conjunctions. One that needs more than `OVERRUN_MAX` beyond it counts as meeting
+       every tree: that costs traffic, and no event.
 
     Immutable, made of a table of one edition when it is asked for first.
 
@@ -124,7 +131,10 @@ class AdvertisementComparison:
                     break
                 bit = 1 << promise.tree
                 if not found & bit:
-                    budget.left -= 1
+                    is_dear = bool(conjunction.residue or promise.conjunction.residue)
+                    budget.left -= RESIDUE_COMPARISONS if is_dear else 1
+                    if budget.left < -OVERRUN_MAX:
+                        return self.trees
                     if intersects(conjunction, promise.conjunction):
                         found |= bit
         return found

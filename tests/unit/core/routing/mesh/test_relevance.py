@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from anabranch.core.routing.mesh import advertisements
 from anabranch.core.routing.mesh.advertisements import (
+    OVERRUN_MAX,
+    RESIDUE_COMPARISONS,
     AdvertisedConjunction,
     AdvertisementComparison,
     ComparisonBudget,
@@ -187,10 +189,25 @@ def test_a_comparison_finds_the_trees_that_trying_all_finds(seed: int) -> None:
         budget = ComparisonBudget(1_000)
         every = comparison.met(conjunction, budget)
         assert every == naive(conjunction, promises)
-        assert 1_000 - budget.left <= 1 + len(promises)
+        assert 1_000 - budget.left <= 1 + RESIDUE_COMPARISONS * len(promises)
         since = rng.randrange(12)
         known = naive(conjunction, [p for p in promises if p.number < since])
         assert comparison.met(conjunction, ComparisonBudget(1_000), since, known) == every
+
+
+def test_one_conjunction_that_needs_too_many_comparisons_meets_every_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = Tries(monkeypatch)
+    texts = [f"a{n} LIKE '%x_{n}' AND b < {n}" for n in range(OVERRUN_MAX)]
+    promises = [
+        AdvertisedConjunction(n, n % 3, each) for n, each in enumerate(conjunctions(*texts), 1)
+    ]
+    comparison = AdvertisementComparison(promises)
+    (wanted,) = conjunctions(f"b > {OVERRUN_MAX}")
+    assert comparison.met(wanted, ComparisonBudget(0)) == comparison.trees == 0b111
+    assert tries.taken() <= OVERRUN_MAX // RESIDUE_COMPARISONS
+    assert comparison.met(wanted, ComparisonBudget(10 * OVERRUN_MAX)) == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
