@@ -18,6 +18,7 @@ State: one example's.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 
 import msgspec
@@ -387,6 +388,8 @@ class FuzzedNetwork:
             ("mesh", False): MESH,
             ("mesh", True): MESH_WITH_HOSTILES,
         }
+        if has_clock:
+            _warm(routing)
         network = shapes[routing, has_hostiles]
         self.hostile_brokers = HOSTILE if has_hostiles else ()
         self.honest_brokers = [each for each in network.brokers if each not in self.hostile_brokers]
@@ -500,3 +503,10 @@ class FuzzedNetwork:
         while not is_so() and self.world.now < end:
             self.passes(0.25)
         return is_so()
+
+
+@cache
+def _warm(routing: RoutingName) -> None:
+    """Whoever comes first in a process loads the kernels of the matching index; a broker's process
+    does that in a thread, before steps are timed."""
+    FuzzedNetwork(routing, has_hostiles=False, has_clock=False)

@@ -36,6 +36,7 @@ from anabranch.local.observing import ask
 from anabranch.model.client_frames import Alive, AnyClientFrame, Connect
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.node.settings import Address
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from anabranch.wire.framing import FrameReader, framed
@@ -57,7 +58,8 @@ links = [["A0", "B1"], ["B1", "B2"]]
 """
 NAMES = ("B1", "B2")
 VOCABULARY = Vocabulary(("A0", "B1", "B2"), ("A0", "B1", "B2"))
-BUDGET_BYTES = 256 * 2**20
+#: What clients can make a broker hold in all ways at once; each way alone has less.
+BUDGET_BYTES = DEFAULT_LIMITS.memory_bytes_max
 #: The promise: processor time of one step.
 STEP_S_MAX = Options().dead_after_s / 10
 BOUND_S = 60.0
