@@ -275,18 +275,16 @@ async def publishes(attacker: Attacker, scale: float) -> None:
 
 async def _crowd(attacker: Attacker, scale: float, form: str = "k = {n} AND p < {rest}") -> int:
     """As many subscriptions as a client may have, of 65,000; how many there are."""
-    answers, count = attacker.answers, max(1_000, int(65_000 * scale))
-    for first in range(1, count + 1, 1_000):
-        last = min(first + 1_000, count + 1)
-        texts = ((n, form.format(n=n, rest=n % 97)) for n in range(first, last))
-        attacker.send(*(reliable(n, text) for n, text in texts))
-        await until(
-            lambda: answers["Subscribed"] + answers["Refused"] >= last - 1 or answers["end"] > 0,  # noqa: B023
-            "every subscription stands or is refused",
-            ATTACK_BOUND_S,
-        )
-        if answers["Refused"]:
-            break
+    answers, count, sent = attacker.answers, max(1_000, int(65_000 * scale)), 0
+
+    def is_answered() -> bool:
+        return answers["Subscribed"] + answers["Refused"] >= sent or answers["end"] > 0
+
+    while sent < count and not answers["Refused"] and not answers["end"]:
+        numbers = range(sent + 1, min(sent + 1_000, count) + 1)
+        attacker.send(*(reliable(n, form.format(n=n, rest=n % 97)) for n in numbers))
+        sent += len(numbers)
+        await until(is_answered, "every subscription stands or is refused", ATTACK_BOUND_S)
     return answers["Subscribed"]
 
 
