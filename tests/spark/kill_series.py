@@ -175,7 +175,7 @@ def kill_series(folder: Path, *, seed: int, rows: int) -> Outcome:
         address = brokers.address("c")
         with anabranch.Fetcher(address) as fetcher:
             assert fetcher.describe().broker == "c"
-        found = compared(events_of(address, "c", "copy"), counts)
+        found = compared(events_of(address, "c", "sink/copy"), counts)
     return Outcome(
         seed=seed,
         rows=found.rows,

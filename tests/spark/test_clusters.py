@@ -66,7 +66,7 @@ def copy_on(master: str, brokers: Brokers, folder: Path) -> Findings:
     text = msgspec.json.encode(copy).decode()
     with Driver(folder / "driver.log", "tests.spark.copying", text) as driver:
         assert driver.wait(BOUND_S) == 0, driver.said()[-5_000:]
-    return compared(events_of(brokers.address("b"), "b", "copy"), {"a": ROWS})
+    return compared(events_of(brokers.address("b"), "b", "sink/copy"), {"a": ROWS})
 
 
 EVERYTHING = Findings(rows=ROWS, missing=0, duplicate=0, reordered=0)

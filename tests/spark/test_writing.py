@@ -64,7 +64,7 @@ def test_rows_become_events_in_the_order_of_partitions_and_rows(
         "map('m1', id, 'm2', if(id % 2 = 0, null, id)) as attributes",
     )
     writing(frame, {"brokers": place, "transactionId": "rows"}).save()
-    found = events_of(place, publisher="rows")
+    found = events_of(place, publisher="sink/rows")
     assert [each["n"] for each in found] == list(range(3_000))
     for n, event in enumerate(found):
         wanted = {
@@ -105,7 +105,7 @@ def test_what_was_read_from_a_stream_can_be_written_to_another_one_as_it_was(
         writing(frame, {"brokers": place, "transactionId": "copy"}).save()
     options = {"brokers": place, "transactionId": "copy", "ignoreEnvelope": "true", "streams": "b"}
     writing(frame, options).save()
-    before, after = events_of(place, "a", "first"), events_of(place, "b", "copy")
+    before, after = events_of(place, "a", "first"), events_of(place, "b", "sink/copy")
     assert [_shown(each) for each in before] == [_shown(each) for each in after]
     assert len(after) == 8
 
@@ -123,11 +123,11 @@ def test_a_bad_row_is_named_and_nothing_of_its_write_is_in_the_stream(
     )
     with pytest.raises(PySparkException, match="row 900: column 'word' has 70000 bytes"):
         writing(frame, {"brokers": place, "transactionId": "bad"}).save()
-    assert events_of(place, publisher="bad") == []
+    assert events_of(place, publisher="sink/bad") == []
     # The transaction has not happened, so it may still.
     frame = frame.where("n < 10")
     writing(frame, {"brokers": place, "transactionId": "bad"}).save()
-    assert len(events_of(place, publisher="bad")) == 10
+    assert len(events_of(place, publisher="sink/bad")) == 10
 
 
 # -- transactions ----------------------------------------------------------------------------------
@@ -138,15 +138,15 @@ def test_the_same_transaction_twice_is_written_once(spark: SparkSession, place: 
     for count in 10, 20:
         writing(spark.range(count).selectExpr("id as n"), options).save()
     writing(spark.range(3).selectExpr("id as n"), options | {"transactionId": "tuesday"}).save()
-    assert [each["n"] for each in events_of(place, publisher="monday")] == list(range(10))
-    assert [each["n"] for each in events_of(place, publisher="tuesday")] == [0, 1, 2]
+    assert [each["n"] for each in events_of(place, publisher="sink/monday")] == list(range(10))
+    assert [each["n"] for each in events_of(place, publisher="sink/tuesday")] == [0, 1, 2]
 
 
 def test_an_empty_transaction_counts_too(spark: SparkSession, place: str) -> None:
     options = {"brokers": place, "transactionId": "empty"}
     writing(spark.range(0).selectExpr("id as n"), options).save()
     writing(spark.range(5).selectExpr("id as n"), options).save()
-    assert events_of(place, publisher="empty") == []
+    assert events_of(place, publisher="sink/empty") == []
 
 
 def test_transactions_of_a_sink_are_numbers_that_ascend(spark: SparkSession, place: str) -> None:
@@ -161,7 +161,7 @@ def test_transactions_of_a_sink_are_numbers_that_ascend(spark: SparkSession, pla
     write("8", 1)
     with pytest.raises(PySparkException, match="batch 3 of 'daily' is older than the newest"):
         write("3", 2)
-    found = [(each["day"], each["n"]) for each in events_of(place, publisher="daily")]
+    found = [(each["day"], each["n"]) for each in events_of(place, publisher="sink/daily")]
     assert found == [(3, 0), (3, 1), (7, 0), (7, 1), (8, 0)]
 
 
@@ -263,7 +263,7 @@ def test_partitions_come_in_order(place: str) -> None:
     writer = StreamWriter(_streaming(place, "parts"), ONE_COLUMN, False)
     later, earlier = _staged(place, "p1", partition=1), _staged(place, "p0")
     writer.commit([later, Staged(2, "", 0, "", "q"), earlier], 0)
-    found = [(each["t"], each["n"]) for each in events_of(place, publisher="parts")]
+    found = [(each["t"], each["n"]) for each in events_of(place, publisher="sink/parts")]
     assert found == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]
 
 
@@ -271,7 +271,7 @@ def test_a_batch_that_lacks_a_task_is_not_committed(place: str) -> None:
     writer = StreamWriter(_streaming(place, "half"), ONE_COLUMN, False)
     with pytest.raises(SinkError, match="1 of 2 tasks did not tell what they have staged"):
         writer.commit([_staged(place, "h0"), None], 0)
-    assert events_of(place, publisher="half") == []
+    assert events_of(place, publisher="sink/half") == []
 
 
 def test_a_batch_that_is_executed_again_is_written_once(place: str) -> None:
@@ -279,7 +279,12 @@ def test_a_batch_that_is_executed_again_is_written_once(place: str) -> None:
     writer.commit([_staged(place, "g0")], 4)
     writer.commit([_staged(place, "g1")], 4)
     writer.commit([_staged(place, "g2")], 5)
-    assert [each["t"] for each in events_of(place, publisher="again")] == ["g0", "g0", "g2", "g2"]
+    assert [each["t"] for each in events_of(place, publisher="sink/again")] == [
+        "g0",
+        "g0",
+        "g2",
+        "g2",
+    ]
 
 
 def test_a_batch_of_an_old_checkpoint_is_not_passed_over(place: str) -> None:
@@ -303,7 +308,7 @@ def test_what_a_broker_has_dropped_is_executed_anew(place: str) -> None:
     with pytest.raises(SinkError, match=r"'l0' is not staged here.*start the query again"):
         writer.commit([message], 0)
     writer.commit([_staged(place, "l1")], 0)
-    assert [each["t"] for each in events_of(place, publisher="late")] == ["l1", "l1"]
+    assert [each["t"] for each in events_of(place, publisher="sink/late")] == ["l1", "l1"]
 
 
 def test_tasks_that_wrote_to_several_brokers_are_not_committed(network: anabranch.Embedded) -> None:
