@@ -58,8 +58,10 @@ links = [["A0", "B1"], ["B1", "B2"]]
 """
 NAMES = ("B1", "B2")
 VOCABULARY = Vocabulary(("A0", "B1", "B2"), ("A0", "B1", "B2"))
-#: What clients can make a broker hold in all ways at once; each way alone has less.
+#: What clients can make a broker hold at its peak, in all ways at once,
 BUDGET_BYTES = DEFAULT_LIMITS.memory_bytes_max
+#: and what it holds afterwards, where no frame is as large as may be.
+HELD_BYTES_MAX = 256 * 2**20
 #: The promise: processor time of one step.
 STEP_S_MAX = Options().dead_after_s / 10
 BOUND_S = 60.0
@@ -317,6 +319,8 @@ class FuzzedBrokers:
             # At its peak: what one frame takes may be free again.
             grown = memory_of(status["pid"], "VmHWM") - self._idle[name]
             assert grown <= BUDGET_BYTES, f"{name} has grown by {grown} bytes{self._sent_last()}"
+            held = status["resident_bytes"] - self._idle[name]
+            assert IS_SOAK or held <= HELD_BYTES_MAX, f"{name} holds {held} bytes more than idle"
             # Of the processor's time: a busy machine makes every step last longer.
             longest_s = status.get("longest_step_cpu_s", 0.0)
             was = f"{name}: a step ({status['longest_step_was']}) took {longest_s} s"

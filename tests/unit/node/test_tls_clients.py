@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.config.certificates import make_certificates
-from anabranch.config.network_file import loads
 from anabranch.config.tls import TlsFiles, client_context, clients_server_context
 from anabranch.model.client_frames import Connect
 from anabranch.model.frames import PROTOCOL_VERSION
@@ -22,25 +20,14 @@ from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import FrameReader, framed
 from anabranch.wire.tls_transport import TLS_BYTES, TlsTransport
 from tests.node_parts import Stranger, address, config, greeting, running, until
+from tests.tls_parts import certified
 
-NETWORK = """[network]
-name = "shop"
-[tree]
-a = []
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/{broker}.pem"
-key = "pki/{broker}.key"
-"""
 PATIENT = Timing(greeting_s=60.0)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    file = loads(NETWORK, tmp_path_factory.mktemp("tls") / "shop.toml")
-    make_certificates(file)
-    assert file.tls is not None
-    return file.tls
+    return certified(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

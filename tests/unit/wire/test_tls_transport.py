@@ -12,32 +12,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from anabranch.config.certificates import make_certificates
-from anabranch.config.network_file import loads
 from anabranch.config.tls import TlsFiles, client_context, clients_server_context
 from anabranch.wire.framing import framed
 from anabranch.wire.tls_transport import RECORD_BYTES, TlsTransport
 from anabranch.wire.transport import Connection
+from tests.tls_parts import certified
 from tests.unit.wire.test_transport import BOUND_S, KeepingOwner, Owner, read, unheard, write
 
-NETWORK = """[network]
-name = "one"
-[tree]
-a = []
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/{broker}.pem"
-key = "pki/{broker}.key"
-"""
 MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    file = loads(NETWORK, tmp_path_factory.mktemp("tls") / "one.toml")
-    make_certificates(file)
-    assert file.tls is not None
-    return file.tls
+    return certified(tmp_path_factory.mktemp("tls"))
 
 
 class Peer:
@@ -60,6 +47,12 @@ class Peer:
             else:
                 break
         await self.flush(piece_bytes)
+
+    async def say_hello(self, owner: Owner) -> None:
+        """Shake hands and send a frame, until it is heard."""
+        await self.shake_hands()
+        await self.send(framed(b"hello"))
+        await owner.until(owner.frames)
 
     async def send(self, data: bytes, piece_bytes: int = 1 << 20) -> None:
         self._tls.write(data)
@@ -160,9 +153,7 @@ def test_what_waits_counts_wherever_it_waits_and_fullness_is_told(files: TlsFile
         owner = Owner(allowed=4 * MIB)
         async with secured(owner, files, waiting_bytes_max=MIB) as (connection, plug, peer):
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            await peer.shake_hands()
-            await peer.send(framed(b"hello"))
-            await owner.until(owner.frames)
+            await peer.say_hello(owner)
             data = bytes(3 * MIB)
             connection.send_framed(memoryview(framed(data)))
             assert owner.of("full") == [True]
@@ -185,9 +176,7 @@ def test_small_bounds_of_what_may_wait_do_not_stall(
         bound = waiting_bytes_max
         async with secured(owner, files, waiting_bytes_max=bound) as (connection, plug, peer):
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            await peer.shake_hands()
-            await peer.send(framed(b"hello"))
-            await owner.until(owner.frames)
+            await peer.say_hello(owner)
             connection.send(bytes(900_000))
             await owner.until(lambda: owner.of("full") == [True])
             assert len(await peer.hear(900_004)) == 900_004
@@ -200,9 +189,7 @@ def test_what_was_sent_before_hanging_up_arrives_and_then_the_end(files: TlsFile
     async def story() -> None:
         owner = Owner()
         async with secured(owner, files) as (connection, _, peer):
-            await peer.shake_hands()
-            await peer.send(framed(b"hello"))
-            await owner.until(owner.frames)
+            await peer.say_hello(owner)
             connection.send(bytes(500_000))
             connection.hang_up("enough")
             assert len(await peer.hear(1_000_000)) == 500_004
@@ -216,9 +203,7 @@ def test_a_deaf_connection_hears_later_what_came_meanwhile(files: TlsFiles) -> N
     async def story() -> None:
         owner = Owner()
         async with secured(owner, files) as (connection, _, peer):
-            await peer.shake_hands()
-            await peer.send(framed(b"hello"))
-            await owner.until(owner.frames)
+            await peer.say_hello(owner)
             connection.deafen()
             await peer.send(framed(b"later") * 10)
             connection.send(b"still here")
@@ -273,9 +258,7 @@ def test_a_forged_record_ends_the_connection_with_the_reason(files: TlsFiles) ->
     async def story() -> None:
         owner = Owner()
         async with secured(owner, files) as (_, plug, peer):
-            await peer.shake_hands()
-            await peer.send(framed(b"hello"))
-            await owner.until(owner.frames)
+            await peer.say_hello(owner)
             await write(plug, b"\x17\x03\x03\x00\x40" + bytes(64))
             await owner.until(lambda: owner.of("closed"))
             assert owner.of("closed") == ["TLS failed: decryption failed or bad record mac"]
