@@ -135,7 +135,9 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
             a.stall(False)
             await a.start()
             first, second = await unknown, await later
-            assert published(a) == [1, 1, 2] or published(a) == [1, 1]
+            # What is refused for the time being is sent again.
+            assert published(a)[:2] == [1, 1]
+            assert set(published(a)[2:]) <= {1, 2}
             await until(lambda: client.origin == "b")
             third = await client.publish({"n": 3})
             assert published(b)[-1] == 3
