@@ -138,8 +138,12 @@ def _readings_in(
         if record is not None and len(record.text) > SHORT_CHARACTERS:
             yield pattern_reading(record.id, record.text, limits)
     else:
-        for text in dict.fromkeys(_filters_in(frame)):
-            if len(text) > SHORT_CHARACTERS and (reading := Filter.reading(text, limits)):
+        texts = dict.fromkeys(_filters_in(frame))
+        # What is advertised comes all at once, interest in slices.
+        is_long = isinstance(frame, Advertise) and sum(map(len, texts)) > SHORT_CHARACTERS
+        for text in texts:
+            is_read = is_long or len(text) > SHORT_CHARACTERS
+            if is_read and (reading := Filter.reading(text, limits)):
                 yield reading
 
 

@@ -21,6 +21,7 @@ from anabranch.model.errors import FilterError
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Carry, LinkFrame, TakePoint
 from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.mesh_frames import Advertise, Advertised
 from anabranch.model.pattern.match import PointRecord
 from anabranch.model.read_ahead import forget_all
 from anabranch.model.version import Version
@@ -58,8 +59,9 @@ def done(preparation: Preparation) -> None:
         Define(1, "p1", PATTERN),
         Define(1, "p1", f"{PATTERN} and more"),
         Carry("a", "b", 3, TakePoint(RECORD)),
+        Advertise("a", Version(1, 2), [Advertised(n, f"price = {n}", 1) for n in range(20)], []),
     ],
-    ids=["subscribe", "advertises", "many", "define", "garbage", "take"],
+    ids=["subscribe", "advertises", "many", "define", "garbage", "take", "neighbour"],
 )
 def test_long_texts_of_a_frame_are_read_ahead_and_then_known(
     frame: AnyClientFrame | LinkFrame,

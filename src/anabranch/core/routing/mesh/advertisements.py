@@ -8,9 +8,9 @@ changes in it, and a table of one edition is the same wherever it is known. Rule
 2. Links keep their order and brokers pass changes on in order, so none is missing but where a link
    broke. Neighbours that meet tell each other the editions they have, and whoever has a later one
    sends the whole table. Whoever sees a change beyond the next one asks for it likewise.
-3. More advertisements than fit into a frame (a third of it), or than `advertisements_max`, are
-   told as one that promises everything: that costs traffic, and no event. It is noted when it
-   begins and when it ends.
+3. More advertisements than fit into a frame (a third of it), or than `advertisements_max`, or with
+   more than `CONJUNCTIONS_MAX` conjunctions together, are told as one that promises everything:
+   that costs traffic, and no event. It is noted when it begins and when it ends.
 4. Each advertisement names a tree, the one with the fewest: the first `trees_max` have one each,
    further ones share these. What promises everything uses the first tree, which is always there.
 5. What is known of an origin's stream (statistics, as its file has them) travels with its table:
@@ -21,7 +21,7 @@ State: volatile. An origin starts with what it was told in this life.
 Prior art: advertisements of PADRES, spec PADRES sections 1 and 2; the editions are ours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from anabranch.core.contract import Note
@@ -33,10 +33,15 @@ from anabranch.model.normal.conjunction import Conjunction, intersects
 from anabranch.model.normal.value_set import ValueSet
 from anabranch.model.version import NOTHING, Version
 
+#: Conjunctions of all advertisements of an origin that are told one by one. After every change all
+#: brokers put all of them in order again, a few µs each.
+CONJUNCTIONS_MAX = 8_192
 #: What a comparison with a residue counts for.
 RESIDUE_COMPARISONS = 8
 #: Comparisons that the last conjunction of a step may need beyond the budget.
 OVERRUN_MAX = 4_096
+#: Lists of advertisements that are looked at in the time of a comparison.
+_LISTS_PER_COMPARISON = 16
 
 
 class ComparisonBudget:
@@ -66,11 +71,16 @@ class AdvertisedConjunction(NamedTuple):
     conjunction: Conjunction
 
 
+#: Conjunctions by the bit of their tree; those of a tree begin with the highest number.
+_ByTree = dict[int, list[AdvertisedConjunction]]
+_NONE: _ByTree = {}
+
+
 class _List(NamedTuple):
     """Promises that ask for one value of the same attribute: all, and by that value."""
 
-    every: list[AdvertisedConjunction]
-    by_values: dict[ValueSet, list[AdvertisedConjunction]]
+    every: _ByTree
+    by_values: dict[ValueSet, _ByTree]
 
 
 class AdvertisementComparison:
@@ -83,8 +93,8 @@ class AdvertisementComparison:
        for the same one. A conjunction that asks for one value too meets none of the other lists,
        and they are not looked at. What promises everything is met by everybody, and compared with
        nobody.
-    2. A tree that is known to be met is not tried again; when all are, there is nothing left to
-       try.
+    2. Lists are divided by tree. A tree that is known to be met is not tried again; when all are,
+       there is nothing left to try.
     3. Numbers of advertisements rise, and lists begin with the highest: whoever has been compared
        with all below a number tries only the others.
     4. A `ComparisonBudget` counts comparisons, those of residues several times. It is checked
@@ -103,55 +113,58 @@ class AdvertisementComparison:
         #: and those that everybody meets.
         self._always = 0
         self._lists: dict[str, _List] = {}
-        self._others: list[AdvertisedConjunction] = []
+        self._others: _ByTree = {}
         for promise in sorted(promises, key=lambda each: -each.number):
-            self.trees |= 1 << promise.tree
+            bit = 1 << promise.tree
+            self.trees |= bit
             constraints = promise.conjunction.constraints
             if not constraints and not promise.conjunction.residue:
-                self._always |= 1 << promise.tree
+                self._always |= bit
                 continue
             single = next((pair for pair in constraints if pair[1].is_single()), None)
             if single is None:
-                self._others.append(promise)
+                self._others.setdefault(bit, []).append(promise)
             else:
-                among = self._lists.setdefault(single[0], _List([], {}))
-                among.every.append(promise)
-                among.by_values.setdefault(single[1], []).append(promise)
+                among = self._lists.setdefault(single[0], _List({}, {}))
+                among.every.setdefault(bit, []).append(promise)
+                among.by_values.setdefault(single[1], {}).setdefault(bit, []).append(promise)
 
     def met(
         self, conjunction: Conjunction, budget: ComparisonBudget, since: int = 0, known: int = 0
     ) -> int:
         """The trees that a conjunction meets; it is known to meet some, and was compared with all
         advertisements below a number."""
-        budget.left -= 1
+        # Lists are only looked at here: many of them take as long as one comparison.
+        budget.left -= 1 + len(self._lists) // _LISTS_PER_COMPARISON
         found = known | self._always
-        for promises in self._near(conjunction):
-            for promise in promises:
-                if found == self.trees or promise.number < since:
-                    break
-                bit = 1 << promise.tree
-                if not found & bit:
+        for lists in self._near(conjunction):
+            if found == self.trees:
+                break
+            for bit, promises in lists.items():
+                if found & bit:
+                    continue
+                for promise in promises:
+                    if promise.number < since:
+                        break
                     is_dear = bool(conjunction.residue or promise.conjunction.residue)
                     budget.left -= RESIDUE_COMPARISONS if is_dear else 1
                     if budget.left < -OVERRUN_MAX:
                         return self.trees
                     if intersects(conjunction, promise.conjunction):
                         found |= bit
+                        break
         return found
 
-    def _near(self, conjunction: Conjunction) -> list[Sequence[AdvertisedConjunction]]:
+    def _near(self, conjunction: Conjunction) -> Iterator[_ByTree]:
         """The lists in which there may be something that it meets (rule 1)."""
-        if not self._lists:
-            return [self._others]
-        box = dict(conjunction.constraints)
-        near: list[Sequence[AdvertisedConjunction]] = [self._others]
+        yield self._others
+        box = dict(conjunction.constraints) if self._lists else {}
         for name, among in self._lists.items():
             values = box.get(name)
             if values is not None and values.is_single():
-                near.append(among.by_values.get(values, ()))
+                yield among.by_values.get(values, _NONE)
             else:
-                near.append(among.every)
-        return near
+                yield among.every
 
 
 _EVERYTHING = Advertised(0, "TRUE", 0)
@@ -208,9 +221,10 @@ class Advertisements:
         #: Origins whose table changed since somebody looked.
         self.changed: dict[str, None] = {}
         #: What is advertised at the own origin, whether or not it is told one by one, by its text;
-        #: how many bytes that is, and how many each tree has.
-        self._own: dict[str, Advertised] = {}
+        #: how many bytes and conjunctions that is, and how many each tree has.
+        self._own: dict[str, _Entry] = {}
         self._own_bytes = 0
+        self._own_conjunctions = 0
         self._in_tree = [0] * (around.options.trees_max + 1)
         self._next_number = 1
         #: They are told as one that promises everything, because they are too many or too long.
@@ -236,16 +250,18 @@ class Advertisements:
         """These filters are advertised here from now on, and those not any more; True if the
         table told to others changed."""
         for text in removed:
-            said = self._own.pop(text, None)
-            if said is not None:
+            entry = self._own.pop(text, None)
+            if entry is not None:
                 self._own_bytes -= _size_of(text)
-                self._in_tree[said.tree] -= 1
+                self._own_conjunctions -= len(entry.conjunctions)
+                self._in_tree[entry.said.tree] -= 1
         for text in added:
             if text not in self._own:
                 said = Advertised(self._next_number, text, self._free_tree(text))
-                self._own[text] = said
+                self._own[text] = entry = self._entry("", said)
                 self._next_number += 1
                 self._own_bytes += _size_of(text)
+                self._own_conjunctions += len(entry.conjunctions)
                 self._in_tree[said.tree] += 1
         return self._publish_own()
 
@@ -275,7 +291,10 @@ class Advertisements:
         around = self._around
         if not around.options.advertisements:
             return {0: _EVERYTHING}
-        too_many = len(self._own) > around.options.advertisements_max
+        too_many = (
+            len(self._own) > around.options.advertisements_max
+            or self._own_conjunctions > CONJUNCTIONS_MAX
+        )
         too_long = 3 * self._own_bytes > around.limits.frame_bytes_max
         if (too_many or too_long) != self._is_coarse:
             self._is_coarse = not self._is_coarse
@@ -283,17 +302,21 @@ class Advertisements:
             around.out.append(self._told_coarsely())
         if self._is_coarse:
             return {0: _EVERYTHING}
-        return {said.number: said for said in self._own.values()}
+        return {entry.said.number: entry.said for entry in self._own.values()}
 
     def _told_coarsely(self) -> Note:
-        count = f"{len(self._own)} advertisements of {self._own_bytes} bytes"
+        count = (
+            f"{len(self._own)} advertisements of {self._own_conjunctions} conjunctions and"
+            f" {self._own_bytes} bytes"
+        )
         if not self._is_coarse:
             return Note("info", f"{count} are told to others one by one again")
         bounds = self._around.options.advertisements_max, self._around.limits.frame_bytes_max // 3
         text = (
-            f"{count} are more than others can be told ({bounds[0]}, of {bounds[1]} bytes): they"
-            " are told that everything may be published here, and all interest comes here; let"
-            " publishers advertise fewer and wider filters, or raise advertisements_max"
+            f"{count} are more than others can be told ({bounds[0]}, of {CONJUNCTIONS_MAX}"
+            f" conjunctions and {bounds[1]} bytes): they are told that everything may be published"
+            " here, and all interest comes here; let publishers advertise fewer and wider filters,"
+            " or raise advertisements_max"
         )
         return Note("warning", text)
 

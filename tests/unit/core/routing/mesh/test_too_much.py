@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from anabranch.core.routing.mesh.advertisements import CONJUNCTIONS_MAX
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.mesh_frames import Bind
 from anabranch.model.normal.conjunction import EVERY_EVENT
@@ -35,6 +36,27 @@ def test_too_many_advertisements_are_noted_and_counted_once_and_so_is_the_end() 
     mesh.run()
     entries = mesh.routers["b"].advertisements.tables["a"].entries.values()
     assert [entry.said.text for entry in entries] == ["price = 9"]
+
+
+def test_too_many_conjunctions_are_told_as_everything_and_one_by_one_when_some_are_gone() -> None:
+    mesh = Mesh(PAIR)
+    per_text = 1_000
+    texts = [
+        " OR ".join(f"a > {1_000 * n + m} AND b < {m}" for m in range(per_text))
+        for n in range(CONJUNCTIONS_MAX // per_text + 1)
+    ]
+    mesh.advertise("a", *texts[:-1])
+    assert mesh.routers["a"].counters.advertisements_coarse == 0
+    mesh.advertise("a", texts[-1])
+    assert mesh.routers["a"].counters.advertisements_coarse == 1
+    assert f"{len(texts) * per_text} conjunctions" in mesh.notes("a", "warning")[0]
+    mesh.run()
+    entries = mesh.routers["b"].advertisements.tables["a"].entries.values()
+    assert [entry.said.text for entry in entries] == ["TRUE"]
+    mesh.advertise("a", removed=texts[1:])
+    mesh.run()
+    entries = mesh.routers["b"].advertisements.tables["a"].entries.values()
+    assert [len(entry.conjunctions) for entry in entries] == [per_text]
 
 
 def test_routing_without_advertisements_is_nothing_to_note() -> None:
