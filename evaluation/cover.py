@@ -33,8 +33,7 @@ import typer
 from rich.console import Console
 
 from anabranch import Filter
-from anabranch.cli.output import console, figures_table, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
 from anabranch.matching.covering import CoveringTable
 from anabranch.matching.dag import ConjunctionDag
 from anabranch.model.normal.conjunction import Conjunction

@@ -71,8 +71,7 @@ from rich.console import Console
 
 import anabranch
 from anabranch import Event, Filter, MatchIndex
-from anabranch.cli.output import console, figures_table, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
 from evaluation.measurement import (
     VERIFIED_EVENTS,
     Rates,

@@ -65,7 +65,7 @@ from anabranch.client.stream_reader import Fetcher
 from anabranch.client.subscription import Subscription
 from anabranch.config.network_file import NetworkFile, loads
 from anabranch.core.routing.registry import RoutingName
-from anabranch.local.network import LocalNetwork
+from anabranch.devnet.network import LocalNetwork
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.event import Value
 

@@ -21,9 +21,9 @@ from pyspark.sql.functions import avg, bround, col, count, window
 
 import anabranch
 from anabranch.spark import session
-from anabranch.spark.archive.writing import archive
-from anabranch.spark.audit.archived import read_history
-from anabranch.spark.audit.inputs import audit_traces
+from anabranch.spark.archive.writer import archive
+from anabranch.spark.audit.publications import read_history
+from anabranch.spark.audit.runner import audit_traces
 from anabranch.spark.options import read_options
 from anabranch.spark.report.audit_page import audit_page
 

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 import anabranch
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.event import Event
-from anabranch.spark.archive.serving import ArchiveReader
-from anabranch.spark.archive.writing import Archiver, Missing, Report
+from anabranch.spark.archive.reader import ArchiveReader
+from anabranch.spark.archive.writer import Archiver, Missing, Report
 from anabranch.spark.options import Options, read_options
 from tests.spark_parts import network_of
 

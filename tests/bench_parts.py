@@ -9,7 +9,7 @@ receiver cannot decode costs the link, as a process would have it.
 from collections import deque
 from typing import TypeVar
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.routing.registry import RoutingName
@@ -55,7 +55,7 @@ class Bench:
     ) -> None:
         self.now = 1_000.0
         self._limits = limits
-        self._queue: deque[tuple[str, say.Stimulus]] = deque()
+        self._queue: deque[tuple[str, contract.Stimulus]] = deque()
         self.logs: dict[str, list[bytes]] = {name: [] for name in HONEST}
         #: (broker, who was cut off by it) → reasons.
         self.cuts: dict[tuple[str, str], list[str]] = {}
@@ -70,15 +70,15 @@ class Bench:
         self.brokers: dict[str, Broker] = {}
         for name in HONEST:
             config = BrokerConfig(name, NETWORK, routing, options, limits)
-            self.brokers[name] = Broker(config, say.Recovered(), self.now)
-            self.give(name, say.Started())
+            self.brokers[name] = Broker(config, contract.Recovered(), self.now)
+            self.give(name, contract.Started())
         for edge in ("a", "b"):
             self.connect(edge, "h1")
         self.run(1.0)
 
     # -- time and effects -----------------------------------------------------------------------
 
-    def give(self, name: str, stimulus: say.Stimulus) -> None:
+    def give(self, name: str, stimulus: contract.Stimulus) -> None:
         """Something happens to a broker, and all that follows from it at once."""
         self._queue.append((name, stimulus))
         self._work_off()
@@ -99,29 +99,29 @@ class Bench:
                 break
             name = min(due, key=lambda n: due[n])
             self.now = max(self.now + 1e-6, due[name])
-            self.give(name, say.TimePassed())
+            self.give(name, contract.TimePassed())
         self.now = max(self.now, end)
 
-    def _perform(self, who: str, effect: say.Effect) -> None:
-        if isinstance(effect, say.Send):
+    def _perform(self, who: str, effect: contract.Effect) -> None:
+        if isinstance(effect, contract.Send):
             self._send(who, effect.peer, effect.frame)
-        elif isinstance(effect, say.SendClient):
+        elif isinstance(effect, contract.SendClient):
             frame = decode_client(encode_client(effect.frame))
             self.frames.setdefault((who, effect.session), []).append(frame)
-        elif isinstance(effect, say.Sync):
-            self._queue.append((who, say.Synced(effect.number)))
-        elif isinstance(effect, say.Append):
+        elif isinstance(effect, contract.Sync):
+            self._queue.append((who, contract.Synced(effect.number)))
+        elif isinstance(effect, contract.Append):
             self.logs[who].append(effect.record)
             assert effect.tick == len(self.logs[who])
-        elif isinstance(effect, say.Read):
+        elif isinstance(effect, contract.Read):
             records = tuple(self.logs[who][effect.first - 1 : effect.last])
-            self._queue.append((who, say.LogRead(effect.request, effect.first, records)))
-        elif isinstance(effect, say.CutLink):
+            self._queue.append((who, contract.LogRead(effect.request, effect.first, records)))
+        elif isinstance(effect, contract.CutLink):
             self._cut(who, effect.peer, effect.reason)
-        elif isinstance(effect, say.CutClient):
+        elif isinstance(effect, contract.CutClient):
             self.cut_clients[who, effect.session] = effect.reason
-            self._queue.append((who, say.ClientLeft(effect.session)))
-        elif isinstance(effect, say.Note):
+            self._queue.append((who, contract.ClientLeft(effect.session)))
+        elif isinstance(effect, contract.Note):
             self.notes.append(effect.text)
 
     # -- links ----------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Bench:
         self._links.add(frozenset((one, other)))
         for who, peer in ((one, other), (other, one)):
             if who in self.brokers:
-                self._queue.append((who, say.LinkUp(peer)))
+                self._queue.append((who, contract.LinkUp(peer)))
         self._work_off()
 
     def _send(self, who: str, peer: str, frame: LinkFrame) -> None:
@@ -142,7 +142,7 @@ class Bench:
             self._cut(peer, who, str(error))
             return
         if peer in self.brokers:
-            self._queue.append((peer, say.FrameReceived(who, decoded)))
+            self._queue.append((peer, contract.FrameReceived(who, decoded)))
         else:
             self.told[peer].append((who, decoded))
 
@@ -152,7 +152,7 @@ class Bench:
             self._links.remove(frozenset((who, peer)))
             for end, other in ((who, peer), (peer, who)):
                 if end in self.brokers:
-                    self._queue.append((end, say.LinkDown(other)))
+                    self._queue.append((end, contract.LinkDown(other)))
 
     def liar(self, name: str, broker: str = "h1", life: int = 7) -> None:
         """One that the test plays connects and greets."""
@@ -162,7 +162,7 @@ class Bench:
     def lie(self, name: str, frame: LinkFrame, broker: str = "h1") -> None:
         """It says something, if it still has a link."""
         if frozenset((name, broker)) in self._links:
-            self.give(broker, say.FrameReceived(name, decode_link(encode_link(frame))))
+            self.give(broker, contract.FrameReceived(name, decode_link(encode_link(frame))))
 
     def is_cut(self, name: str, broker: str = "h1") -> bool:
         return frozenset((name, broker)) not in self._links
@@ -174,12 +174,12 @@ class Bench:
 
     def client(self, edge: str, name: str) -> int:
         self._sessions += 1
-        self.give(edge, say.ClientCame(self._sessions))
+        self.give(edge, contract.ClientCame(self._sessions))
         self.says(edge, self._sessions, Connect(PROTOCOL_VERSION, name))
         return self._sessions
 
     def says(self, edge: str, session: int, frame: AnyClientFrame) -> None:
-        self.give(edge, say.ClientFrameReceived(session, frame))
+        self.give(edge, contract.ClientFrameReceived(session, frame))
 
     def heard(self, edge: str, session: int, kind: type[Frame]) -> list[Frame]:
         return [f for f in self.frames.get((edge, session), []) if isinstance(f, kind)]
@@ -200,6 +200,6 @@ class Bench:
             self.says("b", publisher, Publish([body(f"{name}-feed", sequence)]))
         self.run(3.0)
         delivered = [datum for each in self.matches("a", session) for datum in each.data]
-        self.give("a", say.ClientLeft(session))
-        self.give("b", say.ClientLeft(publisher))
+        self.give("a", contract.ClientLeft(session))
+        self.give("b", contract.ClientLeft(publisher))
         return len(delivered) == 3 and not self.honest_cuts()

@@ -19,10 +19,9 @@ import msgspec
 
 from anabranch.client.client import Client, connect
 from anabranch.client.subscription import Subscription
-from anabranch.config.network_file import NetworkFile, loads
+from anabranch.config.network_file import NetworkFile, dump, loads
 from anabranch.config.ports import with_free_ports
-from anabranch.config.writing import dump
-from anabranch.local.observing import ask
+from anabranch.devnet.observe import ask
 from anabranch.node.settings import Address
 from anabranch.node.status import Status
 from tests.process_parts import BRISK

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import first_needed
@@ -59,7 +59,7 @@ class Machine:
         *,
         first_tick: int = 1,
         now: float = 1_000.0,
-        damaged: tuple[say.DamagedRecord, ...] = (),
+        damaged: tuple[contract.DamagedRecord, ...] = (),
         limits: Limits = DEFAULT_LIMITS,
         options: Options = OPTIONS,
         revision: int = 1,
@@ -68,13 +68,13 @@ class Machine:
         self.records = list(records)
         self.first_tick = first_tick
         self.now = now
-        self.notes: list[say.Note] = []
-        self.cuts: list[say.Effect] = []
+        self.notes: list[contract.Note] = []
+        self.cuts: list[contract.Effect] = []
         self.sent: dict[int, list[AnyClientFrame]] = {}
         self._session = 0
         self._request = 0
         needed = first_tick if damaged else max(first_needed(self.catalog), first_tick)
-        recovered = say.Recovered(
+        recovered = contract.Recovered(
             copied(self.catalog),
             first_tick,
             tuple(self.records[needed - first_tick :]),
@@ -86,37 +86,37 @@ class Machine:
             recovered,
             now,
         )
-        self.tell(say.Started())
+        self.tell(contract.Started())
 
     # -- the world --------------------------------------------------------------------------------
 
-    def tell(self, stimulus: say.Stimulus) -> None:
-        waiting: list[say.Stimulus] = [stimulus]
+    def tell(self, stimulus: contract.Stimulus) -> None:
+        waiting: list[contract.Stimulus] = [stimulus]
         while waiting:
             for effect in self.broker.handle(self.now, waiting.pop(0)):
                 match effect:
-                    case say.Put():
+                    case contract.Put():
                         rows = self.catalog.setdefault(effect.table, {})
                         rows.pop(effect.key, None)
                         if effect.value is not None:
                             rows[effect.key] = effect.value
-                    case say.Append():
+                    case contract.Append():
                         self.records.append(effect.record)
-                    case say.Sync():
-                        waiting.append(say.Synced(effect.number))
-                    case say.Read():
+                    case contract.Sync():
+                        waiting.append(contract.Synced(effect.number))
+                    case contract.Read():
                         first = effect.first - self.first_tick
                         found = self.records[first : effect.last + 1 - self.first_tick]
-                        waiting.append(say.LogRead(effect.request, effect.first, tuple(found)))
-                    case say.Forget():
+                        waiting.append(contract.LogRead(effect.request, effect.first, tuple(found)))
+                    case contract.Forget():
                         gone = max(effect.tick + 1 - self.first_tick, 0)
                         del self.records[:gone]
                         self.first_tick += gone
-                    case say.SendClient():
+                    case contract.SendClient():
                         self.sent.setdefault(effect.session, []).append(effect.frame)
-                    case say.Note():
+                    case contract.Note():
                         self.notes.append(effect)
-                    case say.CutClient() | say.CutLink():
+                    case contract.CutClient() | contract.CutLink():
                         self.cuts.append(effect)
 
     def wait(self, seconds: float) -> None:
@@ -126,7 +126,7 @@ class Machine:
             if deadline is None or deadline > until:
                 break
             self.now = max(self.now, deadline)
-            self.tell(say.TimePassed())
+            self.tell(contract.TimePassed())
         else:
             raise AssertionError("deadlines never end")
         self.now = until
@@ -149,32 +149,34 @@ class Machine:
 
     def connect(self, client: str) -> int:
         self._session += 1
-        self.tell(say.ClientCame(self._session))
+        self.tell(contract.ClientCame(self._session))
         self.say(self._session, Connect(PROTOCOL_VERSION, client))
         return self._session
 
     def say(self, session: int, frame: AnyClientFrame) -> None:
-        self.tell(say.ClientFrameReceived(session, frame))
+        self.tell(contract.ClientFrameReceived(session, frame))
 
     def tell_together(self, session: int, *frames: AnyClientFrame) -> None:
         """The client says all of it before the disk has synced anything."""
-        waiting: list[say.Stimulus] = []
+        waiting: list[contract.Stimulus] = []
         for frame in frames:
-            for effect in self.broker.handle(self.now, say.ClientFrameReceived(session, frame)):
-                if isinstance(effect, say.Sync):
-                    waiting.append(say.Synced(effect.number))
-                elif isinstance(effect, say.Put):
+            for effect in self.broker.handle(
+                self.now, contract.ClientFrameReceived(session, frame)
+            ):
+                if isinstance(effect, contract.Sync):
+                    waiting.append(contract.Synced(effect.number))
+                elif isinstance(effect, contract.Put):
                     rows = self.catalog.setdefault(effect.table, {})
                     rows.pop(effect.key, None)
                     if effect.value is not None:
                         rows[effect.key] = effect.value
-                elif isinstance(effect, say.SendClient):
+                elif isinstance(effect, contract.SendClient):
                     self.sent.setdefault(effect.session, []).append(effect.frame)
         for stimulus in waiting:
             self.tell(stimulus)
 
     def leave(self, session: int) -> None:
-        self.tell(say.ClientLeft(session))
+        self.tell(contract.ClientLeft(session))
 
     def request(self) -> int:
         self._request += 1

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from anabranch.client.client import Client
 from anabranch.client.subscription import Subscription
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
 from anabranch.model.client_frames import Ack, AnyClientFrame
@@ -62,7 +62,7 @@ class Host:
         self.heard: list[AnyClientFrame] = []
         #: While set, nothing is synced, so nothing is confirmed.
         self.is_stalled = False
-        self._unsynced: list[say.Sync] = []
+        self._unsynced: list[contract.Sync] = []
         #: While set, it does nothing at all, and its connections stay; what waits for that.
         self.is_frozen = False
         self._frozen: list[Callable[[], None]] = []
@@ -86,18 +86,18 @@ class Host:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._life += 1
-        recovered = say.Recovered(
+        recovered = contract.Recovered(
             {table: dict(rows) for table, rows in self._catalog.items()},
             self._first,
             tuple(self._records),
         )
         self.broker = Broker(self.config, recovered, time.time())
-        self.handle(say.Started())
+        self.handle(contract.Started())
         for peer in self.config.network.links_of(self.name):
             other = self._hosts[peer]
             if other.broker is not None:
-                self.handle(say.LinkUp(peer))
-                other.handle(say.LinkUp(self.name))
+                self.handle(contract.LinkUp(peer))
+                other.handle(contract.LinkUp(self.name))
         self._server = await loop.create_server(
             lambda: Connection(self), "127.0.0.1", self.port, reuse_address=True
         )
@@ -116,12 +116,12 @@ class Host:
         self._sessions.clear()
         self._numbers.clear()
         for peer in self.config.network.links_of(self.name):
-            self._hosts[peer].handle(say.LinkDown(self.name))
+            self._hosts[peer].handle(contract.LinkDown(self.name))
         await until(lambda: not self.open)
 
     # -- the core -------------------------------------------------------------------------------
 
-    def handle(self, stimulus: say.Stimulus) -> None:
+    def handle(self, stimulus: contract.Stimulus) -> None:
         if self.is_frozen:
             self._frozen.append(lambda: self.handle(stimulus))
             return
@@ -136,42 +136,42 @@ class Host:
         if deadline is not None:
             delay_s = max(0.0, deadline - time.time())
             loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(delay_s, self.handle, say.TimePassed())
+            self._alarm = loop.call_later(delay_s, self.handle, contract.TimePassed())
 
-    def _perform(self, effect: say.Effect) -> None:
+    def _perform(self, effect: contract.Effect) -> None:
         loop = asyncio.get_running_loop()
         match effect:
-            case say.SendClient():
+            case contract.SendClient():
                 connection = self._sessions.get(effect.session)
                 if connection is not None:
                     connection.send(encode_client(effect.frame))
-            case say.CutClient():
+            case contract.CutClient():
                 connection = self._sessions.get(effect.session)
                 if connection is not None:
                     connection.hang_up(effect.reason)
-            case say.Send():
+            case contract.Send():
                 other = self._hosts[effect.peer]
-                loop.call_soon(other.handle, say.FrameReceived(self.name, effect.frame))
-            case say.Append():
+                loop.call_soon(other.handle, contract.FrameReceived(self.name, effect.frame))
+            case contract.Append():
                 self._records.append(effect.record)
                 self.ever[effect.tick] = effect.record
-            case say.Put():
+            case contract.Put():
                 self._put(effect)
-            case say.Sync():
+            case contract.Sync():
                 self._unsynced.append(effect)
                 loop.call_soon(self._sync, self._life)
-            case say.Read():
+            case contract.Read():
                 first = effect.first - self._first
                 records = self._records[first : effect.last - self._first + 1]
-                answer = say.LogRead(effect.request, effect.first, tuple(records))
+                answer = contract.LogRead(effect.request, effect.first, tuple(records))
                 loop.call_soon(self.handle, answer)
-            case say.Forget():
+            case contract.Forget():
                 del self._records[: effect.tick + 1 - self._first]
                 self._first = max(self._first, effect.tick + 1)
-            case say.Note() | say.CutLink():
+            case contract.Note() | contract.CutLink():
                 pass
 
-    def _put(self, put: say.Put) -> None:
+    def _put(self, put: contract.Put) -> None:
         table = self._catalog.setdefault(put.table, {})
         if put.value is None:
             table.pop(put.key, None)
@@ -182,7 +182,7 @@ class Host:
         if life == self._life and not self.is_stalled:
             waiting, self._unsynced = self._unsynced, []
             for sync in waiting:
-                self.handle(say.Synced(sync.number))
+                self.handle(contract.Synced(sync.number))
 
     def stall(self, is_stalled: bool) -> None:
         """Let the disk stop, or go on."""
@@ -199,7 +199,7 @@ class Host:
 
     def fill(self, is_full: bool) -> None:
         """Let the disk be full, or not any more."""
-        self.handle(say.LogFull(is_full))
+        self.handle(contract.LogFull(is_full))
 
     # -- clients --------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Host:
         for data in frames:
             frame = decode_client(data)
             self.heard.append(frame)
-            self.handle(say.ClientFrameReceived(session, frame))
+            self.handle(contract.ClientFrameReceived(session, frame))
 
     def _greet(self, connection: Connection, data: bytes) -> None:
         ours = Greeting(
@@ -242,19 +242,19 @@ class Host:
         self._count += 1
         self._sessions[self._count] = connection
         self._numbers[connection] = self._count
-        self.handle(say.ClientCame(self._count))
+        self.handle(contract.ClientCame(self._count))
 
     def full(self, connection: Connection, full: bool) -> None:
         session = self._numbers.get(connection)
         if session is not None:
-            self.handle(say.ClientFull(session, full))
+            self.handle(contract.ClientFull(session, full))
 
     def closed(self, connection: Connection, reason: str) -> None:
         self.open.discard(connection)
         session = self._numbers.pop(connection, None)
         if session is not None:
             self._sessions.pop(session, None)
-            self.handle(say.ClientLeft(session))
+            self.handle(contract.ClientLeft(session))
 
     def cut_clients(self) -> None:
         """Break all connections, and live on."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from anabranch.model.event import Value
-from anabranch.spark.attribute_column import AttributeColumn
-from anabranch.spark.wanted import Kind
+from anabranch.spark.attribute_columns import AttributeColumn
+from anabranch.spark.column_types import Kind
 
 _KINDS: dict[type, tuple[Kind, pa.DataType]] = {
     str: ("text", pa.string()),

@@ -8,7 +8,7 @@ for; it knows the disk, so it can tell what was promised too early.
 import random
 from collections.abc import Iterable
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import first_needed
@@ -73,13 +73,13 @@ class Disk:
         self.records: list[bytes] = []
         self.synced = 0
         self.catalog: dict[str, dict[str, bytes]] = {}
-        self.unsynced_puts: list[say.Put] = []
+        self.unsynced_puts: list[contract.Put] = []
 
     @property
     def last(self) -> int:
         return self.first_tick + len(self.records) - 1
 
-    def append(self, append: say.Append) -> None:
+    def append(self, append: contract.Append) -> None:
         assert append.tick == self.last + 1, "ticks are not dense"
         self.records.append(append.record)
 
@@ -140,7 +140,7 @@ class Driver:
     def start(self) -> list[PartRequest]:
         """A new life, from what is on disk."""
         self.syncs: list[tuple[int, int, int]] = []
-        self.reads: list[say.Read] = []
+        self.reads: list[contract.Read] = []
         self.emits: list[Emission] = []
         self.told_marks: list[int] = []
         self.offered: set[str] = set()
@@ -197,7 +197,7 @@ class Driver:
             if found and size > read.bytes_max:
                 break
             found.append(record)
-        answer = say.LogRead(read.request, read.first, tuple(found))
+        answer = contract.LogRead(read.request, read.first, tuple(found))
         return self.do(self.origin.log_read(self.now, answer))
 
     def read_all(self) -> None:
@@ -236,25 +236,25 @@ class Driver:
         done = []
         for ask in asks:
             done.append(ask)
-            if isinstance(ask, say.Append):
+            if isinstance(ask, contract.Append):
                 self.disk.append(ask)
                 self._note(ask.tick, ask.record)
-            elif isinstance(ask, say.Put):
+            elif isinstance(ask, contract.Put):
                 self.disk.unsynced_puts.append(ask)
             elif isinstance(ask, RequestSync):
                 assert not self.syncs or ask.ticket > self.syncs[-1][0]
                 self.syncs.append((ask.ticket, self.disk.last, len(self.disk.unsynced_puts)))
                 assert len(self.syncs) == 1, "more than one sync at a time"
-            elif isinstance(ask, say.Read):
+            elif isinstance(ask, contract.Read):
                 assert ask.last <= self.disk.synced, "reads what is not synced"
                 self.reads.append(ask)
-            elif isinstance(ask, say.Forget):
+            elif isinstance(ask, contract.Forget):
                 self._check_forget(ask.tick)
             elif isinstance(ask, Emission):
                 self._check_emit(ask)
             elif isinstance(ask, Marked):
                 self._check_marked(ask)
-            elif isinstance(ask, say.SendClient):
+            elif isinstance(ask, contract.SendClient):
                 self.sent.append((ask.session, ask.frame))
                 if isinstance(ask.frame, Confirmed):
                     self._check_confirmed(ask.frame)
@@ -263,8 +263,8 @@ class Driver:
             elif isinstance(ask, ChangeAdvertisements):
                 self._check_offers(ask)
             else:
-                assert isinstance(ask, say.Note | WorkDone), ask
-                if isinstance(ask, say.Note):
+                assert isinstance(ask, contract.Note | WorkDone), ask
+                if isinstance(ask, contract.Note):
                     self.notes.append(ask.text)
         return done
 

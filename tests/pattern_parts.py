@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from anabranch.check.patterns import reference_matches
+from anabranch.check.reference import reference_matches
 from anabranch.core.patterns.detector import Detector, Overflow, StepResult
 from anabranch.core.patterns.detector_state import packed, restored
 from anabranch.core.patterns.scheme import PatternScheme

@@ -5,7 +5,7 @@ from random import Random
 from typing import TypeVar
 
 from anabranch.check.detections import Detection, LoggedEvent, check_detection
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import EventRecord, decode_record
@@ -24,8 +24,7 @@ from anabranch.model.pattern.match import (
     subscription_to,
 )
 from anabranch.sim.applications import Application
-from anabranch.sim.things import Weather
-from anabranch.sim.world import World
+from anabranch.sim.world import Weather, World
 
 Told = TypeVar("Told")
 NO_OFFSETS: Mapping[str, float] = {}
@@ -142,8 +141,8 @@ class Stage:
         """What brokers write into their logs from now on; the list grows."""
         notes: list[str] = []
 
-        def watch(name: str, stimulus: say.Stimulus, effects: say.Effects) -> None:
-            notes.extend(each.text for each in effects if isinstance(each, say.Note))
+        def watch(name: str, stimulus: contract.Stimulus, effects: contract.Effects) -> None:
+            notes.extend(each.text for each in effects if isinstance(each, contract.Note))
 
         self.world.watcher = watch
         return notes
@@ -154,7 +153,7 @@ class Stage:
         return [edge for edge in up if pattern_id in self.points(edge).records]
 
     def move(self, pattern_id: str, source: str, target: str) -> None:
-        self.world.stimulate(source, say.MoveJoinPoint(pattern_id, target))
+        self.world.stimulate(source, contract.MoveJoinPoint(pattern_id, target))
 
     def restart(self, name: str, after_s: float = 0.3) -> None:
         """Kill a broker, and start it again."""

@@ -15,11 +15,10 @@ import msgspec
 
 from anabranch.client.options import ClientOptions
 from anabranch.config.addresses import BrokerSettings
-from anabranch.config.network_file import NetworkFile, loads
-from anabranch.config.writing import dump
-from anabranch.local.drill import Trial
-from anabranch.local.network import LocalNetwork
-from anabranch.local.verdict import RunVerdict
+from anabranch.config.network_file import NetworkFile, dump, loads
+from anabranch.devnet.drill import Trial
+from anabranch.devnet.network import LocalNetwork
+from anabranch.devnet.verdict import RunVerdict
 from anabranch.node.status import Status
 
 #: More than anything here should take, on a machine that is busy with something else.

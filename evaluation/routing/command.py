@@ -15,8 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from anabranch.cli.output import console, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, print_json, steps_on_stderr
 from evaluation.routing.mesh import SCALE as MESH_SCALE
 from evaluation.routing.mesh import MeshPart, run_mesh
 from evaluation.routing.tree import RoutingReport, Size, print_report, write_page

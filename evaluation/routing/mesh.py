@@ -33,8 +33,7 @@ from typing import Literal
 import msgspec
 import typer
 
-from anabranch.cli.output import console, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, print_json, steps_on_stderr
 from evaluation.routing.mesh_changes import (
     DEATHS,
     MANY,

@@ -51,10 +51,10 @@ from typing import Literal, TypeVar, get_args
 import msgspec
 from msgspec.structs import replace
 
-from anabranch.config.cutting import near_of, parts_without
+from anabranch.config.survey import near_of, parts_without
 from anabranch.core.options import Options
 from anabranch.model.network import Network, graph_of_brokers
-from anabranch.sim.meshes import full_mesh, random_mesh
+from anabranch.sim.mesh_shapes import full_mesh, random_mesh
 from evaluation.routing.mesh_market import LOADS_EVERY_S, SLOW, Crowd, Market, Service
 from evaluation.routing.mesh_placement import Placed, PlaceScene, run_scene
 from evaluation.routing.mesh_relays import Relayed, RelayJob, relay

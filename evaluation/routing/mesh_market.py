@@ -46,7 +46,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.session.effects import DeliverToApplication, TellRefused
@@ -58,9 +58,8 @@ from anabranch.model.frames import Knowledge
 from anabranch.model.mesh_frames import Copies
 from anabranch.model.network import Network
 from anabranch.sim.applications import Application
-from anabranch.sim.loads import LinkLoadReports
-from anabranch.sim.things import SimConnection, SimLink, Weather
-from anabranch.sim.world import World
+from anabranch.sim.load_reports import LinkLoadReports
+from anabranch.sim.world import SimConnection, SimLink, Weather, World
 from anabranch.wire.codec import decode_client, decode_link
 
 # -- busy machines --------------------------------------------------------------------------------
@@ -137,7 +136,7 @@ class BusyWorld(World):
             for queue in wire.queues:
                 queue.rate = _LINK_BYTES_PER_S
 
-    def stimulate(self, name: str, stimulus: say.Stimulus) -> None:
+    def stimulate(self, name: str, stimulus: contract.Stimulus) -> None:
         """Give a broker something to handle, and perform what comes of it."""
         begin = time.process_time()
         super().stimulate(name, stimulus)
@@ -369,10 +368,10 @@ class Market:
             if len(self.arrivals) == before:
                 break
 
-    def _step(self, name: str, stimulus: say.Stimulus, effects: say.Effects) -> None:
+    def _step(self, name: str, stimulus: contract.Stimulus, effects: contract.Effects) -> None:
         """Note the events that came over a link."""
         del effects
-        frame = stimulus.frame if isinstance(stimulus, say.FrameReceived) else None
+        frame = stimulus.frame if isinstance(stimulus, contract.FrameReceived) else None
         if not isinstance(frame, Copies) or not frame.data:
             return
         self.copies += len(frame.data)

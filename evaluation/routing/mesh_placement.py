@@ -25,7 +25,7 @@ from random import Random
 import msgspec
 from msgspec.structs import replace
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.session.effects import DeliverToApplication, TellDefined
@@ -34,7 +34,7 @@ from anabranch.model.frames import LinkFrame
 from anabranch.model.mesh_frames import Copies
 from anabranch.model.pattern.match import Placement, read_notification, subscription_to
 from anabranch.sim.applications import Application
-from anabranch.sim.meshes import random_mesh
+from anabranch.sim.mesh_shapes import random_mesh
 from evaluation.routing.mesh_market import SLOW, BusyWorld, Machine, Quoter, Service, Watcher
 
 #: What the source found: traffic at the source broker against simple routing, delay against
@@ -186,7 +186,7 @@ class Town:
             events, busy_s = self._served[name]
             self._served[name] = (machine.events, machine.events_s)
             waits_s = max(0.0, machine.free_at - self.world.now)
-            load = say.BrokerLoad(
+            load = contract.BrokerLoad(
                 _REPORT_EVERY_S, machine.events - events, machine.events_s - busy_s, waits_s
             )
             self.world.stimulate(name, load)

@@ -79,8 +79,7 @@ from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event, Value
 from anabranch.model.network import Network
 from anabranch.sim.applications import Application
-from anabranch.sim.things import Weather
-from anabranch.sim.world import World
+from anabranch.sim.world import Weather, World
 from evaluation.routing.meter import Counts, Meter
 
 # -- stage ----------------------------------------------------------------------------------------

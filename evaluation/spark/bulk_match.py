@@ -24,9 +24,8 @@ import numpy as np
 import typer
 
 from anabranch import MatchIndex
-from anabranch.cli.output import console, figures_table, print_json
-from anabranch.cli.pipeline.running import MasterOption, spark_session
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
+from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
 from evaluation.measurement import (
     Verdict,
     WrongAnswerError,
@@ -128,7 +127,7 @@ class _Run:
 
     def report(self, subscriptions: int, events: int, checked: int) -> SparkMatchReport:
         """All of it."""
-        from anabranch.spark import matching  # noqa: PLC0415 - needs Spark
+        from anabranch.spark import bulk_matching  # noqa: PLC0415 - needs Spark
         from anabranch.spark.subscriptions import prepared  # noqa: PLC0415 - needs Spark
 
         path = self._directory / "snapshot"
@@ -155,7 +154,7 @@ class _Run:
             snapshot_bytes=path.stat().st_size,
             wall_s=wall_s,
             cpu_s=cpu_s,
-            matching_us_per_event=figures[matching.CPU_NS] / 1e3 / events,
+            matching_us_per_event=figures[bulk_matching.CPU_NS] / 1e3 / events,
             cpu_us_per_event=cpu_s * 1e6 / events,
             events_per_s_and_core=per_core,
             live_us_per_event=live_us,
@@ -166,7 +165,7 @@ class _Run:
         self, frame: "DataFrame", ready: "Subscriptions"
     ) -> tuple[float, float, dict[int, int]]:
         """CPU and wall seconds of the quicker of two passes, and what it counted."""
-        from anabranch.spark.matching import TASKS_NS, tallied  # noqa: PLC0415 - needs Spark
+        from anabranch.spark.bulk_matching import TASKS_NS, tallied  # noqa: PLC0415 - needs Spark
 
         self._steps.begin("matching", 2)
         passes = []
@@ -204,7 +203,7 @@ class _Run:
 
     def _check(self, index: MatchIndex, ready: "Subscriptions", checked: int) -> float:
         """Compare with the live index; returns what that takes for an event, in µs."""
-        from anabranch.spark.matching import tallied  # noqa: PLC0415 - needs Spark
+        from anabranch.spark.bulk_matching import tallied  # noqa: PLC0415 - needs Spark
 
         table = next(event_tables(self._workload, checked))
         counts = np.zeros(len(index), np.int64)

@@ -82,12 +82,11 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, print_json, steps_on_stderr
 from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
 from anabranch.client.stream_reader import Fetcher
 from anabranch.config.network_file import NetworkFile, loads
-from anabranch.local.network import LocalNetwork
+from anabranch.devnet.network import LocalNetwork
 from anabranch.model.errors import LocalError
 from anabranch.store.bulk.warm import warm as warm_bulk
 from evaluation.measurement import Verdict, WrongAnswerError, at_least, at_most, verdicts_table
@@ -371,7 +370,7 @@ class Reading:
 
     def archive(self) -> ArchiveFigures:
         """The stream into an archive, each pass into a new one."""
-        from anabranch.spark.archive.writing import archive  # noqa: PLC0415 - needs Spark
+        from anabranch.spark.archive.writer import archive  # noqa: PLC0415 - needs Spark
         from anabranch.spark.options import read_options  # noqa: PLC0415
 
         options = read_options({"brokers": self._broker})

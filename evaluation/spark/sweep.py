@@ -72,7 +72,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
-from anabranch.sim.fault_mix import ANY, asked_mix
+from anabranch.sim.faults import ANY, asked_mix
 from anabranch.sim.runner import Order, plan_of
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import SHAPES, Shape

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json
-from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
+from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
 from anabranch.spark.report import plots
 from anabranch.spark.report.page import Cell, Page
 from evaluation.routing.tree import RoutingReport, Size, write_page

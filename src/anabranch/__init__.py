@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
     from anabranch.client.stream_reader import Fetcher
     from anabranch.client.subscription import Received, Subscription, Withheld
-    from anabranch.local.embedded import Embedded, embedded
+    from anabranch.devnet.embedded import Embedded, embedded
 
 __version__ = "0.2.0"
 
@@ -105,7 +105,7 @@ _LAZY = {
     "ClientOptions": "client.options",
     **dict.fromkeys(("Received", "Withheld"), "client.subscription"),
     "Subscription": "client.subscription",
-    **dict.fromkeys(("Embedded", "embedded"), "local.embedded"),
+    **dict.fromkeys(("Embedded", "embedded"), "devnet.embedded"),
 }
 
 __all__ = [

@@ -32,7 +32,7 @@ from anabranch.model.frames import AskMark, Knowledge, LinkFrame, MarkIs
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.mesh_frames import Branches, Copies, Routes
 from anabranch.model.network import Network
-from anabranch.sim.fault_mix import FaultMix
+from anabranch.sim.faults import FaultMix
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan, Shape, draw
 from anabranch.sim.verdict import SimVerdict

@@ -18,7 +18,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.frames import Hello
 from tests.fuzz.core_world import HOSTILE, VOCABULARY, FuzzedNetwork
@@ -130,7 +130,7 @@ class HostileClients(RuleBasedStateMachine):
     @rule(pattern=st.sampled_from(VOCABULARY.patterns), here=EDGES, there=EDGES)
     def operator_moves_pattern(self, pattern: str, here: str, there: str) -> None:
         self._is_well = False
-        self.network.world.stimulate(here, say.MoveJoinPoint(pattern, there))
+        self.network.world.stimulate(here, contract.MoveJoinPoint(pattern, there))
         self._passes(0.02)
 
     @rule(sync_s=st.sampled_from([0.004, 0.004, 0.8]))
@@ -140,7 +140,7 @@ class HostileClients(RuleBasedStateMachine):
     @rule(name=EDGES, full=st.booleans())
     def disk_is_full(self, name: str, full: bool) -> None:
         self._is_well = False
-        self.network.world.stimulate(name, say.LogFull(full))
+        self.network.world.stimulate(name, contract.LogFull(full))
         self._passes(0.0)
 
     def _passes(self, seconds: float) -> None:

@@ -23,7 +23,7 @@ from random import Random
 
 import msgspec
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.report import report
@@ -45,8 +45,7 @@ from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network, graph_of_brokers
 from anabranch.sim.applications import Application
-from anabranch.sim.things import CLOCK_BEGIN_S, SimConnection, Weather
-from anabranch.sim.world import World
+from anabranch.sim.world import CLOCK_BEGIN_S, SimConnection, Weather, World
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 from tests.fuzz.hostile_frames import Vocabulary
 from tests.fuzz.known_open import said
@@ -113,21 +112,23 @@ class Watch:
         self.steps = 0
         self.cuts = 0
 
-    def take(self, name: str, stimulus: say.Stimulus, effects: say.Effects, limits: Limits) -> None:
+    def take(
+        self, name: str, stimulus: contract.Stimulus, effects: contract.Effects, limits: Limits
+    ) -> None:
         """A step is over."""
         self.steps += 1
         assert len(effects) <= EFFECTS_MAX, f"{name}: {len(effects)} effects of {stimulus!r}"
         for effect in effects:
-            if isinstance(effect, say.Send):
+            if isinstance(effect, contract.Send):
                 decode_link(encode_link(effect.frame, limits), limits)
-            elif isinstance(effect, say.SendClient):
+            elif isinstance(effect, contract.SendClient):
                 decode_client(encode_client(effect.frame, limits), limits)
-            elif isinstance(effect, say.Put):
+            elif isinstance(effect, contract.Put):
                 self._put(name, effect)
-            elif isinstance(effect, say.CutClient | say.CutLink):
+            elif isinstance(effect, contract.CutClient | contract.CutLink):
                 self.cuts += 1
 
-    def _put(self, name: str, put: say.Put) -> None:
+    def _put(self, name: str, put: contract.Put) -> None:
         rows = self.rows.setdefault(name, {})
         rows.pop((put.table, put.key), None)
         if put.value is not None:
@@ -143,7 +144,7 @@ class Timed:
     def __init__(self, broker: Broker) -> None:
         self._handle = broker.handle
 
-    def handle(self, now: float, stimulus: say.Stimulus) -> say.Effects:
+    def handle(self, now: float, stimulus: contract.Stimulus) -> contract.Effects:
         """Take a step, and say so if it took too long."""
         began = time.thread_time()
         effects = self._handle(now, stimulus)
@@ -304,7 +305,7 @@ class HostileClient:
         """It reads nothing; or does again."""
         connection = self._connection
         if connection is not None and connection.is_open:
-            self._world.stimulate(connection.broker, say.ClientFull(connection.session, full))
+            self._world.stimulate(connection.broker, contract.ClientFull(connection.session, full))
 
     def leaves(self) -> None:
         """End the session."""
@@ -324,7 +325,7 @@ class HostileClient:
             self._connection = None
 
 
-class _Speak(say.Stimulus, frozen=True):
+class _Speak(contract.Stimulus, frozen=True):
     """The hostile broker is to send these to a neighbour."""
 
     peer: str
@@ -347,27 +348,27 @@ class HostileBroker:
         #: How it greets.
         self.hello = Hello(PROTOCOL_VERSION, config.name, self._life)
         #: As a broker tells what it has handled: all of it, at once.
-        self.worked_on: list[tuple[say.Stimulus, int]] = []
+        self.worked_on: list[tuple[contract.Stimulus, int]] = []
         self.has_work_left = False
 
-    def handle(self, now: float, stimulus: say.Stimulus) -> say.Effects:
+    def handle(self, now: float, stimulus: contract.Stimulus) -> contract.Effects:
         """Whatever happens, it says what it was told to say."""
         self.worked_on = [(stimulus, 0)]
         match stimulus:
-            case say.LinkUp(peer):
+            case contract.LinkUp(peer):
                 self._up[peer] = None
-                return [say.Send(peer, self.hello)]
-            case say.LinkDown(peer):
+                return [contract.Send(peer, self.hello)]
+            case contract.LinkDown(peer):
                 self._up.pop(peer, None)
-            case say.FrameReceived(_, frame):
+            case contract.FrameReceived(_, frame):
                 self.memory.hears(frame)
                 if not isinstance(frame, Ping | Hello):
                     self.heard.append(frame)
-            case say.TimePassed():
+            case contract.TimePassed():
                 self._beat_at = now + self.config.options.heartbeat_s
-                return [] if self.is_silent else [say.Send(peer, Ping()) for peer in self._up]
+                return [] if self.is_silent else [contract.Send(peer, Ping()) for peer in self._up]
             case _Speak(peer, frames):
-                return [say.Send(peer, frame) for frame in frames]  # type: ignore[arg-type]
+                return [contract.Send(peer, frame) for frame in frames]  # type: ignore[arg-type]
         return []
 
     def next_deadline(self) -> float:
@@ -414,7 +415,7 @@ class FuzzedNetwork:
         self.hostile_clients = [HostileClient(self.world, self.watch) for _ in range(3)]
         self.passes(3.0)
 
-    def _watched(self, name: str, stimulus: say.Stimulus, effects: say.Effects) -> None:
+    def _watched(self, name: str, stimulus: contract.Stimulus, effects: contract.Effects) -> None:
         if name not in self.hostile_brokers:
             self.watch.take(name, stimulus, effects, LIMITS)
 
@@ -437,7 +438,7 @@ class FuzzedNetwork:
         """Put a hostile broker into the place of one."""
         host = self.world.hosts[name]
         host.broker = HostileBroker(host.config, CLOCK_BEGIN_S)  # type: ignore[assignment]
-        self.world.stimulate(name, say.Started())
+        self.world.stimulate(name, contract.Started())
 
     def hostile(self, name: str) -> HostileBroker:
         """The hostile broker of this name."""

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from anabranch.core.options import Options
-from anabranch.local.observing import ask
+from anabranch.devnet.observe import ask
 from anabranch.model.client_frames import Alive, AnyClientFrame, Connect
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello

@@ -16,7 +16,7 @@ from anabranch.core.options import Options
 from anabranch.model.errors import LocalError
 from anabranch.model.network import Network
 from anabranch.node.node import Node
-from anabranch.node.running import run
+from anabranch.node.process import run
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.store.files import DiskFile
 from anabranch.store.log import LogOptions

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker
 from anabranch.core.origin.log_tail import AnyRecord, EventRecord, decode_record
 from anabranch.model.client_frames import (
@@ -72,7 +72,7 @@ class BrokenPromiseError(AssertionError):
 class Found(msgspec.Struct, frozen=True):
     """What a start found."""
 
-    recovered: say.Recovered
+    recovered: contract.Recovered
     first_tick: int
     records: dict[int, bytes]
     notes: list[str]
@@ -141,7 +141,7 @@ class Interview:
         self.records = dict(found.records)
         last = max(self.records, default=0)
         self.now = _record(self.records[last]).time_ns / 1e9 + 1.0 if last else 1e9
-        self._work: deque[say.Stimulus] = deque([say.Started()])
+        self._work: deque[contract.Stimulus] = deque([contract.Started()])
         self._sessions: dict[str, int] = {}
         self._requests = 0
         #: Who heard what.
@@ -161,9 +161,11 @@ class Interview:
         """A client says something."""
         if client not in self._sessions:
             self._sessions[client] = number = len(self._sessions) + 1
-            self._work.append(say.ClientCame(number))
-            self._work.append(say.ClientFrameReceived(number, Connect(PROTOCOL_VERSION, client)))
-        self._work.append(say.ClientFrameReceived(self._sessions[client], frame))
+            self._work.append(contract.ClientCame(number))
+            self._work.append(
+                contract.ClientFrameReceived(number, Connect(PROTOCOL_VERSION, client))
+            )
+        self._work.append(contract.ClientFrameReceived(self._sessions[client], frame))
 
     def run(self) -> None:
         """Until nothing more happens at this time."""
@@ -176,22 +178,22 @@ class Interview:
         deadline = self._broker.next_deadline()
         assert deadline is not None
         self.now = max(self.now, deadline)
-        self._work.append(say.TimePassed())
+        self._work.append(contract.TimePassed())
         self.run()
 
-    def _perform(self, effect: say.Effect) -> None:
-        if isinstance(effect, say.Append):
+    def _perform(self, effect: contract.Effect) -> None:
+        if isinstance(effect, contract.Append):
             self.records[effect.tick] = effect.record
-        elif isinstance(effect, say.Sync):
-            self._work.append(say.Synced(effect.number))
-        elif isinstance(effect, say.Read):
+        elif isinstance(effect, contract.Sync):
+            self._work.append(contract.Synced(effect.number))
+        elif isinstance(effect, contract.Read):
             ticks = range(effect.first, effect.last + 1)
             records = tuple(self.records[tick] for tick in ticks if tick in self.records)
-            self._work.append(say.LogRead(effect.request, effect.first, records))
-        elif isinstance(effect, say.SendClient):
+            self._work.append(contract.LogRead(effect.request, effect.first, records))
+        elif isinstance(effect, contract.SendClient):
             names = {number: name for name, number in self._sessions.items()}
             self.heard.append((names[effect.session], effect.frame))
-        elif isinstance(effect, say.CutClient):
+        elif isinstance(effect, contract.CutClient):
             raise BrokenPromiseError(f"a client was cut: {effect.reason}")
 
 
@@ -363,7 +365,7 @@ class _Questions:
         _require(is_forgotten or places == [*range(BATCH_EVENTS)], f"batch {batch} has {places}")
 
 
-def _own(recovered: say.Recovered) -> say.Recovered:
+def _own(recovered: contract.Recovered) -> contract.Recovered:
     """A broker may take what it finds apart."""
     catalog = {table: dict(rows) for table, rows in recovered.catalog.items()}
     return msgspec.structs.replace(recovered, catalog=catalog)

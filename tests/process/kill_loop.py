@@ -19,8 +19,8 @@ from random import Random
 
 import msgspec
 
-from anabranch.local.drill import Trial
-from anabranch.local.verdict import RunVerdict
+from anabranch.devnet.drill import Trial
+from anabranch.devnet.verdict import RunVerdict
 from tests.process_parts import BRISK, DOUBLE, SETTLE_BOUND_S, drilling, published
 
 #: The same edges round four relays that are joined in a ring, and two of the edges to each other.

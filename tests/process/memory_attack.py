@@ -41,7 +41,7 @@ import anabranch
 from anabranch.client.client import Client
 from anabranch.config.certificates import make_certificates
 from anabranch.config.network_file import NetworkFile, loads
-from anabranch.local.network import LocalNetwork
+from anabranch.devnet.network import LocalNetwork
 from anabranch.model.client_frames import (
     Ack,
     AnyClientFrame,

@@ -29,7 +29,7 @@ import msgspec
 from anabranch.client.client import connect
 from anabranch.client.subscription import Subscription
 from anabranch.core.options import Options
-from anabranch.local.network import LocalNetwork, settled
+from anabranch.devnet.network import LocalNetwork, settled
 from anabranch.model.client_frames import (
     ADVERTISED_CHARACTERS_MAX,
     Ack,

@@ -2,7 +2,7 @@
 
 The lines are taken from where people read them, and typed as they stand there; only the shape of
 the network is a smaller one, with free ports too. (What is particular about the files of all shapes
-is in tests/unit/local/test_home.py.)
+is in tests/unit/devnet/test_directory.py.)
 """
 
 import json
@@ -20,8 +20,8 @@ import pytest
 
 from anabranch.config.certificates import make_certificates
 from anabranch.config.network_file import NetworkFile, load
-from anabranch.local.home import running_file
-from anabranch.local.observing import ask
+from anabranch.devnet.directory import running_file
+from anabranch.devnet.observe import ask
 from anabranch.node.status import Status
 from tests.broker_parts import environment
 from tests.process_parts import run, until_asked

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.client.client import connect
-from anabranch.config.network_file import load
-from anabranch.config.writing import dump
+from anabranch.config.network_file import dump, load
 from anabranch.store.catalog import Catalog
 from tests.broker_parts import Brokers, Honest, failing, refused
 from tests.process_parts import BRISK, run, until_asked

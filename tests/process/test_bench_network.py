@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from anabranch.cli.bench import network as bench
+from anabranch.cli.connect_options import Way
 from anabranch.cli.errors import CommandError
-from anabranch.cli.progress import steps_on_stderr
-from anabranch.cli.reaching import Way
-from anabranch.local.network import LocalNetwork
+from anabranch.cli.output import steps_on_stderr
+from anabranch.devnet.network import LocalNetwork
 from tests.process_parts import PAIR, network_file, run, status, until_asked
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.local.observing import ask
+from anabranch.devnet.observe import ask
 from anabranch.model.client_frames import Connect, Define, Refused
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.store.catalog import Catalog

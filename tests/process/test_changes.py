@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli.main import app
-from anabranch.config import editing
-from anabranch.config.editing import At
+from anabranch.config import network_edit
+from anabranch.config.network_edit import At
 from anabranch.config.network_file import load
-from anabranch.local.changing import change
-from anabranch.local.drill import Trial
-from anabranch.local.errands import serve
+from anabranch.devnet.control_channel import serve
+from anabranch.devnet.drill import Trial
+from anabranch.devnet.resize import change
 from anabranch.model.errors import LocalError
 from tests.process_parts import (
     BRISK,
@@ -60,16 +60,16 @@ def test_a_relay_and_an_edge_join_and_a_relay_goes(tmp_path: Path) -> None:
             await drill.listen("acme", "symbol = 'ACME'", "B4", durable=True, options=BRISK)
             await drill.speak("ticker", "B1", rate=200, options=BRISK)
             await published(drill, 100)
-            file = editing.add_relay(network_file(DIAMOND), "B5", "relays", At())
+            file = network_edit.add_relay(network_file(DIAMOND), "B5", "relays", At())
             await change(network, file)
             await published(drill, 100)
-            file = editing.add_edge(file, "B6", "relays", At())
+            file = network_edit.add_edge(file, "B6", "relays", At())
             await change(network, file)
             await drill.listen("late", "price < 100", "B6", durable=True, options=BRISK)
             await all_started(drill, "B6", "B4")
             await drill.speak("newcomer", "B6", rate=100, options=BRISK)
             await published(drill, 200)
-            file = editing.remove_broker(file, "B2")
+            file = network_edit.remove_broker(file, "B2")
             await change(network, file)
             assert set(network.brokers) == {"B1", "B3", "B4", "B5", "B6"}
             assert await revisions(drill) == {4}
@@ -90,7 +90,7 @@ def test_an_edge_goes_when_its_clients_and_its_events_are_elsewhere(tmp_path: Pa
             await drill.speak("east", "e3", rate=100, options=BRISK)
             await published(drill, 200)
             drill.follow_logs()
-            file = editing.remove_broker(network_file(DOUBLE), "e2")
+            file = network_edit.remove_broker(network_file(DOUBLE), "e2")
             said: list[str] = []
             await change(network, file, tell=said.append)
             assert network.edges == ("e1", "e3")
@@ -110,7 +110,7 @@ def test_an_edge_whose_durable_subscriber_is_away_stays(tmp_path: Path) -> None:
             client = await drill.connect("away", "e2", options=BRISK)
             await client.subscribe("price > 10", durable="orders", new=True)
             await client.close()
-            file = editing.remove_broker(network_file(DOUBLE), "e2")
+            file = network_edit.remove_broker(network_file(DOUBLE), "e2")
             with pytest.raises(LocalError, match=r"e2 has durable subscriptions.*orders"):
                 await change(drill.network, file)
             assert list(drill.network.edges) == ["e1", "e2", "e3"]
@@ -140,7 +140,7 @@ def test_an_edge_that_is_given_up_stays_as_the_relay_that_it_also_is(tmp_path: P
             for number in range(30):
                 await client.subscribe("price > 10", durable=f"orders{number}", new=True)
             await client.close()
-            file = editing.remove_site(network_file(SHOP), "a")
+            file = network_edit.remove_site(network_file(SHOP), "a")
             with pytest.raises(LocalError, match=r"a has durable .* orders0, .* and 20 more"):
                 await change(drill.network, file)
             await change(drill.network, file, abandon=True)

@@ -11,8 +11,8 @@ import pytest
 
 from anabranch.check import history as saw
 from anabranch.client.errors import SubscriptionCutError
-from anabranch.local.drill import Trial, TrialSubscriber
-from anabranch.local.traces import read_trace
+from anabranch.devnet.drill import Trial, TrialSubscriber
+from anabranch.devnet.traces import read_trace
 from tests.fault_proxy import FaultProxy
 from tests.process_parts import BRISK, PAIR, drilling, judged, published, run, status, until
 

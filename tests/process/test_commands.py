@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 from anabranch.cli import demo
 from anabranch.cli.main import app
-from anabranch.config.network_file import load, loads
+from anabranch.config.network_file import dump, load, loads
 from anabranch.config.ports import with_free_ports
-from anabranch.config.writing import dump
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.local.drill import Trial
+from anabranch.devnet.drill import Trial
 from tests.process_parts import (
     BRISK,
     DIAMOND,

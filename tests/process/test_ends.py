@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.client.client import connect
-from anabranch.local.observing import ask
+from anabranch.devnet.observe import ask
 from anabranch.model.client_frames import Connect, Subscribe, Subscribed
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.wire.codec import encode_client

@@ -12,7 +12,7 @@ from anabranch.client.errors import TicksNotKeptError
 from anabranch.client.stream_reader import Fetcher
 from anabranch.client.subscription import Subscription
 from anabranch.core.origin.log_tail import EventRecord, decode_record
-from anabranch.local.network import LocalNetwork
+from anabranch.devnet.network import LocalNetwork
 from anabranch.model.client_frames import Fetched
 from anabranch.model.encoding import decode_event, encode_event, rows_in
 from anabranch.model.event import Value

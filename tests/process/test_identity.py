@@ -10,8 +10,8 @@ import pytest
 
 from anabranch.client.client import connect
 from anabranch.client.errors import PublishRefusedError
-from anabranch.config.secret_file import create_secret
-from anabranch.local.observing import ask
+from anabranch.config.secrets import create_secret
+from anabranch.devnet.observe import ask
 from anabranch.model.client_frames import (
     AnyClientFrame,
     Connect,

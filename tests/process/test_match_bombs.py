@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.client.client import Client, connect
 from anabranch.client.subscription import Subscription
-from anabranch.local.network import LocalNetwork
+from anabranch.devnet.network import LocalNetwork
 from anabranch.model.encoding import rows_in
 from tests.process_parts import BRISK, PAIR, network_file, run, status, until_asked
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli import demo
-from anabranch.cli.demo import Demonstration
-from anabranch.cli.demo_plays import PLAYS
-from anabranch.config.writing import dump
-from anabranch.local.network import LocalNetwork, settled
-from anabranch.local.source import network_from
+from anabranch.cli.demo import PLAYS, Demonstration
+from anabranch.config.network_file import dump
+from anabranch.devnet.network import LocalNetwork, settled
+from anabranch.devnet.sample_data import network_from
 from tests.fault_proxy import FaultProxy
 from tests.process_parts import TEST_BOUND_S, proxied, run, until
 

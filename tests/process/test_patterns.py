@@ -8,7 +8,7 @@ import pytest
 from anabranch.check.detections import Detection, LoggedEvent, check_detection
 from anabranch.client.client import Client, connect
 from anabranch.client.patterns import Matched, PatternSubscription
-from anabranch.local.network import LocalNetwork
+from anabranch.devnet.network import LocalNetwork
 from anabranch.model.encoding import decode_envelope, rows_in
 from anabranch.model.event import INT_MIN
 from anabranch.model.pattern.match import Start

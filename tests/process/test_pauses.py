@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.local.drill import Trial
-from anabranch.local.network import LocalNetwork, settled
+from anabranch.devnet.drill import Trial
+from anabranch.devnet.network import LocalNetwork, settled
 from tests.fault_proxy import FaultProxy
 from tests.process_parts import (
     BRISK,

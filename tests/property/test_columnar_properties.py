@@ -13,7 +13,7 @@ from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.spark.event_batches import ColumnEvents, EncodedEvents
-from anabranch.spark.matcher import Events, Matcher
+from anabranch.spark.task_matcher import Events, Matcher
 from tests.columnar_parts import columns_of
 from tests.matching_parts import Attributes, events, filters, plain_filters
 

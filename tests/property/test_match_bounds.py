@@ -9,7 +9,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import event as note
 from hypothesis import strategies as st
 
-from anabranch.check.patterns import reference_matches
+from anabranch.check.reference import reference_matches
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.detector_state import packed, restored
 from anabranch.core.patterns.plan import StepAllowance

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from anabranch.check.patterns import reference_matches
+from anabranch.check.reference import reference_matches
 from anabranch.core.patterns.detector import Detector
 from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.errors import PatternError

@@ -20,7 +20,7 @@ from anabranch.core.patterns.join_points.placement_cost import (
     waiting,
 )
 from anabranch.core.routing.mesh.shared import NetworkDistances
-from anabranch.sim.meshes import draw_mesh
+from anabranch.sim.mesh_shapes import draw_mesh
 
 ROUNDS_MAX = 12
 

@@ -12,8 +12,7 @@ from anabranch.core.session.session import ClientSession
 from anabranch.model.event import Event
 from anabranch.model.network import Network
 from anabranch.sim.applications import Application
-from anabranch.sim.things import Weather
-from anabranch.sim.world import World
+from anabranch.sim.world import Weather, World
 
 EDGES = ("e1", "e2", "e3")
 NETWORK = Network({"hub": ["h1"], **{e: [e] for e in EDGES}}, [("hub", e) for e in EDGES])

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from anabranch.sim.detecting import Detections
+from anabranch.sim.pattern_users import Detections
 from anabranch.sim.runner import Order, run_seed
 
 #: Of meshes, with a pattern.

@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import msgspec
 
-from anabranch.spark.archive import compacting, layout, manifest, task
-from anabranch.spark.archive.compacting import compact
-from anabranch.spark.archive.writing import Archiver
+from anabranch.spark.archive import compaction, layout, manifest, task
+from anabranch.spark.archive.compaction import compact
+from anabranch.spark.archive.writer import Archiver
 from anabranch.spark.options import read_options
 from anabranch.spark.session import session
 from tests.archive_parts import HERE
@@ -68,7 +68,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "files are written": _before(manifest.os, "link"),  # type: ignore[attr-defined]
     "the commit is made": _after(manifest.os, "link"),  # type: ignore[attr-defined]
     "a file is renamed": _after(Path, "rename"),
-    "a joined file is written": _after(compacting, "join_files"),
+    "a joined file is written": _after(compaction, "join_files"),
     "old files are put aside": _after(layout, "retire"),
 }
 

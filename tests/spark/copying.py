@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from anabranch.spark.session import session
 from anabranch.spark.source import AnabranchDataSource
-from anabranch.spark.writers import Messages, StreamWriter
+from anabranch.spark.writer import Messages, StreamWriter
 
 _DIES_AFTER = "ANABRANCH_TEST_DIES_AFTER"
 

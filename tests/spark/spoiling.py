@@ -14,10 +14,10 @@ import msgspec
 
 from anabranch.check import history as saw
 from anabranch.check.checker import check
-from anabranch.local.verdict import concluded
+from anabranch.devnet.verdict import concluded
 from anabranch.sim.runner import Order, plan_of
 from anabranch.sim.simulation import Simulation
-from anabranch.spark.audit.telling import KINDS
+from anabranch.spark.audit.finding_rows import KINDS
 
 #: Kind, subscription, stream, tick.
 Place = tuple[str, str, str, int]

@@ -16,13 +16,13 @@ import anabranch
 from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, Event, Value
 from anabranch.spark.archive import layout, manifest
-from anabranch.spark.archive.compacting import compact
+from anabranch.spark.archive.compaction import compact
 from anabranch.spark.archive.manifest import ArchiveConflictError, read_state
-from anabranch.spark.archive.planning import TASK_TICKS_MIN, rounds
-from anabranch.spark.archive.serving import ArchiveReader
+from anabranch.spark.archive.plan import TASK_TICKS_MIN, rounds
+from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.archive.task import Answer
-from anabranch.spark.archive.verifying import verify
-from anabranch.spark.archive.writing import Archiver, ForgottenError, archive
+from anabranch.spark.archive.verification import verify
+from anabranch.spark.archive.writer import Archiver, ForgottenError, archive
 from anabranch.spark.survey import Seen
 from tests.archive_parts import (
     BOUND_S,

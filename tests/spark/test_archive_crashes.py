@@ -15,7 +15,7 @@ import pytest
 
 import anabranch
 from anabranch.spark.archive.manifest import read_state
-from anabranch.spark.archive.verifying import verify
+from anabranch.spark.archive.verification import verify
 from tests.archive_parts import archived, followed, served
 from tests.broker_parts import environment
 from tests.spark.archiving import POINTS, Work

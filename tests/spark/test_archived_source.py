@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
+from anabranch.spark.column_types import Wanted
 from anabranch.spark.options import OptionError, read_options
-from anabranch.spark.readers import batch_reader
+from anabranch.spark.reader import batch_reader
 from anabranch.spark.schema import schema_of
-from anabranch.spark.wanted import Wanted
 from tests.archive_parts import LOSSY, archived
 from tests.spark_parts import network_of
 

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 import anabranch
 from anabranch.check import history as saw
 from anabranch.cli.main import app
-from anabranch.local.traces import encode_line
+from anabranch.devnet.traces import encode_line
 from anabranch.model.errors import LocalError
 from anabranch.sim.runner import Order, plan_of
 from anabranch.spark.audit import audit, findings
-from anabranch.spark.audit.inputs import audit_traces
-from anabranch.spark.audit.logged import Logs
-from anabranch.spark.audit.telling import KINDS
+from anabranch.spark.audit.finding_rows import KINDS
+from anabranch.spark.audit.publications import Logs
+from anabranch.spark.audit.runner import audit_traces
 from evaluation.spark.audit import make_specimen
 from tests.spark.spoiling import LoggedRow, Place, checked, logged_rows, simulated, spoiled
 

@@ -14,9 +14,9 @@ from pyspark.sql.types import VariantVal
 from anabranch.model.encoding import encode_event, encode_row
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.event import Event, EventId, Value
-from anabranch.spark import whole
+from anabranch.spark import attribute_maps
+from anabranch.spark.column_types import ENVELOPE, Kind, Wanted, as_kind, check_wanted
 from anabranch.spark.columns import Columns
-from anabranch.spark.wanted import ENVELOPE, Kind, Wanted, as_kind, check_wanted
 from tests.bulk_parts import odd_bodies, usual_events
 from tests.event_parts import Bytes, frame
 from tests.matching_parts import NAMES
@@ -192,7 +192,7 @@ def test_a_variant_holds_every_attribute_with_its_type(many: list[dict[str, Valu
     found = Columns([Wanted("attributes", "variant")]).batch(rows_of(bodies), len(many), "s")
     found.validate(full=True)
     for given_attributes, variant in zip(many, found["attributes"].to_pylist(), strict=True):
-        assert variant == whole.variant_of(given_attributes)
+        assert variant == attribute_maps.variant_of(given_attributes)
         read = VariantVal(variant["value"], variant["metadata"]).toPython()
         assert read.keys() == given_attributes.keys()
         for name, value in given_attributes.items():
@@ -209,7 +209,7 @@ def test_a_variant_takes_as_many_attributes_as_an_event_may_have(count: int) -> 
     body = encode_event(Event(many, id=EventId("p", 1, 1)))
     found = Columns([Wanted("attributes", "variant")]).batch(rows_of([body]), 1, "s")
     variant = found["attributes"][0].as_py()
-    assert variant == whole.variant_of(many)
+    assert variant == attribute_maps.variant_of(many)
     assert VariantVal(variant["value"], variant["metadata"]).toPython() == many
 
 
@@ -217,7 +217,7 @@ def test_names_of_a_variant_are_in_the_order_of_utf_16() -> None:
     odd = {"\U0001f600": 1, "\uffee": 2, "a": 3, "\ue000x": 4}
     body = encode_event(Event(odd, id=EventId("p", 1, 1)))
     found = Columns([Wanted("attributes", "variant")]).batch(rows_of([body]), 1, "s")
-    assert found["attributes"][0].as_py() == whole.variant_of(odd)
+    assert found["attributes"][0].as_py() == attribute_maps.variant_of(odd)
 
 
 def test_a_map_has_every_value_as_text() -> None:

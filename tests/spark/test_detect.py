@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from typer.testing import CliRunner, Result
 
 import anabranch
-from anabranch.check.patterns import reference_matches
+from anabranch.check.reference import reference_matches
 from anabranch.cli.main import app
 from anabranch.model.errors import LocalError, PatternError
 from anabranch.model.event import Value

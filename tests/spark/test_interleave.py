@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 
 from anabranch.cli.main import app
 from anabranch.model.errors import LocalError
-from anabranch.spark.interleave import interleave
-from anabranch.spark.waiting import Waiting
+from anabranch.spark.interleave import Waiting, interleave
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS_US = 2_000_000

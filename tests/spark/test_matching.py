@@ -20,16 +20,16 @@ from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.spark.event_batches import ColumnEvents
-from anabranch.spark.matcher import Matcher
-from anabranch.spark.matching import (
+from anabranch.spark.bulk_matching import (
     match,
     match_counts,
     match_lists,
     match_sizes,
     missing_attributes,
 )
+from anabranch.spark.event_batches import ColumnEvents
 from anabranch.spark.subscriptions import prepared
+from anabranch.spark.task_matcher import Matcher
 from tests.columnar_parts import columns_of
 from tests.crowd_parts import STYLES
 from tests.spark_parts import network_of

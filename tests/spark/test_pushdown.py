@@ -13,11 +13,11 @@ from pyspark.sql import datasource as conditions
 import anabranch
 from anabranch.model.event import Value
 from anabranch.model.filter import Filter
+from anabranch.spark.column_types import Kind, Wanted, as_kind
 from anabranch.spark.options import read_options
 from anabranch.spark.pushdown import converted, pushed
-from anabranch.spark.readers import BatchReader, PushingReader, batch_reader
+from anabranch.spark.reader import BatchReader, PushingReader, batch_reader
 from anabranch.spark.schema import schema_of
-from anabranch.spark.wanted import Kind, Wanted, as_kind
 from tests.spark_parts import network_of
 
 KINDS: tuple[Kind, ...] = ("text", "integer", "float", "truth")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from anabranch.model.errors import LocalError
 from anabranch.spark.options import OptionError
-from anabranch.spark.reading import (
+from anabranch.spark.survey import Extent
+from anabranch.spark.tick_ranges import (
     RANGE_TICKS_MAX,
     Position,
     Range,
@@ -20,7 +21,6 @@ from anabranch.spark.reading import (
     next_ticks,
     read_position,
 )
-from anabranch.spark.survey import Extent
 
 THERE = {"a": Extent(5, 20), "b": Extent(1, 1)}
 streams = st.dictionaries(st.sampled_from("abcde"), st.integers(1, 5_000), max_size=5)

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
+from anabranch.spark.column_types import ENVELOPE, Wanted
 from anabranch.spark.options import OptionError
 from anabranch.spark.schema import (
     check_asked,
@@ -28,7 +29,6 @@ from anabranch.spark.schema import (
     schema_of,
     wanted_of,
 )
-from anabranch.spark.wanted import ENVELOPE, Wanted
 
 OWN = [*map(Wanted, ENVELOPE)]
 

@@ -22,12 +22,12 @@ from anabranch.model.statistics import (
     TextStatistics,
     write_statistics,
 )
-from anabranch.spark import fetches, survey
+from anabranch.spark import fetch_task, survey
+from anabranch.spark.column_types import ENVELOPE, Wanted
 from anabranch.spark.options import OptionError, read_options
-from anabranch.spark.readers import batch_reader, offered_schema
-from anabranch.spark.reading import Range
+from anabranch.spark.reader import batch_reader, offered_schema
 from anabranch.spark.schema import schema_of
-from anabranch.spark.wanted import ENVELOPE, Wanted
+from anabranch.spark.tick_ranges import Range
 from tests.broker_parts import Brokers, command
 from tests.spark_parts import PAIR, network_of
 
@@ -272,7 +272,7 @@ def test_streams_that_are_not_wanted_are_not_read_when_nobody_answers_any_more(
 def test_a_broker_that_is_killed_in_the_middle_of_a_task_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetches, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr(fetch_task, "PIECE_BYTES", 20_000)
     with Brokers(
         tmp_path, LOSSY.replace("lossy", "kept").replace('retention = "kept"', "")
     ) as all_:

@@ -18,12 +18,12 @@ import anabranch
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
 from anabranch.spark import cursor as cursors
+from anabranch.spark.column_types import Wanted
 from anabranch.spark.options import OptionError, read_options
 from anabranch.spark.progress import Travelled, travelled
-from anabranch.spark.readers import StreamReader
-from anabranch.spark.reading import Position
+from anabranch.spark.reader import StreamReader
 from anabranch.spark.schema import schema_of
-from anabranch.spark.wanted import Wanted
+from anabranch.spark.tick_ranges import Position
 from tests.broker_parts import Brokers
 from tests.spark_parts import PAIR, network_of
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import LocalError
-from anabranch.spark.matching import match
+from anabranch.spark.bulk_matching import match
 from anabranch.spark.subscriptions import SubscriptionsError, prepared
 
 

@@ -26,8 +26,7 @@ from anabranch.model.encoding import encode_draft
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, Value
 from anabranch.spark.options import OptionError, Options, read_options
-from anabranch.spark.writers import BatchWriter, Staged, StreamWriter
-from anabranch.spark.writing_batches import SinkError
+from anabranch.spark.writer import BatchWriter, SinkError, Staged, StreamWriter
 from tests.spark_parts import events_of, network_of, writing
 
 ONE_COLUMN = StructType([StructField("n", LongType())])

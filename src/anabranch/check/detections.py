@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from anabranch.check.checker import Anomaly
-from anabranch.check.patterns import reference_matches
+from anabranch.check.reference import reference_matches
 from anabranch.model.encoding import Envelope
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.match import (

@@ -10,7 +10,7 @@ from collections import defaultdict
 from itertools import accumulate
 
 from anabranch.check import history as saw
-from anabranch.check.matches import matches
+from anabranch.check.reference import matches
 
 #: Publisher, incarnation, sequence.
 Id = tuple[str, int, int]

@@ -21,8 +21,8 @@ import typer
 from anabranch.cli.errors import CommandError
 from anabranch.config.network_file import load
 from anabranch.node.node import Node
-from anabranch.node.notes import LEVELS, JsonLines, TextLines
-from anabranch.node.running import run
+from anabranch.node.node_log import LEVELS, JsonLines, TextLines
+from anabranch.node.process import run
 from anabranch.node.settings import config_of
 
 

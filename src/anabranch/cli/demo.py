@@ -16,21 +16,259 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 
 from anabranch.cli.demo_pipeline import PipelineReport, conclude, obstacle, print_pipeline
-from anabranch.cli.demo_plays import PLAYS, Blow, Play, PlayName, populate
-from anabranch.cli.demo_view import DemoReport, Event, Moment, line, moment_of, tables
 from anabranch.cli.output import console, print_json
 from anabranch.cli.trace import print_verdict
+from anabranch.client.options import ClientOptions
 from anabranch.config.network_file import NetworkFile
-from anabranch.local.drill import Trial
-from anabranch.local.network import LocalNetwork
-from anabranch.local.source import network_from
+from anabranch.devnet.drill import Trial
+from anabranch.devnet.network import LocalNetwork
+from anabranch.devnet.sample_data import network_from
+from anabranch.devnet.verdict import RunVerdict
+
+PlayName = Literal["tree", "mesh"]
+_BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.5)
+
+
+class Listens(msgspec.Struct, frozen=True):
+    """A subscriber."""
+
+    name: str
+    filter: str
+    #: By preference.
+    edges: tuple[str, ...]
+    is_durable: bool = False
+
+
+class Speaks(msgspec.Struct, frozen=True):
+    """A publisher."""
+
+    name: str
+    edges: tuple[str, ...]
+    advertised: tuple[str, ...] = ()
+
+
+class Blow(msgspec.Struct, frozen=True):
+    """Brokers that are killed together, and how that is told."""
+
+    what: str
+    victims: tuple[str, ...]
+
+
+class Play(msgspec.Struct, frozen=True, kw_only=True):
+    """What is played in the demonstration: on which network, by whom, and what is done to it.
+
+        PLAYS["tree"]    the shape `redundant`: eleven brokers, sites of two and three relays
+        PLAYS["mesh"]    the shape `braided`: ten brokers with ways round and round
+
+    A publisher that advertises publishes nothing else; one that does not may publish anything. This
+    module keeps no state.
+    """
+
+    shape: str
+    listeners: tuple[Listens, ...]
+    speakers: tuple[Speaks, ...]
+    blows: tuple[Blow, ...]
+
+
+PLAYS: dict[PlayName, Play] = {
+    "tree": Play(
+        shape="redundant",
+        listeners=(
+            Listens("acme", "symbol = 'ACME' AND price > 10", ("e3", "e4"), True),
+            Listens("bargains", "price < 60", ("e2", "e1"), True),
+            Listens("movers", "change > 1 OR change < -1", ("e4", "e2")),
+            Listens(
+                "london", "exchange = 'LON' AND symbol IN ('BOLT', 'CRUX', 'DUNE')", ("e3", "e4")
+            ),
+            Listens("blocks", "volume BETWEEN 80000 AND 100000", ("e1", "e2")),
+        ),
+        speakers=(Speaks("west", ("e1",)), Speaks("east", ("e4",))),
+        blows=(
+            Blow("a relay", ("w1",)),
+            Blow("a whole site but one broker", ("c1", "c2")),
+            Blow("an edge, whose clients roam", ("e3",)),
+        ),
+    ),
+    "mesh": Play(
+        shape="braided",
+        listeners=(
+            Listens("acme", "symbol = 'ACME' AND price > 10", ("e3", "e4"), True),
+            Listens("bargains", "price < 60", ("e2", "e1"), True),
+            Listens("movers", "change > 1 OR change < -1", ("e6", "e4")),
+            Listens(
+                "london", "exchange = 'LON' AND symbol IN ('BOLT', 'CRUX', 'DUNE')", ("e4", "e3")
+            ),
+            Listens("blocks", "volume BETWEEN 80000 AND 100000", ("e5", "e1")),
+        ),
+        speakers=(
+            Speaks("west", ("e1",), ("exchange = 'LON'", "exchange = 'NYC' AND price > 10")),
+            Speaks("east", ("e3",), ("exchange = 'TYO'",)),
+            Speaks("anything", ("e6",)),
+        ),
+        blows=(
+            Blow("a relay", ("r1",)),
+            Blow("half of the relays", ("r2", "r3")),
+            Blow("a relay, and an edge, whose clients roam", ("r4", "e3")),
+        ),
+    ),
+}
+
+
+async def populate(drill: Trial, play: Play, rate: float) -> None:
+    """Everybody connects; publishers share the rate."""
+    async with asyncio.TaskGroup() as everyone:
+        for each in play.listeners:
+            everyone.create_task(
+                drill.listen(
+                    each.name, each.filter, *each.edges, durable=each.is_durable, options=_BRISK
+                )
+            )
+    share = rate / len(play.speakers)
+    for one in play.speakers:
+        await drill.speak(
+            one.name, *one.edges, rate=share, advertised=one.advertised, options=_BRISK
+        )
+
+
+# What the demonstration shows: one moment of it as tables or as a line, and the end.
+#
+# A `Moment` is a value; the live tables and the plain lines are drawn from it. This module keeps no
+# state.
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscriber."""
+
+    name: str
+    filter: str
+    quality: str
+    #: The broker it is at.
+    home: str
+    received: int
+    outstanding: int
+    lag_ms: float
+    #: The longest time without an event while one was on its way.
+    silent_s: float
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """The demonstration at one moment."""
+
+    seconds: float
+    phase: str
+    published: int
+    confirmed: int
+    #: Since the moment before.
+    published_per_s: float
+    delivered_per_s: float
+    #: Broker → its state.
+    brokers: dict[str, str]
+    readers: tuple[Reader, ...]
+
+    @property
+    def delivered(self) -> int:
+        """By all subscribers."""
+        return sum(reader.received for reader in self.readers)
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """The brokers that do not serve."""
+        return tuple(name for name, state in self.brokers.items() if state != "ready")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done to the network."""
+
+    seconds: float
+    text: str
+
+
+class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole demonstration."""
+
+    brokers: int
+    seconds: float
+    events: tuple[Event, ...]
+    last: Moment
+    #: What did not arrive in time, for people.
+    missing: str
+    verdict: RunVerdict
+    #: None: it was left out.
+    pipeline: PipelineReport | None = None
+
+
+def moment_of(drill: Trial, seconds: float, phase: str, before: Moment | None) -> Moment:
+    """How things stand now."""
+    readers = tuple(
+        Reader(
+            name=each.name,
+            filter=str(each.filter),
+            quality="durable" if each.is_durable else "reliable",
+            home=each.client.broker if each.client.is_connected else "…",
+            received=each.received,
+            outstanding=max(0, each.expected - each.received),
+            lag_ms=1_000 * each.lag_s,
+            silent_s=each.silent_s,
+        )
+        for each in drill.listeners.values()
+    )
+    published = sum(each.published for each in drill.speakers.values())
+    passed_s = max(seconds - before.seconds, 1e-9) if before else max(seconds, 1e-9)
+    delivered = sum(reader.received for reader in readers)
+    return Moment(
+        seconds=seconds,
+        phase=phase,
+        published=published,
+        confirmed=sum(each.confirmed for each in drill.speakers.values()),
+        published_per_s=(published - (before.published if before else 0)) / passed_s,
+        delivered_per_s=(delivered - (before.delivered if before else 0)) / passed_s,
+        brokers={name: drill.network.state(name) for name in drill.network.brokers},
+        readers=readers,
+    )
+
+
+def line(moment: Moment) -> str:
+    """A moment in one line."""
+    waiting = sum(reader.outstanding for reader in moment.readers)
+    return (
+        f"{moment.seconds:5.1f} s  published {moment.published:,} ({moment.published_per_s:,.0f}/s)"
+        f"  confirmed {moment.confirmed:,}  delivered {moment.delivered:,}"
+        f" ({moment.delivered_per_s:,.0f}/s)  on the way {waiting:,}"
+        f"  down: {', '.join(moment.down) or 'none'}"
+    )
+
+
+def tables(moment: Moment) -> RenderableType:
+    """A moment for a terminal."""
+    return Group(
+        f"{moment.phase}",
+        line(moment),
+        " ".join(
+            f"{name}{'' if state == 'ready' else f'[{state}]'}"
+            for name, state in moment.brokers.items()
+        ),
+        _readers(moment),
+    )
+
+
+def _readers(moment: Moment) -> Table:
+    table = Table("subscriber", "filter", "quality", "at", "received", "on the way", "lag ms")
+    for column in table.columns[4:]:
+        column.justify = "right"
+    for reader in moment.readers:
+        numbers = (f"{reader.received:,}", f"{reader.outstanding:,}", f"{reader.lag_ms:.0f}")
+        table.add_row(reader.name, reader.filter, reader.quality, reader.home, *numbers)
+    return table
+
 
 CALM_S = 4.0
 AWAY_S = 5.0

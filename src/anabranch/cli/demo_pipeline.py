@@ -18,7 +18,7 @@ import typer
 from rich.table import Table
 
 from anabranch.cli.output import console
-from anabranch.cli.pipeline.running import spark_session
+from anabranch.cli.pipeline.spark_session import spark_session
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.selectivity import selectivity, together
@@ -92,7 +92,7 @@ def conclude(
     begin = time.monotonic()
     say("Spark starts")
     with spark_session(master, "demo", draws=False) as spark:
-        from anabranch.spark.archive.writing import archive as archived  # noqa: PLC0415 - Spark
+        from anabranch.spark.archive.writer import archive as archived  # noqa: PLC0415 - Spark
         from anabranch.spark.options import read_options  # noqa: PLC0415 - needs Spark
 
         say("everything is archived as Parquet")
@@ -115,8 +115,8 @@ def conclude(
 
 
 def _audited(spark: "SparkSession", traces: Sequence[Path], archive: Path) -> "Report":
-    from anabranch.spark.audit.archived import read_history  # noqa: PLC0415 - needs Spark
-    from anabranch.spark.audit.inputs import audit_traces  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit.publications import read_history  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit.runner import audit_traces  # noqa: PLC0415 - needs Spark
 
     found, notes = audit_traces(
         spark, traces, lambda: read_history(spark, archive, None), complete=True
@@ -135,7 +135,7 @@ def _page(told: "Report") -> str:
 def _shares(
     spark: "SparkSession", archive: Path, filters: Mapping[str, str], told: "Report"
 ) -> list[Share]:
-    from anabranch.spark.attribute_column import archived_columns  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.attribute_columns import archived_columns  # noqa: PLC0415 - needs Spark
     from anabranch.spark.history import look_into  # noqa: PLC0415 - needs Spark
     from anabranch.spark.statistics import stats  # noqa: PLC0415 - needs Spark
 

@@ -14,7 +14,17 @@ import msgspec
 import typer
 
 from anabranch.cli.output import print_json
+from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
+from anabranch.core.origin.log_tail import (
+    STORED_LIMITS,
+    AnyRecord,
+    BlankRecord,
+    EventRecord,
+    decode_record,
+)
+from anabranch.model.encoding import decode_event
 from anabranch.model.event import Event
+from anabranch.model.filter import Filter
 
 _NS_PER_S = 1e9
 
@@ -117,3 +127,130 @@ def _cell(value: object) -> str:
     if isinstance(value, str) and (not value or not value.isprintable() or " " in value):
         return msgspec.json.encode(value).decode()
     return str(value)
+
+
+# Matches of patterns as `sub` prints them: JSON with everything, or columns for people.
+#
+# One match is one line. A JSON line has each contributing event as `sub` prints events, with its
+# part in front; where the match was too large to have them, only their places.
+
+
+class MatchPrinter(Lines):
+    """Prints matches."""
+
+    columns = f"{'time (UTC)':23}  {'pattern':24}  events"
+
+    def show(self, matched: Matched) -> None:
+        """Print one match."""
+        self.put(lambda: match_document(matched), lambda: match_line(matched))
+
+
+def match_document(matched: Matched) -> Mapping[str, object]:
+    """A match as JSON has it."""
+    received = matched.received
+    return {
+        "pattern": matched.pattern,
+        "identity": matched.identity,
+        "events": [_event_document(each) for each in matched.events],
+        "is_whole": matched.is_whole,
+        "first_ns": matched.first_ns,
+        "last_ns": matched.last_ns,
+        "stream": received.stream,
+        "tick": received.tick,
+        "time_ns": received.time_ns,
+    }
+
+
+def _event_document(each: PartEvent) -> Mapping[str, object]:
+    place = {"part": each.part, "stream": each.stream, "tick": each.tick, "time_ns": each.time_ns}
+    if each.event is None:
+        return place
+    return {**document(each.event, each.stream, each.tick, each.time_ns), **place}
+
+
+def match_line(matched: Matched) -> str:
+    """A match in columns."""
+    events = "; ".join(map(_event_words, matched.events))
+    return f"{moment(matched.last_ns)}  {matched.pattern:24}  {events}"
+
+
+def _event_words(each: PartEvent) -> str:
+    place = f"{each.part}: {each.stream} {each.tick}"
+    return place if each.event is None else f"{place} {shown(each.event)}"
+
+
+async def print_matches(subscription: PatternSubscription, printer: MatchPrinter) -> None:
+    """Print what comes, until it is enough or the program is told to stop."""
+    try:
+        async for matched in subscription:
+            printer.show(matched)
+            if printer.is_enough:
+                return
+    finally:
+        # What could not be printed, because nobody reads any more, comes again.
+        if printer.shown == printer.given and not subscription.is_over:
+            await subscription.ack()
+
+
+# Records of a log as lines of text or JSON.
+#
+# A record holds an event, or says why there is none: its event was transient and is not kept, or
+# the tick is a mark of the stream. What a newer version wrote is an error that says so.
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class RecordLines:
+    """Makes lines of records; those that are not wanted make none."""
+
+    def __init__(self, where: Filter | None, everything: bool, as_json: bool) -> None:
+        self._where = where
+        self._everything = everything
+        self._as_json = as_json
+
+    def line(self, tick: int, data: bytes) -> str | None:
+        """The line of one record; None if it is not wanted."""
+        record = decode_record(data)
+        if isinstance(record, EventRecord):
+            event = decode_event(record.body, STORED_LIMITS)
+            if self._where is not None and not self._where.matches(event):
+                return None
+            document = _log_lines_event_document(event)
+        elif self._everything and self._where is None:
+            document = _quiet_document(record)
+        else:
+            return None
+        if self._as_json:
+            return _encoder.encode({"tick": tick, "time_ns": record.time_ns, **document}).decode()
+        return f"{tick}  {_time_text(record.time_ns)}  {_text(record, document)}"
+
+
+def _log_lines_event_document(event: Event) -> dict[str, object]:
+    document: dict[str, object] = {
+        "id": str(event.id),
+        "attributes": dict(event.attributes),
+        "timestamp_ns": event.timestamp_ns,
+        "control": msgspec.structs.asdict(event.control),
+    }
+    if event.content_type:
+        document["content_type"] = event.content_type
+    if event.payload:
+        document["payload"] = base64.b64encode(event.payload).decode()
+    return document
+
+
+def _quiet_document(record: AnyRecord) -> dict[str, object]:
+    if isinstance(record, BlankRecord):
+        return {"blank": str(record.id)}
+    return {"mark": msgspec.to_builtins(getattr(record, "vector", {}))}
+
+
+def _text(record: AnyRecord, document: dict[str, object]) -> str:
+    if isinstance(record, EventRecord):
+        return f"{document['id']}  {_encoder.encode(document['attributes']).decode()}"
+    return _encoder.encode(document).decode()
+
+
+def _time_text(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns // 10**6 / 1e3, UTC).isoformat(" ", "milliseconds")

@@ -17,10 +17,9 @@ from rich import box
 from rich.table import Table
 
 from anabranch.cli.errors import EXIT_USAGE, PROGRAM, CommandError
-from anabranch.cli.log_lines import RecordLines
-from anabranch.cli.moments import moment_ns
-from anabranch.cli.output import console, counted, print_json
-from anabranch.cli.progress import steps_on_stderr
+from anabranch.cli.event_lines import RecordLines
+from anabranch.cli.output import console, counted, print_json, steps_on_stderr
+from anabranch.cli.values import moment_ns
 from anabranch.core.origin.renewal import LOST_TICKS_MAX, SPARE_TICKS, LogRenewal
 from anabranch.model.filter import Filter
 from anabranch.store import log_view

@@ -12,11 +12,11 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.network_view import address, drawing, state_text, summary
 from anabranch.cli.output import console, print_json
 from anabranch.config.addresses import PORT_NAMES
-from anabranch.config.mesh_shape import MeshShape
 from anabranch.config.network_file import NetworkFile, load
-from anabranch.config.positions import quoted_text
-from anabranch.config.secret_file import create_secret
+from anabranch.config.secrets import create_secret
+from anabranch.config.shape import MeshShape
 from anabranch.config.survey import Survey, survey
+from anabranch.config.toml_reader import quoted_text
 
 app = typer.Typer(
     name="network",

@@ -2,7 +2,7 @@
 
 The commands that add and remove write the next revision of a file and nothing else; `apply` makes a
 network that runs on this machine the one of the file. What they may do is decided in
-`config.editing` and `local.changing`.
+`config.network_edit` and `devnet.resize`.
 """
 
 from pathlib import Path
@@ -11,13 +11,12 @@ from typing import Annotated
 import typer
 
 from anabranch.cli.errors import CommandError
-from anabranch.config import editing
+from anabranch.config import network_edit
 from anabranch.config.addresses import LOOPBACK
-from anabranch.config.editing import At
-from anabranch.config.network_file import NetworkFile, load
-from anabranch.config.writing import dump
-from anabranch.local import errands
-from anabranch.local.home import home_of
+from anabranch.config.network_edit import At
+from anabranch.config.network_file import NetworkFile, dump, load
+from anabranch.devnet import control_channel
+from anabranch.devnet.directory import home_of
 
 FilePath = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -76,11 +75,11 @@ def add_broker(
     if relay and not link_to:
         raise CommandError("--relay goes with --link-to; in a site, every broker is a relay")
     if link_to:
-        _write(editing.add_linked(load(file), name, link_to, at, is_relay=relay))
+        _write(network_edit.add_linked(load(file), name, link_to, at, is_relay=relay))
     elif site is not None:
-        _write(editing.add_relay(load(file), name, site, at))
+        _write(network_edit.add_relay(load(file), name, site, at))
     elif below is not None:
-        _write(editing.add_edge(load(file), name, below, at))
+        _write(network_edit.add_edge(load(file), name, below, at))
 
 
 def add_site(
@@ -95,22 +94,22 @@ def add_site(
 
     Brokers that are new get free ports, all on the same host; change them in the file if need be.
     """
-    _write(editing.add_site(load(file), name, broker, join, At(host=host)))
+    _write(network_edit.add_site(load(file), name, broker, join, At(host=host)))
 
 
 def remove_broker(file: FilePath, name: Name) -> None:
     """Write the next revision of a network file, without a broker."""
-    _write(editing.remove_broker(load(file), name))
+    _write(network_edit.remove_broker(load(file), name))
 
 
 def remove_site(file: FilePath, name: Name) -> None:
     """Write the next revision of a network file, without a site and its brokers."""
-    _write(editing.remove_site(load(file), name))
+    _write(network_edit.remove_site(load(file), name))
 
 
 def add_link(file: FilePath, one: Broker, other: Broker) -> None:
     """Write the next revision of a network file, with another link of its mesh."""
-    _write(editing.add_link(load(file), one, other))
+    _write(network_edit.add_link(load(file), one, other))
 
 
 def remove_link(file: FilePath, one: Broker, other: Broker) -> None:
@@ -118,11 +117,11 @@ def remove_link(file: FilePath, one: Broker, other: Broker) -> None:
 
     A link without which the network would be cut in two is not removed.
     """
-    _write(editing.remove_link(load(file), one, other))
+    _write(network_edit.remove_link(load(file), one, other))
 
 
 def _write(file: NetworkFile) -> None:
-    kept = editing.rewrite(file)
+    kept = network_edit.rewrite(file)
     typer.echo(f"wrote {file.path}, revision {file.revision}; the one before is {kept}", err=True)
     typer.echo(f"when its network is to become this: anabranch network apply {file.path}", err=True)
 
@@ -151,8 +150,8 @@ def apply(
     """
     loaded = load(file)
     directory = state or home_of(loaded)
-    errand = errands.ChangeRequest(
+    errand = control_channel.ChangeRequest(
         text=dump(loaded), path=str(file), abandon=abandon, within_s=within
     )
-    for text in errands.send(directory, errand):
+    for text in control_channel.send(directory, errand):
         typer.echo(text)

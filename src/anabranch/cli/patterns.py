@@ -12,10 +12,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError, CommandGroup
-from anabranch.cli.fitting import Column, fitted, room, show
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import Column, console, fitted, print_json, room, show
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.patterns.join_points.join_points import JoinPointReport
@@ -98,10 +97,10 @@ def define(
         typer.Option("--new", help="Nobody ever used the id: do not wait for brokers to say so."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
-    within: reaching.WithinOption = 10.0,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
+    within: connect_options.WithinOption = 10.0,
 ) -> None:
     """Have a pattern detected under an id, from now on. An id is used once.
 
@@ -109,7 +108,7 @@ def define(
 
     Addresses are those that clients connect to. docs/PATTERNS.md is about the language.
     """
-    if len(what) < 2 or reaching.is_address(what[-2]):
+    if len(what) < 2 or connect_options.is_address(what[-2]):
         raise CommandError("give an id and a pattern after the addresses")
     if 0 < lasts_s < _LASTS_S_MIN:
         raise CommandError(
@@ -141,14 +140,14 @@ def drop(
     what: Annotated[list[str], typer.Argument(metavar="[ADDRESS]... ID", show_default=False)],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
-    within: reaching.WithinOption = 10.0,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
+    within: connect_options.WithinOption = 10.0,
 ) -> None:
     """Have a pattern detected no more, at whichever broker that is."""
     *addresses, pattern_id = what
-    if reaching.is_address(pattern_id) and not addresses and network is None:
+    if connect_options.is_address(pattern_id) and not addresses and network is None:
         raise CommandError("give the id of the pattern after the addresses")
     way = _way(addresses, network, ca, plaintext, within)
 
@@ -165,9 +164,9 @@ def drop(
 
 def _way(
     addresses: list[str], network: Path | None, ca: Path | None, plaintext: bool, within_s: float
-) -> reaching.Way:
-    return reaching.Way(
-        addresses=reaching.checked_addresses(addresses),
+) -> connect_options.Way:
+    return connect_options.Way(
+        addresses=connect_options.checked_addresses(addresses),
         file=network,
         ca=ca,
         plaintext=plaintext,

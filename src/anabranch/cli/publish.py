@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError, explanation
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.sources import Item, LineError, Source
@@ -113,13 +113,13 @@ def pub(
     to: Annotated[list[str] | None, typer.Option(help="Only for this client; repeatable.")] = None,
     time_limit: TimeLimit = None,
     transient: Annotated[bool, typer.Option("--transient", help="Do not keep it.")] = False,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
-    name: reaching.NameOption = None,
-    state: reaching.StateOption = None,
-    trace: reaching.TraceOption = None,
-    within: reaching.WithinOption = 10.0,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
+    name: connect_options.NameOption = None,
+    state: connect_options.StateOption = None,
+    trace: connect_options.TraceOption = None,
+    within: connect_options.WithinOption = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Publish events and wait until they are stored.
@@ -141,7 +141,7 @@ def pub(
     on.
     """
     words = what or []
-    addresses = [word for word in words if "=" not in word and reaching.is_address(word)]
+    addresses = [word for word in words if "=" not in word and connect_options.is_address(word)]
     known = read_types(types or [])
     source = Source(
         given=attributes_of((word for word in words if word not in addresses), known),
@@ -156,8 +156,8 @@ def pub(
         how["persistence"] = "transient"
     if time_limit is not None:
         how["time_limit"] = time_limit
-    way = reaching.Way(
-        addresses=reaching.checked_addresses(addresses),
+    way = connect_options.Way(
+        addresses=connect_options.checked_addresses(addresses),
         file=network,
         ca=ca,
         plaintext=plaintext,
@@ -208,7 +208,7 @@ class _Publishing:
         self._failure: tuple[int, BaseException] | None = None
         self._unknown = 0
 
-    async def run(self, way: reaching.Way) -> Summary:
+    async def run(self, way: connect_options.Way) -> Summary:
         """Publish everything."""
         total = self._check()
         events = self._source.items()

@@ -16,7 +16,7 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
-from anabranch.sim.fault_mix import ANY, asked_mix
+from anabranch.sim.faults import ANY, asked_mix
 from anabranch.sim.mutants.catalog import MUTANTS, SEEDS_MAX, planted
 from anabranch.sim.runner import Order, Timed, plan_of, run_seeds
 from anabranch.sim.shrink import shrink

@@ -14,11 +14,10 @@ import msgspec
 import typer
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.fitting import room, show
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import console, print_json, room, show
 from anabranch.cli.status_view import Asked, picture
-from anabranch.local.home import running_file
-from anabranch.local.observing import NO_HTTP, ask
+from anabranch.devnet.directory import running_file
+from anabranch.devnet.observe import NO_HTTP, ask
 from anabranch.node.status import Status
 
 _decoder = msgspec.json.Decoder(Status)

@@ -23,10 +23,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from anabranch.cli import reaching
-from anabranch.cli.errors import CommandError
-from anabranch.cli.event_lines import Format, Printer
-from anabranch.cli.looking_back import (
+from anabranch.cli import connect_options
+from anabranch.cli.archive_backlog import (
     ArchiveOption,
     Missing,
     MissingOption,
@@ -35,10 +33,11 @@ from anabranch.cli.looking_back import (
     on_missing,
     subscribed_behind,
 )
-from anabranch.cli.match_lines import MatchPrinter, print_matches
-from anabranch.cli.moments import moment_ns
+from anabranch.cli.errors import CommandError
+from anabranch.cli.event_lines import Format, MatchPrinter, Printer, print_matches
 from anabranch.cli.output import counted
 from anabranch.cli.patterns import PlacementOption, Where, placement_of
+from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription, Withheld
@@ -116,13 +115,13 @@ def sub(
     ] = False,
     archive: ArchiveOption = None,
     missing: MissingOption = Missing.fail,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
-    name: reaching.SubscriberNameOption = None,
-    state: reaching.StateOption = None,
-    trace: reaching.TraceOption = None,
-    within: reaching.WithinOption = 10.0,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
+    name: connect_options.SubscriberNameOption = None,
+    state: connect_options.StateOption = None,
+    trace: connect_options.TraceOption = None,
+    within: connect_options.WithinOption = 10.0,
 ) -> None:
     """Print events that match a filter or a pattern, until interrupted.
 
@@ -150,8 +149,8 @@ def sub(
         missing=on_missing(missing),
     )
     _check(wanted)
-    way = reaching.Way(
-        addresses=reaching.checked_addresses(addresses),
+    way = connect_options.Way(
+        addresses=connect_options.checked_addresses(addresses),
         file=network,
         ca=ca,
         plaintext=plaintext,
@@ -171,13 +170,13 @@ def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[st
     """What was given beside options; where a pattern was, there is no filter."""
     if is_pattern:
         for each in what:
-            if not reaching.is_address(each):
+            if not connect_options.is_address(each):
                 raise CommandError(
                     f"{each!r} is no address; --pattern and --matches stand in place of a filter"
                 )
         return what, ""
     *addresses, text = what or [""]
-    if not text.strip() or (reaching.is_address(text) and not addresses):
+    if not text.strip() or (connect_options.is_address(text) and not addresses):
         raise CommandError("give a filter after the addresses; TRUE matches everything")
     return addresses, str(Filter.parse(text))
 
@@ -224,7 +223,7 @@ class _Reading:
         self._printer = Printer(wanted.form, wanted.count)
         self._match_printer = MatchPrinter(wanted.form, wanted.count)
 
-    async def run(self, way: reaching.Way) -> int:
+    async def run(self, way: connect_options.Way) -> int:
         """Print until it is told to stop; how many events that were."""
         task = asyncio.current_task()
         assert task is not None
@@ -275,7 +274,7 @@ class _Reading:
             await client.drop_pattern(pattern_id)
         await subscription.unsubscribe()
 
-    async def _read(self, client: Client, way: reaching.Way) -> None:
+    async def _read(self, client: Client, way: connect_options.Way) -> None:
         wanted = self._wanted
         self._printer.head()
         if wanted.archive is None:
@@ -306,7 +305,7 @@ class _Reading:
         )
 
     async def _subscribe_behind(
-        self, client: Client, way: reaching.Way, archive: Path
+        self, client: Client, way: connect_options.Way, archive: Path
     ) -> Subscription | None:
         """A subscription behind what the archive has; None if that was enough."""
         wanted = self._wanted

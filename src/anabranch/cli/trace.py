@@ -1,8 +1,8 @@
 """`anabranch trace verify`: the checker of the simulator, over what real processes wrote down.
 
 What a client was told is in its trace, what a broker has is in its log; both are judged together.
-Publishers without a trace are taken from the logs (`local.untraced`), and the verdict says so.
-"""
+Publishers without a trace are taken from the logs (`devnet.untraced_publishers`), and the verdict
+says so."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from anabranch.check import history as saw
 from anabranch.check.tally import Tally, tallies
 from anabranch.cli.errors import CommandError, CommandGroup
 from anabranch.cli.output import console, counted, print_json
-from anabranch.local.logs import read_logs, state_directories
-from anabranch.local.traces import merge, read_trace, without_forgotten
-from anabranch.local.untraced import Life, untraced_lives, with_untraced
-from anabranch.local.verdict import RunVerdict, SubscriptionAccount, concluded, judge
+from anabranch.devnet.broker_logs import read_logs, state_directories
+from anabranch.devnet.traces import merge, read_trace, without_forgotten
+from anabranch.devnet.untraced_publishers import Life, untraced_lives, with_untraced
+from anabranch.devnet.verdict import RunVerdict, SubscriptionAccount, concluded, judge
 from anabranch.store.files import read_identity
 
 #: Publishers that a note names.

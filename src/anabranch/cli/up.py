@@ -1,7 +1,7 @@
 """`anabranch up`: a whole network on this machine, from one file or by the name of a shape.
 
 On a terminal it is a table that moves; elsewhere each change is a line. Ctrl-C (or SIGTERM) stops
-every broker in order; the state stays where it is (`local.home` says where that is).
+every broker in order; the state stays where it is (`devnet.directory` says where that is).
 """
 
 import asyncio
@@ -15,14 +15,13 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from anabranch.cli.fitting import Column, fitted, room, show
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import Column, console, fitted, print_json, room, show
 from anabranch.config.network_file import NetworkFile
-from anabranch.local.errands import serve
-from anabranch.local.home import home_of
-from anabranch.local.network import LocalNetwork
-from anabranch.local.source import network_from
-from anabranch.local.supervisor import Change
+from anabranch.devnet.control_channel import serve
+from anabranch.devnet.directory import home_of
+from anabranch.devnet.network import LocalNetwork
+from anabranch.devnet.sample_data import network_from
+from anabranch.devnet.supervisor import Change
 
 REDRAW_AFTER_S = 0.5
 _COLUMNS = (

@@ -18,6 +18,7 @@ Rules:
 import json
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
@@ -112,3 +113,29 @@ def attributes_of(arguments: Iterable[str], types: dict[str, Type]) -> dict[str,
             raise CommandError(f"the attribute {name!r} is given twice; an event has it once")
         found[name] = value_of(name, text, types)
     return found
+
+
+# Moments as people write them on a command line: a date with a time, or so long ago.
+#
+#
+# Without a zone the time is UTC, as in everything the command prints.
+
+
+_AGO = re.compile(r"(\d{1,9})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_ns(text: str, now: datetime) -> int:
+    """Nanoseconds since 1970 of the moment that `text` names."""
+    try:
+        if ago := _AGO.fullmatch(text):
+            found = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise CommandError(
+            f"{text!r} is no time; write 2026-01-31T12:00 (UTC), or 90s, 10m, 2h, 3d ago"
+        ) from None
+    zoned = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return (zoned - _EPOCH) // timedelta(microseconds=1) * 1_000

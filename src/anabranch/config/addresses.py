@@ -27,8 +27,8 @@ from typing import Literal
 import msgspec
 
 from anabranch.config.errors import ConfigError
-from anabranch.config.reading import Table, nearest
 from anabranch.config.shape import mention
+from anabranch.config.toml_reader import Table, nearest
 from anabranch.model.network import Network
 
 PortName = Literal["clients", "links", "observe"]

@@ -33,8 +33,7 @@ from itertools import chain
 import msgspec
 from msgspec.structs import replace
 
-from anabranch.core import contract as say
-from anabranch.core import departure
+from anabranch.core import contract, departure
 from anabranch.core.catalog_recovery import SetAsideRecords, decoded, number_in, set_aside
 from anabranch.core.client_services import ClientServices, Who
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
@@ -150,7 +149,7 @@ class Broker:
         #: (who does it, the rest of it): long work of a part, of which a portion was done.
         self._long: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
         self._deferred: list[PartRequest | Outcome] = []
-        self._current: Stimulus = say.Started()
+        self._current: Stimulus = contract.Started()
         #: What happened meanwhile.
         self._stimuli: deque[Stimulus] = deque()
         #: Of the last call, for whoever watches: each stimulus that was worked on, and how many
@@ -215,7 +214,7 @@ class Broker:
                 self._deferred = []
                 if isinstance(error, ContradictionError) and error.stream not in self._contradicted:
                     self._contradicted[error.stream] = None
-                    effects.append(say.Note("error", str(error)))
+                    effects.append(contract.Note("error", str(error)))
                 effects.append(_cut(self._current, str(error)))
         heard = self.witness.puts(now) if self.is_ready or self._sync_wanted else []
         if self._sync_wanted or heard:
@@ -224,7 +223,7 @@ class Broker:
                 self._syncs.append((self._sync_number, who, ticket))
             self._sync_wanted.clear()
             effects += heard
-            effects.append(say.Sync(self._sync_number))
+            effects.append(contract.Sync(self._sync_number))
         return effects
 
     def next_deadline(self) -> float | None:
@@ -243,51 +242,51 @@ class Broker:
 
     def _is_heartbeat(self, now: float, stimulus: Stimulus, effects: Effects) -> bool:
         """Rule 3, while other work is under way; False if there is more to it."""
-        if isinstance(stimulus, say.FrameReceived):
+        if isinstance(stimulus, contract.FrameReceived):
             is_ping = isinstance(stimulus.frame, Ping)
             if not is_ping or self._links.is_greeted(stimulus.peer):
                 self._links.heard(now, stimulus.peer)
             return is_ping
-        if isinstance(stimulus, say.ClientFrameReceived) and self._home is not None:
+        if isinstance(stimulus, contract.ClientFrameReceived) and self._home is not None:
             is_asking = isinstance(stimulus.frame, Alive) and stimulus.session >= 0
             if is_asking and self._home.edge.has_client(stimulus.session):
-                effects.append(say.SendClient(stimulus.session, Alive()))
+                effects.append(contract.SendClient(stimulus.session, Alive()))
                 return True
-        if isinstance(stimulus, say.TimePassed):
+        if isinstance(stimulus, contract.TimePassed):
             due = self._links.next_deadline()
             if due is not None and due <= now:
                 for wish in self._links.time_passed(now):
-                    if isinstance(wish, say.Send):
+                    if isinstance(wish, contract.Send):
                         self._links.sent(now, wish.peer)
                     effects.append(wish)
             return True
         return False
 
     def _take(self, now: float, stimulus: Stimulus) -> None:
-        if isinstance(stimulus, say.FrameReceived):
+        if isinstance(stimulus, contract.FrameReceived):
             self._frame(now, stimulus)
-        elif isinstance(stimulus, say.ClientFrameReceived):
+        elif isinstance(stimulus, contract.ClientFrameReceived):
             self._client_frame(now, stimulus)
-        elif isinstance(stimulus, say.Synced):
+        elif isinstance(stimulus, contract.Synced):
             self._synced(now, stimulus.number)
-        elif isinstance(stimulus, say.TimePassed):
+        elif isinstance(stimulus, contract.TimePassed):
             self._time_passed(now)
-        elif isinstance(stimulus, say.Started):
+        elif isinstance(stimulus, contract.Started):
             self._do(None, self._repairs)
             self._repairs = []
             if self._departed is not None and self.departure is None:
                 self._do(None, [departure.void()])
-            self._do(None, [say.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)])
-        elif isinstance(stimulus, say.Depart):
+            self._do(None, [contract.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)])
+        elif isinstance(stimulus, contract.Depart):
             self._depart(now)
-        elif isinstance(stimulus, say.MoveJoinPoint):
+        elif isinstance(stimulus, contract.MoveJoinPoint):
             if self._home is not None and self.is_ready:
                 points = self._home.points
                 self._do(points, points.move(now, stimulus.pattern, stimulus.target))
         elif not self._client_event(now, stimulus):
             self._link_event(now, stimulus)
 
-    def _frame(self, now: float, stimulus: say.FrameReceived) -> None:
+    def _frame(self, now: float, stimulus: contract.FrameReceived) -> None:
         peer, frame = stimulus.peer, stimulus.frame
         if isinstance(frame, Ping) and not self._links.is_greeted(peer):
             # It shows that somebody is there, but not who: the greeting is still waited for.
@@ -325,26 +324,28 @@ class Broker:
         waiting, self._waiting = self._waiting, {}
         for peer in waiting:
             self._do(None, self.router.link_up(now, peer))
-        frames = [say.FrameReceived(peer, frame) for peer in waiting for frame in waiting[peer]]
+        frames = [
+            contract.FrameReceived(peer, frame) for peer in waiting for frame in waiting[peer]
+        ]
         self._stimuli.extendleft(reversed(frames))
 
     def _link_event(self, now: float, stimulus: Stimulus) -> None:
-        if isinstance(stimulus, say.LinkUp):
+        if isinstance(stimulus, contract.LinkUp):
             self._do(None, self._links.up(now, stimulus.peer))
             if self.is_ready:
                 self._greet(stimulus.peer)
-        elif isinstance(stimulus, say.LinkDown):
+        elif isinstance(stimulus, contract.LinkDown):
             self._hellos.pop(stimulus.peer, None)
             was_waiting = self._waiting.pop(stimulus.peer, None) is not None
             if self._links.down(stimulus.peer) and self.is_ready and not was_waiting:
                 self._do(None, self.router.link_down(now, stimulus.peer))
-        elif isinstance(stimulus, say.LinkLoad):
+        elif isinstance(stimulus, contract.LinkLoad):
             loads = stimulus.given, stimulus.gone, stimulus.waiting
             self.router.link_load(now, stimulus.peer, *loads)
-        elif isinstance(stimulus, say.BrokerLoad):
+        elif isinstance(stimulus, contract.BrokerLoad):
             if self.is_ready:
                 self._do(None, self.router.broker_load(now, stimulus))
-        elif isinstance(stimulus, say.LinkFull):
+        elif isinstance(stimulus, contract.LinkFull):
             self._do(None, self.router.link_full(now, stimulus.peer, stimulus.full))
         else:
             assert self._home is not None
@@ -353,12 +354,12 @@ class Broker:
     def _client_event(self, now: float, stimulus: Stimulus) -> bool:
         if self._home is not None and self.is_ready:
             return self._home.client_event(now, stimulus)
-        if isinstance(stimulus, say.ClientCame):
+        if isinstance(stimulus, contract.ClientCame):
             why = "the broker is starting" if self.is_edge else "this broker takes no clients"
-            self._do(None, [say.CutClient(stimulus.session, why)])
-        return isinstance(stimulus, say.ClientCame | say.ClientLeft | say.ClientFull)
+            self._do(None, [contract.CutClient(stimulus.session, why)])
+        return isinstance(stimulus, contract.ClientCame | contract.ClientLeft | contract.ClientFull)
 
-    def _client_frame(self, now: float, stimulus: say.ClientFrameReceived) -> None:
+    def _client_frame(self, now: float, stimulus: contract.ClientFrameReceived) -> None:
         if self._home is not None and self.is_ready:
             self._home.client_frame(now, stimulus.session, stimulus.frame)
 
@@ -494,11 +495,13 @@ class Broker:
                     self._spent += wish.work
                     if self._spent >= work_max:
                         return
-                elif isinstance(wish, say.Send):
+                elif isinstance(wish, contract.Send):
                     if isinstance(wish.frame, Hello) or self._links.is_greeted(wish.peer):
                         self._links.sent(now, wish.peer)
                         effects.append(wish)
-                elif isinstance(wish, say.SendClient | say.CutClient) and wish.session < 0:
+                elif (
+                    isinstance(wish, contract.SendClient | contract.CutClient) and wish.session < 0
+                ):
                     assert self._home is not None
                     self._home.to_point(now, wish)
                 elif isinstance(wish, Effect):
@@ -549,7 +552,7 @@ class Broker:
                 raise RemoteError("this broker is no edge")
             self._home.carried(now, delivery)
         except RemoteError as error:
-            effects.append(say.Note("warning", f"from {delivery.source!r}: {error}"))
+            effects.append(contract.Note("warning", f"from {delivery.source!r}: {error}"))
 
 
 def _stored_life(recovered: Recovered) -> int:
@@ -571,14 +574,14 @@ def _stored_life(recovered: Recovered) -> int:
 
 def _is_for_a_part(effect: Effect) -> bool:
     """Whether a part of the broker takes it first: the links, or a join point."""
-    if isinstance(effect, say.SendClient | say.CutClient):
+    if isinstance(effect, contract.SendClient | contract.CutClient):
         return effect.session < 0
-    return isinstance(effect, say.Send)
+    return isinstance(effect, contract.Send)
 
 
 def _cut(stimulus: Stimulus, reason: str) -> Effect:
     """What a broken protocol costs."""
-    if isinstance(stimulus, say.FrameReceived):
-        return say.CutLink(stimulus.peer, reason)
-    assert isinstance(stimulus, say.ClientFrameReceived), reason
-    return say.CutClient(stimulus.session, reason)
+    if isinstance(stimulus, contract.FrameReceived):
+        return contract.CutLink(stimulus.peer, reason)
+    assert isinstance(stimulus, contract.ClientFrameReceived), reason
+    return contract.CutClient(stimulus.session, reason)

@@ -11,8 +11,7 @@ State: in the parts.
 
 from collections.abc import Callable, Iterable
 
-from anabranch.core import contract as say
-from anabranch.core import departure
+from anabranch.core import contract, departure
 from anabranch.core.contract import Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.filter_memory import FilterMemory
@@ -123,12 +122,12 @@ class ClientServices:
 
     def client_event(self, now: float, stimulus: Stimulus) -> bool:
         """A client comes, goes, or is slow; False if it is something else that happened."""
-        if isinstance(stimulus, say.ClientCame):
+        if isinstance(stimulus, contract.ClientCame):
             self._do(self.edge, self.edge.client_came(now, stimulus.session, stimulus.host))
-        elif isinstance(stimulus, say.ClientLeft):
+        elif isinstance(stimulus, contract.ClientLeft):
             self._left(now, stimulus.session)
             self.points.client_left(stimulus.session)
-        elif isinstance(stimulus, say.ClientFull):
+        elif isinstance(stimulus, contract.ClientFull):
             self._do(self.edge, self.edge.client_full(now, stimulus.session, stimulus.full))
         else:
             return False
@@ -168,9 +167,9 @@ class ClientServices:
         except RemoteError as error:
             self._do(self.points, self.points.cut(now, ask.session, str(error)))
 
-    def to_point(self, now: float, wish: say.SendClient | say.CutClient) -> None:
+    def to_point(self, now: float, wish: contract.SendClient | contract.CutClient) -> None:
         """Something is meant for a join point."""
-        if isinstance(wish, say.SendClient):
+        if isinstance(wish, contract.SendClient):
             self._do(self.points, self.points.frame(now, wish.session, wish.frame))
         else:
             self._do(self.points, self.points.cut(now, wish.session, wish.reason))
@@ -179,9 +178,9 @@ class ClientServices:
 
     def log_event(self, now: float, stimulus: Stimulus) -> None:
         """The log was read, or is full."""
-        if isinstance(stimulus, say.LogRead):
+        if isinstance(stimulus, contract.LogRead):
             self._do(self.origin, self.origin.log_read(now, stimulus))
-        elif isinstance(stimulus, say.LogFull):
+        elif isinstance(stimulus, contract.LogFull):
             self._do(self.origin, self.origin.log_full(now, stimulus.full))
 
     def carried(self, now: float, delivery: CarriedMessage) -> None:

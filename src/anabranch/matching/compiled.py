@@ -12,19 +12,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.bodies import Bodies
 from anabranch.matching.engine import Found, Integers, Words, joined
-from anabranch.matching.events import Events, Plain, message_of, plain_event
-from anabranch.matching.kernels import bodies as bound
+from anabranch.matching.events import Bodies, Events, Plain, message_of, plain_event
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.answer import answer_bodies, answer_many, answer_one
-from anabranch.matching.kernels.naming import name_owners
+from anabranch.matching.kernels import read_body as bound
+from anabranch.matching.kernels.answer import answer_bodies, answer_many, answer_one, name_owners
 from anabranch.matching.kernels.reach import reach, reach_many
 from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory
-from anabranch.matching.namebook import NameBook
-from anabranch.matching.spelling import Spelling
+from anabranch.matching.name_table import NameBook
+from anabranch.matching.schema import Spelling
 from anabranch.matching.text_patterns import TextPatternBook
 from anabranch.model.encoding import Envelope
 from anabranch.model.limits import Limits

@@ -17,18 +17,17 @@ import numpy as np
 
 from anabranch.matching.boxes import H, Held, Make
 from anabranch.matching.compiled import CompiledEngine
-from anabranch.matching.desk import Desk
+from anabranch.matching.conjunction_buffer import Desk
+from anabranch.matching.covering import Residues
 from anabranch.matching.engine import Integers, Words
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.cover import coverers
 from anabranch.matching.kernels.covered import covered
 from anabranch.matching.kernels.look import ASK, DOUBTFUL, KEEP, NOBODY, READ, UNREAD, look
-from anabranch.matching.kernels.message import NAMES, TOTAL
+from anabranch.matching.kernels.read_conjunction import NAMES, TOTAL
 from anabranch.matching.kernels.update import refer
 from anabranch.matching.keys import key_of_text
-from anabranch.matching.residues import Residues
-from anabranch.matching.schema import Schema
-from anabranch.matching.spelling import Spelling
+from anabranch.matching.schema import Schema, Spelling
 from anabranch.model.errors import FilterLimitError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction, covers

@@ -11,10 +11,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.bodies import Bodies
-from anabranch.matching.events import Events, Plain
+from anabranch.matching.events import Bodies, Events, Plain
 from anabranch.matching.memory import Memory
-from anabranch.matching.spelling import Spelling
+from anabranch.matching.schema import Spelling
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import LocalError
 

@@ -5,8 +5,9 @@ alone, without touching a Python object per match. The first other id turns the 
 of objects.
 """
 
-from collections.abc import Callable, Hashable
-from typing import cast
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,3 +75,139 @@ class Identities:
 
 def _is_integer(identity: Hashable) -> bool:
     return type(identity) is int and INT_MIN <= identity <= INT_MAX
+
+
+# Many texts as two arrays: their bytes, one after the other, and where each ends.
+#
+# A snapshot of an index has a million ids; as Python objects they would have to be made anew in
+# every process that opens it. As arrays they are mapped, and a text is made when somebody asks for
+# it. The arrays are those of a text column in Arrow, so a pipeline can hand out ids without making
+# any.
+#
+# State: the arrays, which are not changed.
+
+
+#: Ids may be any Python text, lone surrogates included.
+_ERRORS = "surrogatepass"
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Texts by number: text i is `letters[stops[i]:stops[i + 1]]`."""
+
+    stops: NDArray[np.int64]
+    letters: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.stops) - 1
+
+    def raw(self, number: int) -> bytes:
+        """The bytes of a text."""
+        return self.letters[self.stops[number] : self.stops[number + 1]].tobytes()
+
+    def text(self, number: int) -> str:
+        """A text."""
+        return self.raw(number).decode("utf-8", _ERRORS)
+
+
+def table_of(texts: Iterable[str]) -> TextTable:
+    """These texts."""
+    return table_of_raw(text.encode("utf-8", _ERRORS) for text in texts)
+
+
+def table_of_raw(pieces: Iterable[bytes]) -> TextTable:
+    """These stretches of bytes."""
+    kept = list(pieces)
+    stops = np.zeros(len(kept) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, kept), np.int64, len(kept)), out=stops[1:])
+    return TextTable(stops, np.frombuffer(b"".join(kept), np.uint8))
+
+
+class StoredIds(NamedTuple):
+    """The ids of a snapshot: mapped arrays in place of a dictionary.
+
+        names      i64 by number   an integer id; 0 for a text
+        kinds      u8 by number    1 for a text; no elements at all if every id is an integer
+        texts      by number       the text; "" for an integer
+        firsts     i32 by number   the first entry of the subscription, -1 if nothing satisfies it
+        by_entry   i64 by entry    the id, if all are integers; else its number
+
+    A *number* says which subscription it is, in the order in which they were added. Ids are made
+    when they are asked for; the dictionary of all of them only when somebody looks an id up.
+
+    State: the arrays, and what was asked for.
+    """
+
+    names: NDArray[np.int64]
+    kinds: NDArray[np.uint8]
+    texts: TextTable
+    firsts: NDArray[np.int32]
+    by_entry: NDArray[np.int64]
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether every id is an integer."""
+        return len(self.kinds) == 0
+
+    def of_number(self, number: int) -> str | int:
+        """The id of a subscription."""
+        if self.are_integers or self.kinds[number] == 0:
+            return int(self.names[number])
+        return self.texts.text(number)
+
+
+def stored_ids(ids: Iterable[tuple[str | int, int]], entries: int) -> StoredIds:
+    """Ids with their first entries as arrays; `entries` is how many entries there are."""
+    listed = list(ids)
+    firsts = np.fromiter((entry for _, entry in listed), np.int32, len(listed))
+    names = np.fromiter((0 if isinstance(i, str) else i for i, _ in listed), np.int64, len(listed))
+    kinds = np.fromiter((isinstance(i, str) for i, _ in listed), np.uint8, len(listed))
+    by_entry = np.zeros(entries, np.int64)
+    has_entry = firsts >= 0
+    if not kinds.any():
+        by_entry[firsts[has_entry]] = names[has_entry]
+        return StoredIds(names, kinds[:0], table_of(()), firsts, by_entry)
+    texts = table_of(i if isinstance(i, str) else "" for i, _ in listed)
+    by_entry[firsts[has_entry]] = np.nonzero(has_entry)[0]
+    return StoredIds(names, kinds, texts, firsts, by_entry)
+
+
+class StoredIdentities(Identities):
+    """`Identities` over the arrays of a snapshot, for reading only."""
+
+    def __init__(
+        self, moved: Callable[[NDArray[np.int64] | None], None], stored: StoredIds
+    ) -> None:
+        self.stored = stored
+        self._moved = moved
+        self._by_entry = stored.by_entry
+        self._known: dict[Hashable, int] | None = None
+        moved(stored.by_entry if stored.are_integers else None)
+
+    @property
+    def entries(self) -> dict[Hashable, int]:
+        """Id → first entry."""
+        if self._known is None:
+            firsts = self.stored.firsts.tolist()
+            self._known = {self.stored.of_number(n): firsts[n] for n in range(len(firsts))}
+        return self._known
+
+    def __len__(self) -> int:
+        return len(self.stored.firsts)
+
+    def of(self, entries: NDArray[np.int32], take: Take) -> Ids:
+        """The ids of these first entries."""
+        if self.stored.are_integers:
+            return super().of(entries, take)
+        numbers = take(entries, self.stored.by_entry).tolist()
+        ids = np.empty(len(numbers), object)
+        ids[:] = [self.stored.of_number(number) for number in numbers]
+        return ids
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, all of which are mapped."""
+        stored = self.stored
+        names = stored.names.nbytes + stored.kinds.nbytes
+        texts = stored.texts.stops.nbytes + stored.texts.letters.nbytes
+        return names + texts + stored.firsts.nbytes + stored.by_entry.nbytes

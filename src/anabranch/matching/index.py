@@ -33,8 +33,6 @@ from typing import NamedTuple, Self, TypeVar
 import numpy as np
 
 from anabranch.matching import kernel_state, snapshot
-from anabranch.matching.bodies import bodies_of, cut
-from anabranch.matching.doubts import Check, Doubts, left_of
 from anabranch.matching.engine import (
     Engine,
     EngineName,
@@ -50,18 +48,18 @@ from anabranch.matching.events import (
     Asked,
     Events,
     attributes_of,
+    bodies_of,
+    cut,
     encoded,
     own_attributes,
 )
 from anabranch.matching.groups import Groups
-from anabranch.matching.identities import Identities
+from anabranch.matching.identities import Identities, StoredIdentities, stored_ids, table_of_raw
 from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
 from anabranch.matching.matches import Matches
-from anabranch.matching.schema import Schema
+from anabranch.matching.residual_checks import Check, Doubts, left_of
+from anabranch.matching.schema import Schema, Spelling
 from anabranch.matching.snapshot import Snapshot, SnapshotError, check_id
-from anabranch.matching.spelling import Spelling
-from anabranch.matching.stored_identities import StoredIdentities, stored_ids
-from anabranch.matching.text_table import table_of_raw
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import (
     DuplicateIdError,

@@ -9,7 +9,7 @@ broker cannot: it *defers* the kernels and has a thread load them. Rules:
 2. When they are loaded, each index and each DAG moves with its next operation, in its own thread,
    under its own lock. Its answers stay the same, up to their order.
 3. A move takes as long as adding everything once more. Whoever defers the kernels therefore bounds
-   what is added meanwhile (`node.warming`).
+   what is added meanwhile (`node.kernel_warmup`).
 
 State: who defers, and whether the kernels are loaded, for the whole process, because numba keeps
 one copy of a kernel for the whole process.

@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 from anabranch.matching import keys
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.spelling import Spelling
-from anabranch.matching.textual import (
+from anabranch.matching.text_conditions import (
     TextPattern,
     pattern_of_condition,
     pattern_of_values,
@@ -24,11 +23,53 @@ from anabranch.matching.textual import (
 )
 from anabranch.model.errors import FilterLimitError
 from anabranch.model.event import FLOAT_EXACT_MAX, INFINITY
+from anabranch.model.language.expression import Expression
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
 from anabranch.model.normal.quick_normal_form import Demands, conjunction_of
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 from anabranch.model.normal.value_set import ValueSet
+
+# The spelling of a conjunction: the words that the engines take, and what these leave open.
+#
+# `schema` writes spellings; `kernels.layout` says what the words of a record mean. A spelling is
+# made for one `insert` and forgotten.
+
+
+class Spelling:
+    """A conjunction as words, the format that packs them, and what they leave undecided."""
+
+    __slots__ = ("count", "form", "is_line", "patterned", "residue", "undecided", "words")
+
+    def __init__(self, words: list[int | float], form: str, count: int) -> None:
+        """A spelling of `count` single ranges and codes; more can be put behind them."""
+        self.count = count
+        self.words = words
+        #: One letter per word, as `struct` has them.
+        self.form = form
+        #: Whether every predicate is a single range or a single code, and they fit into a line.
+        self.is_line = count <= at.LINE_RANGES
+        #: Constraints that the words imply but do not decide.
+        self.undecided: list[tuple[str, ValueSet]] = []
+        #: Residues that the words do not decide.
+        self.residue: tuple[Expression, ...] = ()
+        #: Attributes on which a pattern is spelled: there is one at the most.
+        self.patterned: tuple[str, ...] = ()
+
+    def put(self, form: str, *words: int | float) -> None:
+        """Append one predicate that is not a single range or code."""
+        self.count += 1
+        self.is_line = False
+        self.form += form
+        self.words += words
+
+    def put_line(self, form: str, *words: int | float) -> None:
+        """Append a single range or code."""
+        self.count += 1
+        self.is_line = self.is_line and self.count <= at.LINE_RANGES
+        self.form += form
+        self.words += words
+
 
 #: A set with more ranges than this is tested by its hull, and its residue by hand.
 RANGES_MAX = 32

@@ -33,10 +33,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.matching.identities import StoredIds, TextTable
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.memory import STORED, Array, Memory, stored_sizes
-from anabranch.matching.stored_identities import StoredIds
-from anabranch.matching.text_table import TextTable
 from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, INT_MIN
 

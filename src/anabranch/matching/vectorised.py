@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.bodies import Bodies
 from anabranch.matching.engine import Found, Integers, Words, joined
-from anabranch.matching.events import Events, Plain, plain_event
+from anabranch.matching.events import Bodies, Events, Plain, plain_event
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.points import Placed, Predicate, holds, predicates_of
-from anabranch.matching.spelling import Spelling
+from anabranch.matching.numpy_predicates import Placed, Predicate, holds, predicates_of
+from anabranch.matching.schema import Spelling
 from anabranch.model.encoding import Envelope
 
 #: (axis, key, rest) of the equality by which an entry is found; None where it has none.

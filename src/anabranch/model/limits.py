@@ -68,7 +68,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     #: Events and places that are looked at, for one event that comes.
     pattern_tries_max: int = 100_000
     #: Matches of one pattern that end with the same event: the first in the order of
-    #: `check.patterns`. Part of what a pattern means, so all brokers of a network have the same.
+    #: `check.reference`. Part of what a pattern means, so all brokers of a network have the same.
     pattern_matches_max: int = 100
 
     # -- links and sessions

@@ -26,24 +26,23 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import monotonic, perf_counter
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.links import life_ahead
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Nack, Ping, Replay
 from anabranch.model.mesh_frames import Copies
+from anabranch.node.frame_queue import FilterPreparation, FrameQueue, Preparation
+from anabranch.node.handshake import OutgoingHandshake, certificate_objection
+from anabranch.node.kernel_warmup import WarmUp, conjunctions_told
+from anabranch.node.meters import StepMeter
 from anabranch.node.metrics import NodeCounters
-from anabranch.node.notes import NodeLog
-from anabranch.node.preparing import FilterPreparation, Preparation
+from anabranch.node.node_log import NodeLog
 from anabranch.node.settings import Address, NodeConfig
-from anabranch.node.steps import StepMeter
-from anabranch.node.strangers import OutgoingHandshake, certificate_objection
-from anabranch.node.turns import FrameQueue
-from anabranch.node.warming import WarmUp, conjunctions_told
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
 
-Handle = Callable[[say.Stimulus], None]
+Handle = Callable[[contract.Stimulus], None]
 _HELD_BYTES_MAX = 4 * 1024 * 1024
 _TURN_S = 0.01
 #: How often the core hears how busy links are.
@@ -126,7 +125,7 @@ class NodeLink:
         self.gone.clear()
         connection.hand_over(self)
         self._every.log.info("link to %s is up (%s)", self.peer, connection.peer_address)
-        self._every.handle(say.LinkUp(self.peer))
+        self._every.handle(contract.LinkUp(self.peer))
 
     def cut(self, reason: str) -> None:
         """End the connection, if there is one."""
@@ -145,7 +144,7 @@ class NodeLink:
         self.down_because = reason
         self.gone.set()
         self._every.log.info("link to %s is down: %s", self.peer, reason)
-        self._every.handle(say.LinkDown(self.peer))
+        self._every.handle(contract.LinkDown(self.peer))
 
     # -- for the transport ----------------------------------------------------------------------
 
@@ -201,7 +200,7 @@ class NodeLink:
                 events += len(frame.data)
             elif isinstance(frame, Hello) and frame.life != self.life:
                 raise RemoteError(f"{peer!r} greets with another life than before")
-            handle(say.FrameReceived(peer, frame))
+            handle(contract.FrameReceived(peer, frame))
         return events
 
     def _wait(self, connection: Connection, frames: list[bytes]) -> None:
@@ -217,7 +216,7 @@ class NodeLink:
     def _sign(self) -> None:
         """Nothing is read from it, so it can show no other sign of life."""
         if self.connection is not None:
-            self._every.handle(say.FrameReceived(self.peer, Ping()))
+            self._every.handle(contract.FrameReceived(self.peer, Ping()))
 
     def _read_on(self, connection: Connection) -> None:
         if connection is not self.connection:
@@ -231,7 +230,7 @@ class NodeLink:
 
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         self._held += frames
-        self._every.handle(say.FrameReceived(self.peer, Ping()))
+        self._every.handle(contract.FrameReceived(self.peer, Ping()))
         if sum(map(len, self._held)) > _HELD_BYTES_MAX:
             connection.deafen()
 
@@ -249,7 +248,7 @@ class NodeLink:
         """The neighbour does not keep up; or does again."""
         if connection is self.connection:
             self.is_full = full
-            self._every.handle(say.LinkFull(self.peer, full))
+            self._every.handle(contract.LinkFull(self.peer, full))
 
     def report_load(self) -> None:
         """Tell the core how busy the link is, unless it is idle and was."""
@@ -261,7 +260,7 @@ class NodeLink:
         given = sent - sent_before
         if given or waiting or waited:
             gone = max(waited + given - waiting, 0)
-            self._every.handle(say.LinkLoad(self.peer, given, gone, waiting))
+            self._every.handle(contract.LinkLoad(self.peer, given, gone, waiting))
 
     def closed(self, connection: Connection, reason: str) -> None:
         """The connection is gone."""

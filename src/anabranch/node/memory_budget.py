@@ -36,7 +36,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from anabranch.model.limits import Limits, clients_bytes_max, tls_bytes_max
-from anabranch.node.allocator import give_back
+from anabranch.node.memory_tuning import give_back
 from anabranch.node.metrics import NodeCounters
 from anabranch.wire.tls_transport import TLS_BYTES
 from anabranch.wire.transport import Connection

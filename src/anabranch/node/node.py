@@ -28,33 +28,30 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.config.secret_file import Secret
-from anabranch.config.token_file import read_token
-from anabranch.core import contract as say
+from anabranch.config.secrets import Secret, read_token
+from anabranch.core import contract
 from anabranch.core.broker import Broker
 from anabranch.core.edge.cursors import SUBSCRIPTIONS
 from anabranch.core.report import knows_subscriptions, report
 from anabranch.matching.kernel_compiler import KernelCompiler
 from anabranch.model.errors import LocalError
-from anabranch.node.driving import CoreDriver
-from anabranch.node.exposition import CONTENT_TYPE, exposition
-from anabranch.node.fetching import FetchService, OwnStream
+from anabranch.node.core_driver import CoreDriver
+from anabranch.node.fetch_service import FetchService, OwnStream
+from anabranch.node.frame_queue import FilterPreparation
+from anabranch.node.handshake import HandshakeOwner, Handshakes, IncomingHandshake
+from anabranch.node.kernel_warmup import WarmUp
 from anabranch.node.links import NodeLinks
-from anabranch.node.listening import Listener, address_of, bind
-from anabranch.node.load_meter import LoadMeter
+from anabranch.node.listener import Listener, address_of, bind
 from anabranch.node.memory_budget import MemoryBudget
+from anabranch.node.meters import LoadMeter, StepMeter
 from anabranch.node.metrics import NodeCounters
-from anabranch.node.news import StoreBridge
-from anabranch.node.notes import NodeLog, Throttle
-from anabranch.node.observe import ObservePort, Page
-from anabranch.node.preparing import FilterPreparation
-from anabranch.node.room import DiskSpace, disk_bytes, free_bytes
+from anabranch.node.node_log import NodeLog, Throttle
+from anabranch.node.observe_port import ObservePort, Page
+from anabranch.node.prometheus import CONTENT_TYPE, exposition
 from anabranch.node.sessions import NodeSessions
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
-from anabranch.node.steps import StepMeter
-from anabranch.node.strangers import HandshakeOwner, Handshakes, IncomingHandshake
-from anabranch.node.warming import WarmUp
+from anabranch.node.store_bridge import DiskSpace, StoreBridge, disk_bytes, free_bytes
 from anabranch.store.store import Store
 from anabranch.wire.greeting import Greeting, Kind
 
@@ -176,7 +173,7 @@ class Node:
         core = config.core(disk_bytes(config.state))
         self.broker = Broker(core, self.store.recovered, self._driver.clock.now())
         # The broker has taken it in; what was staged would be here twice, for good.
-        self.store.recovered = say.Recovered()
+        self.store.recovered = contract.Recovered()
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         now = self._driver.clock.now
         steps, turns = self._steps, self._driver.turns
@@ -312,7 +309,7 @@ class Node:
     def depart(self) -> None:
         """Begin to leave the network (`core.departure`)."""
         self.log.info("departing: clients go elsewhere, and the log is released")
-        self._driver.handle(say.Depart())
+        self._driver.handle(contract.Depart())
 
     @property
     def is_drained(self) -> bool:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.model.client_frames import (
     BUSY,
     Ack,
@@ -43,16 +43,14 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
-from anabranch.node.fetching import FetchService
+from anabranch.node.fetch_service import FetchService
+from anabranch.node.frame_queue import FilterPreparation, FrameQueue, Preparation, parts_of
+from anabranch.node.handshake import Handshakes
+from anabranch.node.kernel_warmup import WarmUp, conjunctions_asked
 from anabranch.node.memory_budget import MemoryBudget
+from anabranch.node.meters import StepMeter
 from anabranch.node.metrics import NodeCounters
-from anabranch.node.preparing import FilterPreparation, Preparation
-from anabranch.node.room import DiskSpace
-from anabranch.node.splitting import parts_of
-from anabranch.node.steps import StepMeter
-from anabranch.node.strangers import Handshakes
-from anabranch.node.turns import FrameQueue
-from anabranch.node.warming import WarmUp, conjunctions_asked
+from anabranch.node.store_bridge import DiskSpace
 from anabranch.wire.codec import decode_from_client, encode_client
 from anabranch.wire.greeting import Greeting
 from anabranch.wire.transport import Connection
@@ -160,7 +158,7 @@ class NodeSession:
             if type(frame) is Stage and self.client and (no := every.room.why_not()):
                 self.send(Refused(frame.request, no, BUSY))
                 continue
-            every.handle(say.ClientFrameReceived(self.number, frame))
+            every.handle(contract.ClientFrameReceived(self.number, frame))
             if type(frame) is Publish:
                 counters.events_published += len(frame.bodies)
             elif type(frame) is Connect:
@@ -201,7 +199,7 @@ class NodeSession:
 
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         if _ALIVE in frames:
-            self._every.handle(say.ClientFrameReceived(self.number, Alive()))
+            self._every.handle(contract.ClientFrameReceived(self.number, Alive()))
         waiting = [data for data in frames if data != _ALIVE]
         self._held += waiting
         self._holds(self._held_bytes + sum(map(len, waiting)))
@@ -241,7 +239,7 @@ class NodeSession:
     def full(self, _connection: Connection, full: bool) -> None:
         """The client does not keep up; or does again."""
         self.is_full = full
-        self._every.handle(say.ClientFull(self.number, full))
+        self._every.handle(contract.ClientFull(self.number, full))
         if not full:
             self._every.fetching.room(self)
 
@@ -284,7 +282,7 @@ class NodeSessions:
 
     def __init__(
         self,
-        handle: Callable[[say.Stimulus], None],
+        handle: Callable[[contract.Stimulus], None],
         counters: NodeCounters,
         limits: Limits,
         warm_up: WarmUp,
@@ -330,7 +328,7 @@ class NodeSessions:
         self._sessions[session.number] = session
         connection.hand_over(session)
         self.strangers.add(connection)
-        self.handle(say.ClientCame(session.number, connection.peer_host))
+        self.handle(contract.ClientCame(session.number, connection.peer_host))
 
     def send(self, number: int, frame: AnyClientFrame) -> None:
         """Say something to a client, if it is there."""
@@ -360,7 +358,7 @@ class NodeSessions:
         self._leaving.add(session)
         self.fetching.left(number)
         session.connection.hang_up(reason)
-        self.handle(say.ClientLeft(number))
+        self.handle(contract.ClientLeft(number))
 
     def cut_all(self, reason: str) -> None:
         """End all sessions, and let nobody in any more."""
@@ -382,7 +380,7 @@ class NodeSessions:
             self._all_left.set()
         if self._sessions.pop(session.number, None) is not None:
             self.fetching.left(session.number)
-            self.handle(say.ClientLeft(session.number))
+            self.handle(contract.ClientLeft(session.number))
 
     async def all_left(self) -> None:
         """Return when the connections of all sessions that were cut are over."""

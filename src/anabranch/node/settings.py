@@ -13,7 +13,7 @@ import msgspec
 
 from anabranch.config.addresses import missing_port
 from anabranch.config.network_file import NetworkFile
-from anabranch.config.secret_file import Secret, read_secret
+from anabranch.config.secrets import Secret, read_secret
 from anabranch.config.statistics_file import stream_excerpt
 from anabranch.config.tls import (
     clients_server_context,

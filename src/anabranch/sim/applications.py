@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from anabranch.check import history as told
-from anabranch.check.matches import matches
+from anabranch.check.reference import matches
 from anabranch.core.session.effects import (
     Confirm,
     SendFrame,
@@ -21,7 +21,6 @@ from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, EventId, Value
-from anabranch.sim.things import SimConnection
 from anabranch.sim.workload import (
     DOMAIN,
     PlainFilter,
@@ -30,7 +29,7 @@ from anabranch.sim.workload import (
     draw_filter,
     filter_text,
 )
-from anabranch.sim.world import World
+from anabranch.sim.world import SimConnection, World
 
 _NEVER = float("inf")
 _ANYWHERE: Mapping[str, int] = {}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from anabranch.core.routing.registry import RoutingName
-from anabranch.sim.fault_mix import ANY
+from anabranch.sim.faults import ANY
 from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan, Shape, draw

@@ -10,7 +10,7 @@ import msgspec
 
 from anabranch.check.checker import Anomaly
 from anabranch.core.options import Options
-from anabranch.sim.fault_mix import FaultMix
+from anabranch.sim.faults import FaultMix
 from anabranch.sim.simulation import Simulation
 from anabranch.sim.swarm import Plan
 

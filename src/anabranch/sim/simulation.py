@@ -30,20 +30,18 @@ from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
 from anabranch.model.names import JOIN_POINT_PREFIX
 from anabranch.sim.applications import Application, SimPublisher
-from anabranch.sim.detecting import Definer, Detections, draw_definers
-from anabranch.sim.dividing import Division
-from anabranch.sim.faults import Faults
-from anabranch.sim.interests import InterestWatch
-from anabranch.sim.loads import BrokerLoadReports, LinkLoadReports
-from anabranch.sim.paths import PathWatch
-from anabranch.sim.reconfiguring import Reconfiguration
+from anabranch.sim.copy_watch import PathWatch
+from anabranch.sim.faults import Division, Faults
+from anabranch.sim.interest_watch import InterestWatch
+from anabranch.sim.load_reports import BrokerLoadReports, LinkLoadReports
+from anabranch.sim.network_changes import Reconfiguration
+from anabranch.sim.pattern_users import Definer, Detections, draw_definers
 from anabranch.sim.rollbacks import Rollbacks
 from anabranch.sim.sinks import SimSink, draft_in
 from anabranch.sim.subscribers import SimSubscriber
 from anabranch.sim.swarm import Plan
-from anabranch.sim.things import CLOCK_BEGIN_S, Weather
 from anabranch.sim.verdict import SimVerdict
-from anabranch.sim.world import World
+from anabranch.sim.world import CLOCK_BEGIN_S, Weather, World
 
 _WARM_UP_S = 0.5
 _LOADS_EVERY_S = 0.1

@@ -10,7 +10,7 @@ A simulation is run again with somebody listening, which changes nothing. Kept a
 from collections import deque
 
 from anabranch.check.checker import Anomaly
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.model import client_frames as client
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.frames import Answer, Carry, Knowledge, LinkFrame, Nack
@@ -19,7 +19,13 @@ from anabranch.sim.swarm import Plan
 
 _LINES_MAX = 80
 _LINE_CHARACTERS = 200
-_CONTEXT = (say.Started, say.LinkUp, say.LinkDown, say.CutLink, say.CutClient)
+_CONTEXT = (
+    contract.Started,
+    contract.LinkUp,
+    contract.LinkDown,
+    contract.CutLink,
+    contract.CutClient,
+)
 
 
 class _Listener:
@@ -33,8 +39,8 @@ class _Listener:
         self._passed = False
 
     def __call__(self, now: float, broker: str, what: object) -> None:
-        if isinstance(what, say.SendClient) and isinstance(what.frame, client.Deliver):
-            what = say.SendClient(what.session, self._narrowed(what.frame))
+        if isinstance(what, contract.SendClient) and isinstance(what.frame, client.Deliver):
+            what = contract.SendClient(what.session, self._narrowed(what.frame))
         if self._matters(broker, what):
             self.lines.append(f"{now:9.4f} {broker:8} {repr(what)[:_LINE_CHARACTERS]}")
 
@@ -44,11 +50,11 @@ class _Listener:
         return client.Deliver(frame.stream, every)
 
     def _matters(self, broker: str, what: object) -> bool:
-        if isinstance(what, say.Append):
+        if isinstance(what, contract.Append):
             return broker == self._stream and what.tick == self._tick
-        if isinstance(what, say.Send | say.FrameReceived):
+        if isinstance(what, contract.Send | contract.FrameReceived):
             return self._link_frame_matters(what.frame)
-        if isinstance(what, say.SendClient | say.ClientFrameReceived):
+        if isinstance(what, contract.SendClient | contract.ClientFrameReceived):
             return self._client_frame_matters(what.frame)
         return isinstance(what, _CONTEXT) and not self._passed
 

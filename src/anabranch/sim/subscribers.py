@@ -23,9 +23,8 @@ from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.frame_parts import Datum
 from anabranch.sim.applications import Application
-from anabranch.sim.things import CLOCK_BEGIN_S, SimConnection
 from anabranch.sim.workload import PlainFilter, draw_filter, filter_text
-from anabranch.sim.world import World
+from anabranch.sim.world import CLOCK_BEGIN_S, SimConnection, World
 
 _ANYWHERE: Mapping[str, int] = {}
 #: Further than any stream goes here.

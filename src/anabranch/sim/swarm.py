@@ -17,8 +17,8 @@ from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
-from anabranch.sim.fault_mix import ANY, FaultMix, asked_mix, draw_mix
-from anabranch.sim.meshes import MeshKind, draw_mesh
+from anabranch.sim.faults import ANY, FaultMix, asked_mix, draw_mix
+from anabranch.sim.mesh_shapes import MeshKind, draw_mesh
 
 Shape = Literal[
     "any", "single", "pair", "star", "line", "redundant", "large", "ring", "full", "random"

@@ -14,35 +14,198 @@ become bytes and travel with delay, appends become bytes on a disk that forgets,
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
+from typing import Protocol
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.core.contract import Stimulus
 from anabranch.core.links import SILENT
 from anabranch.core.origin.ledger import KEY, TABLE
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.frames import Hello, LinkFrame
-from anabranch.sim.digest import Digest
-from anabranch.sim.things import (
-    CLOCK_BEGIN_S,
-    NEVER,
-    SimClient,
-    SimConnection,
-    SimHost,
-    SimLink,
-    Weather,
-    WorldCounters,
-    may_meet,
-    wires_between,
-)
+from anabranch.sim.disk import Disk
+from anabranch.sim.verdict import Digest
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
+
+# What a simulated world is made of: machines, links, client connections, and the weather.
+
+
+NEVER = float("inf")
+#: Nothing waits in a queue for longer, so that all is well soon after a slow time.
+_QUEUE_S_MAX = 3.0
+#: What every clock shows when the world begins.
+CLOCK_BEGIN_S = 1_000_000.0
+
+
+class Weather:
+    """How links and disks behave at the moment; faults change it."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.002
+        self.jitter_s = 0.003
+        self.sync_s = 0.004
+        #: Chance that a frame comes twice.
+        self.repeat = 0.0
+        self.reconnect_s = 0.3
+        #: Bytes that may wait on a link, or for a client, before the broker hears that it is full;
+        #: 0: nobody counts.
+        self.link_bytes_max = 0
+        self.client_bytes_max = 0
+        #: How long after a kill the neighbours' connections break.
+        self.break_s = 0.05
+
+
+class WorldCounters:
+    """What happened, for the report."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.frames = 0
+        self.frame_bytes = 0
+        self.kills = 0
+        self.cuts = 0
+        self.lost_frames = 0
+        self.repeats = 0
+        #: How often a link or a client was full.
+        self.full = 0
+        self.torn_bytes = 0
+        #: Why brokers cut links, but for silence: honest neighbours give no reason.
+        self.breaches: list[str] = []
+
+
+class Queue:
+    """What waits to be carried, in one direction."""
+
+    __slots__ = ("bytes", "given", "gone", "is_full", "is_told", "rate")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        #: Bytes that came, and that arrived, since somebody asked.
+        self.given = 0
+        self.gone = 0
+        self.is_full = False
+        #: Whether the broker knows that it is.
+        self.is_told = False
+        #: Bytes per second; 0: as many as there are.
+        self.rate = 0
+
+    def arrival(self, now: float, at: float, batch: list[bytes]) -> float:
+        """When a batch arrives whose turn is at that time."""
+        if not self.rate:
+            return at
+        return max(at, min(at + sum(map(len, batch)) / self.rate, now + _QUEUE_S_MAX))
+
+    def changes(self, size: int, bytes_max: int) -> bool:
+        """So many bytes came (or went); whether it has become full, or is not any more."""
+        self.bytes += size
+        if self.is_full:
+            self.is_full = 2 * self.bytes > bytes_max
+            return not self.is_full
+        self.is_full = self.bytes > bytes_max
+        return self.is_full
+
+
+class SimLink:
+    """The link between two brokers; `number` counts its connections."""
+
+    __slots__ = ("ends", "is_up", "last_at", "number", "queues", "stopped", "waiting")
+
+    def __init__(self, ends: tuple[str, str]) -> None:
+        self.ends = ends
+        self.is_up = False
+        self.number = 0
+        #: Per direction (towards ends[0], towards ends[1]).
+        self.last_at = [0.0, 0.0]
+        self.stopped = [0, 0]
+        self.waiting: list[list[list[bytes]]] = [[], []]
+        self.queues = [Queue(), Queue()]
+
+
+def wires_between(configs: Iterable[BrokerConfig]) -> dict[tuple[str, str], SimLink]:
+    """A wire for every link of these brokers' network, by its ends."""
+    wires: dict[tuple[str, str], SimLink] = {}
+    for config in configs:
+        for peer in config.network.links_of(config.name):
+            ends = (min(config.name, peer), max(config.name, peer))
+            wires.setdefault(ends, SimLink(ends))
+    return wires
+
+
+class SimConnection:
+    """A client's session at a broker."""
+
+    __slots__ = ("broker", "client", "is_open", "last_at", "queue", "sent_at", "session")
+
+    def __init__(self, client: "SimClient", broker: str, session: int) -> None:
+        self.client = client
+        self.broker = broker
+        self.session = session
+        self.is_open = True
+        #: Towards the broker, towards the client.
+        self.last_at = [0.0, 0.0]
+        #: Towards the client.
+        self.queue = Queue()
+        #: When the broker sent what is arriving.
+        self.sent_at = 0.0
+
+
+class SimClient(Protocol):
+    """What the world needs of a client."""
+
+    def connected(self, connection: SimConnection) -> None:
+        """The connection is there."""
+
+    def frame(self, connection: SimConnection, frame: AnyClientFrame) -> None:
+        """A frame came from the broker."""
+
+    def disconnected(self, connection: SimConnection) -> None:
+        """The connection is gone."""
+
+
+class SimHost:
+    """A machine with a disk, a clock and perhaps a broker on it."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.disk = Disk()
+        self.broker: Broker | None = None
+        #: Counts the lives, so that what was meant for an earlier one is dropped.
+        self.life = 0
+        #: The machine's clock minus the world's; the broker's own clock is set by it when a life
+        #: begins, and from then on goes back never and forward sometimes.
+        self.machine_offset_s = 0.0
+        self.broker_offset_s = 0.0
+        self.clock_s = 0.0
+        self.wake_at = NEVER
+        #: The stimulus that its broker has not finished, and when it began with it.
+        self.working_on: Stimulus | None = None
+        self.began_at = 0.0
+        #: When it began with the oldest stimulus that the last call worked on.
+        self.decided_at = 0.0
+        #: Extra time every stimulus takes.
+        self.slow_s = 0.0
+        self.sessions: dict[int, SimConnection] = {}
+        self.session_count = 0
+        #: Whether it is on its way out of the network, and whether it is out for good.
+        self.is_leaving = False
+        self.is_gone = False
+
+
+def may_meet(one: SimHost, other: SimHost) -> bool:
+    """Whether a link can be between two machines: both have a broker, of the same network."""
+    if one.broker is None or other.broker is None:
+        return False
+    here, there = one.broker.config, other.broker.config
+    return here.revision == there.revision and there.name in here.network.links_of(here.name)
+
 
 #: What is added to a queue with so many times what makes it full costs the link.
 _OVERFULL = 8
 
 #: Told of every stimulus that a broker has handled, and what it caused.
-Watcher = Callable[[str, say.Stimulus, say.Effects], None]
+Watcher = Callable[[str, contract.Stimulus, contract.Effects], None]
 #: How long one slice of a broker's work takes.
 SLICE_S = 5e-5
 
@@ -68,7 +231,7 @@ class World:
         #: Told of every step, with all that came of it, if anybody watches.
         self.watcher: Watcher | None = None
         #: Broker → what it works on, and what that has caused so far.
-        self._caused: dict[str, tuple[say.Stimulus | None, say.Effects]] = {}
+        self._caused: dict[str, tuple[contract.Stimulus | None, contract.Effects]] = {}
         #: Told when a log deletes (up to a tick), or decides to (what it puts into the catalog).
         self.on_forgetting: Callable[[str, bytes | int], None] = lambda _stream, _what: None
         #: Told of every frame for a link, with its bytes, if anybody counts them.
@@ -101,7 +264,7 @@ class World:
         host.broker_offset_s = host.machine_offset_s
         host.broker = Broker(host.config, host.disk.recover(), self._clock(host))
         host.wake_at = NEVER
-        self.stimulate(name, say.Started())
+        self.stimulate(name, contract.Started())
         for wire in self._wires_of(name):
             self.after(self.rng.random() * 0.02, self._connect, wire)
 
@@ -126,7 +289,7 @@ class World:
         host.clock_s = max(host.clock_s, CLOCK_BEGIN_S + self.now + host.broker_offset_s)
         return host.clock_s
 
-    def stimulate(self, name: str, stimulus: say.Stimulus) -> None:
+    def stimulate(self, name: str, stimulus: contract.Stimulus) -> None:
         """Give a broker something to handle, and perform what comes of it."""
         host = self.hosts[name]
         broker = host.broker
@@ -143,7 +306,7 @@ class World:
         worked_on = broker.worked_on
         self._perform(host, effects)
         for each, _ in worked_on:
-            if isinstance(each, say.LinkFull):
+            if isinstance(each, contract.LinkFull):
                 self._heard_full(name, each)
         deadline = broker.next_deadline()
         if deadline is not None:
@@ -164,7 +327,9 @@ class World:
         if left is not host.working_on:
             host.working_on, host.began_at = left, self.now
 
-    def _watch(self, watcher: Watcher, name: str, broker: Broker, effects: say.Effects) -> None:
+    def _watch(
+        self, watcher: Watcher, name: str, broker: Broker, effects: contract.Effects
+    ) -> None:
         """Tell of each stimulus when it is handled whole, with all that it caused."""
         worked_on = broker.worked_on
         ends = [*(first for _, first in worked_on[1:]), len(effects)]
@@ -191,32 +356,32 @@ class World:
         if remaining <= 1e-9:
             # A deadline is met, not undercut by the rounding of clocks.
             host.clock_s = max(host.clock_s, deadline)
-            self.stimulate(name, say.TimePassed())
+            self.stimulate(name, contract.TimePassed())
         else:
             host.wake_at = self.now + remaining
             self.after(remaining, self._wake, name, life, host.wake_at)
 
     # -- effects --------------------------------------------------------------------------------
 
-    def _perform(self, host: SimHost, effects: list[say.Effect]) -> None:
+    def _perform(self, host: SimHost, effects: list[contract.Effect]) -> None:
         name = host.config.name
         frames: dict[str, list[bytes]] = {}
         client_frames: dict[int, list[bytes]] = {}
         for effect in effects:
             if self.listener is not None:
                 self.listener(self.now, name, effect)
-            if isinstance(effect, say.Send):
+            if isinstance(effect, contract.Send):
                 data = encode_link(effect.frame)
                 if self.meter is not None:
                     self.meter(name, effect.peer, effect.frame, data)
                 frames.setdefault(effect.peer, []).append(data)
-            elif isinstance(effect, say.SendClient):
+            elif isinstance(effect, contract.SendClient):
                 assert effect.session >= 0, "a frame for a join point has left its broker"
                 data = encode_client(effect.frame)
                 client_frames.setdefault(effect.session, []).append(data)
-            elif isinstance(effect, say.Append):
+            elif isinstance(effect, contract.Append):
                 host.disk.append(effect.tick, effect.record)
-            elif isinstance(effect, say.Put):
+            elif isinstance(effect, contract.Put):
                 host.disk.put(effect.table, effect.key, effect.value)
                 if effect.table == TABLE and effect.key == KEY and effect.value is not None:
                     self.on_forgetting(name, effect.value)
@@ -228,24 +393,24 @@ class World:
             if session in host.sessions:
                 self._to_client(host.sessions[session], batch)
 
-    def _perform_rare(self, host: SimHost, effect: say.Effect) -> None:
+    def _perform_rare(self, host: SimHost, effect: contract.Effect) -> None:
         name = host.config.name
-        if isinstance(effect, say.Sync):
+        if isinstance(effect, contract.Sync):
             delay = self.weather.sync_s * (0.5 + self.rng.random())
             self.after(delay, self._synced, name, host.life, host.disk.mark(), effect.number)
-        elif isinstance(effect, say.Read):
+        elif isinstance(effect, contract.Read):
             records = host.disk.read(effect.first, effect.last, effect.bytes_max)
-            answer = say.LogRead(effect.request, effect.first, records)
+            answer = contract.LogRead(effect.request, effect.first, records)
             self.after(0.001, self._if_alive, name, host.life, answer)
-        elif isinstance(effect, say.Forget):
+        elif isinstance(effect, contract.Forget):
             host.disk.forget(effect.tick)
             self.on_forgetting(name, effect.tick)
-        elif isinstance(effect, say.CutLink):
+        elif isinstance(effect, contract.CutLink):
             if not effect.reason.startswith(SILENT):
                 self.count.breaches.append(f"{name} cut {effect.peer}: {effect.reason}")
             wire = self.wire(name, effect.peer)
             self.after(0.0, self.cut, wire, wire.number)
-        elif isinstance(effect, say.CutClient):
+        elif isinstance(effect, contract.CutClient):
             connection = host.sessions.get(effect.session)
             if connection is not None:
                 self.after(0.0, self.hang_up, connection)
@@ -254,9 +419,9 @@ class World:
         host = self.hosts[name]
         if host.life == life:
             host.disk.sync(mark)
-            self.stimulate(name, say.Synced(number))
+            self.stimulate(name, contract.Synced(number))
 
-    def _if_alive(self, name: str, life: int, stimulus: say.Stimulus) -> None:
+    def _if_alive(self, name: str, life: int, stimulus: contract.Stimulus) -> None:
         if self.hosts[name].life == life:
             self.stimulate(name, stimulus)
 
@@ -279,8 +444,8 @@ class World:
         wire.is_up = True
         wire.number += 1
         wire.last_at = [self.now, self.now]
-        self.stimulate(one, say.LinkUp(other))
-        self.stimulate(other, say.LinkUp(one))
+        self.stimulate(one, contract.LinkUp(other))
+        self.stimulate(other, contract.LinkUp(one))
 
     def cut(self, wire: SimLink, number: int) -> None:
         """End a connection; what is on it is lost, and it is tried again."""
@@ -294,7 +459,7 @@ class World:
             queue.bytes, queue.is_full, queue.is_told = 0, False, False
             queue.given = queue.gone = 0
         for name, peer in (wire.ends, wire.ends[::-1]):
-            self.stimulate(name, say.LinkDown(peer))
+            self.stimulate(name, contract.LinkDown(peer))
         again = self.weather.reconnect_s * (0.5 + self.rng.random())
         self.after(again, self._connect, wire)
 
@@ -345,10 +510,10 @@ class World:
             self.count.frame_bytes += len(data)
             self.digest.add_link_frame(data)
             frame: LinkFrame = decode_link(data, host.config.limits)
-            self.stimulate(name, say.FrameReceived(peer, frame))
+            self.stimulate(name, contract.FrameReceived(peer, frame))
             if self.rng.random() < self.weather.repeat and not isinstance(frame, Hello):
                 self.count.repeats += 1
-                self.stimulate(name, say.FrameReceived(peer, frame))
+                self.stimulate(name, contract.FrameReceived(peer, frame))
 
     def _count_link(self, wire: SimLink, direction: int, size: int) -> None:
         queue, bytes_max = wire.queues[direction], self.weather.link_bytes_max
@@ -365,9 +530,9 @@ class World:
         if wire.is_up and wire.number == number:
             self.count.full += full
             sender, peer = wire.ends[1 - direction], wire.ends[direction]
-            self.stimulate(sender, say.LinkFull(peer, full))
+            self.stimulate(sender, contract.LinkFull(peer, full))
 
-    def _heard_full(self, name: str, news: say.LinkFull) -> None:
+    def _heard_full(self, name: str, news: contract.LinkFull) -> None:
         """A broker knows now that a link is full, or has room; it may have worked on something else
         when that was told."""
         wire = self.wire(name, news.peer)
@@ -384,7 +549,7 @@ class World:
         host.session_count += 1
         connection = SimConnection(client, name, host.session_count)
         host.sessions[connection.session] = connection
-        self.stimulate(name, say.ClientCame(connection.session))
+        self.stimulate(name, contract.ClientCame(connection.session))
         if connection.is_open:
             client.connected(connection)
         return connection
@@ -396,7 +561,7 @@ class World:
         connection.is_open = False
         host = self.hosts[connection.broker]
         if host.sessions.pop(connection.session, None) is connection:
-            self.stimulate(connection.broker, say.ClientLeft(connection.session))
+            self.stimulate(connection.broker, contract.ClientLeft(connection.session))
         connection.client.disconnected(connection)
 
     def from_client(self, connection: SimConnection, frames: list[AnyClientFrame]) -> None:
@@ -415,7 +580,7 @@ class World:
     def _tell_client_full(self, connection: SimConnection, full: bool) -> None:
         if connection.is_open:
             self.count.full += full
-            self.stimulate(connection.broker, say.ClientFull(connection.session, full))
+            self.stimulate(connection.broker, contract.ClientFull(connection.session, full))
 
     def _client_frames(
         self, connection: SimConnection, direction: int, batch: list[bytes], sent: float = 0.0
@@ -437,7 +602,7 @@ class World:
                 return
             frame = decode_client(data, limits)
             self.digest.add_client_frame(frame, data)
-            received = say.ClientFrameReceived(connection.session, frame)
+            received = contract.ClientFrameReceived(connection.session, frame)
             self.stimulate(connection.broker, received)
 
     def _broker_to_client(self, connection: SimConnection, batch: list[bytes], sent: float) -> None:

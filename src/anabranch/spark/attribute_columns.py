@@ -13,8 +13,9 @@ are so; of other frames the caller has to say it: `{"size_text": "size"}`.
 This module keeps no state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -31,9 +32,27 @@ from pyspark.sql.types import (
 )
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.archive.naming import OWN, PARTITIONS
-from anabranch.spark.attribute_column import AttributeColumn
-from anabranch.spark.wanted import ATTRIBUTE_PREFIX, ENVELOPE, Kind
+from anabranch.spark.archive.columns import OWN, PARTITIONS, ColumnName
+from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind
+
+# A column that holds values of an attribute: its name, the attribute's, and the kind of value.
+#
+# Who has a frame of Spark finds its columns with `attribute_columns`; an archive, and a look into
+# the past, say themselves what they have. This module needs no Spark, and keeps no state.
+
+
+class AttributeColumn(msgspec.Struct, frozen=True):
+    """A column that holds values of an attribute."""
+
+    column: str
+    attribute: str
+    kind: Kind
+
+
+def archived_columns(columns: Iterable[ColumnName]) -> list[AttributeColumn]:
+    """The columns of an archive, or of a look into the past (`history.look_into`)."""
+    return [AttributeColumn(each.name, each.attribute, each.kind) for each in columns]
+
 
 _KINDS: dict[type[DataType], Kind] = {
     StringType: "text",

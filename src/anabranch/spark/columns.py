@@ -19,11 +19,11 @@ from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
-from anabranch.spark import gathered, whole
-from anabranch.spark.gathered import Bytes
-from anabranch.spark.kernels import gathering
-from anabranch.spark.kernels import unpacking as at
-from anabranch.spark.wanted import ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
+from anabranch.spark import arrow_arrays, attribute_maps
+from anabranch.spark.arrow_arrays import Bytes
+from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
+from anabranch.spark.kernels import gather
+from anabranch.spark.kernels import unpack as at
 
 __all__ = ["ATTRIBUTE_PREFIX", "ENVELOPE", "Columns", "Kind", "Wanted", "as_kind"]
 
@@ -95,24 +95,24 @@ class Columns:
     def _column(self, wanted: Wanted, data: Bytes, count: int, stream: str) -> pa.Array:
         name = wanted.name
         if wanted.kind == "map":
-            return whole.as_map(data, self._fields, count)
+            return attribute_maps.as_map(data, self._fields, count)
         if wanted.kind == "variant":
-            return whole.as_variant(data, self._fields, count)
+            return attribute_maps.as_variant(data, self._fields, count)
         if wanted.single is not None:
             place = self._places[wanted.attribute]
             table = (self._kinds, self._bits, len(self._places), place)
-            return gathered.values(wanted.single, data, count, table, gathering.floats)
+            return arrow_arrays.values(wanted.single, data, count, table, gather.floats)
         if name == "stream":
             return pa.repeat(pa.scalar(stream, pa.string()), count)
         if name in _SPOTS:
             spots = (self._fields, at.FIELDS, _SPOTS[name])
-            return gathered.texts(wanted.arrow_type, data, count, spots)
+            return arrow_arrays.texts(wanted.arrow_type, data, count, spots)
         out = np.empty(count, np.int64)
         if name in _TIMES:
-            gathering.microseconds(self._fields, at.FIELDS, _TIMES[name], at.TIME, out)
+            gather.microseconds(self._fields, at.FIELDS, _TIMES[name], at.TIME, out)
         else:
-            gathering.pick(self._fields, at.FIELDS, _NUMBERS[name], out)
-        return gathered.array_of(wanted.arrow_type, count, None, out)
+            gather.pick(self._fields, at.FIELDS, _NUMBERS[name], out)
+        return arrow_arrays.array_of(wanted.arrow_type, count, None, out)
 
     # -- one by one -----------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ _PARTS: dict[str, Callable[[int, int, Event], object]] = {
 
 def _value(wanted: Wanted, stream: str, tick: int, time_ns: int, event: Event) -> object:
     if wanted.kind == "map":
-        return whole.map_of(event.attributes)
+        return attribute_maps.map_of(event.attributes)
     if wanted.kind == "variant":
-        return whole.variant_of(event.attributes)
+        return attribute_maps.variant_of(event.attributes)
     if wanted.single is not None:
         return as_kind(wanted.single, event.attributes.get(wanted.attribute))
     if wanted.name == "stream":

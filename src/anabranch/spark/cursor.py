@@ -40,8 +40,8 @@ from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.errors import EventError, LocalError, RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.names import check_name
+from anabranch.spark.broker_access import tls_of
 from anabranch.spark.options import OptionError, Options
-from anabranch.spark.reaching import tls_of
 from anabranch.spark.survey import Seen, Survey
 from anabranch.wire.greeting import Greeting
 

@@ -30,10 +30,10 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conditions import attribute_names
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.spark.attribute_columns import Attributes, attribute_columns
-from anabranch.spark.detecting.backtest import backtest
-from anabranch.spark.detecting.findings import fields_of, schema_of
-from anabranch.spark.detecting.following import followed
-from anabranch.spark.detecting.routing import BUCKETS, Routing
+from anabranch.spark.detection.backtest import backtest
+from anabranch.spark.detection.matches import fields_of, schema_of
+from anabranch.spark.detection.routing import BUCKETS, Routing
+from anabranch.spark.detection.streaming import followed
 
 
 def detect(

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from anabranch.model.encoding import encode_draft
 from anabranch.model.event import DEFAULT_CONTROL, Event
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.spark.column_types import Kind
 from anabranch.spark.kernels import described as at
-from anabranch.spark.kernels.packing import pack
-from anabranch.spark.wanted import Kind
-from anabranch.spark.writing_parts import Part, Role, RowError
-from anabranch.spark.writing_variants import Listed, list_variants
+from anabranch.spark.kernels.pack import pack
+from anabranch.spark.variant_attributes import Listed, list_variants
+from anabranch.spark.write_columns import Part, Role, RowError
 
 #: What one chunk holds at most; it has to fit into the frames of any broker.
 CHUNK_EVENTS: Final = 256

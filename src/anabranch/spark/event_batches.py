@@ -21,10 +21,10 @@ from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Attributes, Value
-from anabranch.spark.attribute_column import AttributeColumn
+from anabranch.spark.attribute_columns import AttributeColumn
+from anabranch.spark.column_types import Kind
 from anabranch.spark.kernels import columnar as kernels
-from anabranch.spark.matcher import Events, Words
-from anabranch.spark.wanted import Kind
+from anabranch.spark.task_matcher import Events, Words
 
 Reader = Callable[[pa.RecordBatch], Events]
 

@@ -36,19 +36,19 @@ from anabranch.client.subscription import Since
 from anabranch.model.encoding import rows_in
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.filter import Filter, FilterSource
+from anabranch.spark.archive.columns import ARROW, OWN, ColumnName, Naming, Pair
 from anabranch.spark.archive.layout import PutAsideError, finished
 from anabranch.spark.archive.manifest import Span
-from anabranch.spark.archive.naming import ARROW, OWN, ColumnName, Naming, Pair
 from anabranch.spark.archive.past import OnMissing, Past, Until, look_back
-from anabranch.spark.archive.restoring import Restoring
-from anabranch.spark.archive.serving import ArchiveReader
+from anabranch.spark.archive.reader import ArchiveReader
+from anabranch.spark.archive.restored_rows import Restoring
 from anabranch.spark.archive.tables import Tabling, draft_name, pair_of
-from anabranch.spark.conditions import condition
+from anabranch.spark.broker_access import fetcher
+from anabranch.spark.filter_columns import condition
+from anabranch.spark.filter_terms import all_of, any_of, quoted
 from anabranch.spark.options import Options, read_options
-from anabranch.spark.reaching import fetcher
-from anabranch.spark.reading import RANGE_TICKS_MAX
 from anabranch.spark.survey import Survey
-from anabranch.spark.terms import all_of, any_of, quoted
+from anabranch.spark.tick_ranges import RANGE_TICKS_MAX
 
 PIECE_BYTES: Final = 2 * 2**20
 #: A changed bit is an error, and no other value.

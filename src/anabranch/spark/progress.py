@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress
 
-from anabranch.spark.reading import Position
+from anabranch.spark.tick_ranges import Position
 
 
 class Travelled(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from anabranch.model.language.expression import (
     conjunction_of,
     negation_of,
 )
-from anabranch.spark.wanted import Kind, Wanted
+from anabranch.spark.column_types import Kind, Wanted
 
 _ESCAPE = "!"
 _ORDERS: dict[type[spark.Filter], Order] = {

@@ -35,8 +35,7 @@ from pyspark.sql.types import (
 
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
-from anabranch.spark.options import AttributesAs, OptionError
-from anabranch.spark.wanted import (
+from anabranch.spark.column_types import (
     ATTRIBUTE_PREFIX,
     ATTRIBUTES,
     ENVELOPE,
@@ -45,6 +44,7 @@ from anabranch.spark.wanted import (
     Whole,
     check_wanted,
 )
+from anabranch.spark.options import AttributesAs, OptionError
 
 log = logging.getLogger("anabranch.spark")
 

@@ -33,25 +33,25 @@ class AnabranchDataSource(DataSource):
 
     def schema(self) -> StructType:
         """What is offered to whoever asks for nothing."""
-        from anabranch.spark.readers import offered_schema  # noqa: PLC0415
+        from anabranch.spark.reader import offered_schema  # noqa: PLC0415
 
         return offered_schema(self._options("read"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from anabranch.spark.readers import batch_reader  # noqa: PLC0415
+        from anabranch.spark.reader import batch_reader  # noqa: PLC0415
 
         return batch_reader(self._options("batch read"), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """For `spark.readStream`."""
-        from anabranch.spark.readers import StreamReader  # noqa: PLC0415
+        from anabranch.spark.reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(self._options("stream read"), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For `frame.write`."""
-        from anabranch.spark.writers import BatchWriter  # noqa: PLC0415
+        from anabranch.spark.writer import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self._options("batch write"), schema, overwrite)
 
@@ -59,6 +59,6 @@ class AnabranchDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """For `frame.writeStream`."""
-        from anabranch.spark.writers import StreamWriter  # noqa: PLC0415
+        from anabranch.spark.writer import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self._options("stream write"), schema, overwrite)

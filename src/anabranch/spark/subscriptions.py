@@ -34,9 +34,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from anabranch.matching.identities import StoredIdentities, StoredIds
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.snapshot import copy, is_snapshot
-from anabranch.matching.stored_identities import StoredIdentities, StoredIds
 from anabranch.model.errors import DuplicateIdError, FilterError, LocalError
 from anabranch.model.filter import Filter
 

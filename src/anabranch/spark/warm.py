@@ -15,20 +15,20 @@ from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import encode_event, encode_row
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.spark.archive.naming import OWN, ColumnName
-from anabranch.spark.archive.restoring import Restoring
+from anabranch.spark.archive.columns import OWN, ColumnName
+from anabranch.spark.archive.restored_rows import Restoring
 from anabranch.spark.archive.tables import Tabling, pair_of
-from anabranch.spark.attribute_column import AttributeColumn
+from anabranch.spark.attribute_columns import AttributeColumn
 from anabranch.spark.audit.chunks import delivery_chunks, event_chunks
-from anabranch.spark.audit.judging import judged
-from anabranch.spark.audit.matching import json_matcher
+from anabranch.spark.audit.filter_matches import json_matcher
 from anabranch.spark.audit.promises import read_promises
+from anabranch.spark.audit.verdicts import judged
+from anabranch.spark.column_types import ATTRIBUTES, ENVELOPE, Wanted
 from anabranch.spark.columns import Columns
 from anabranch.spark.drafts import Drafting
 from anabranch.spark.event_batches import ColumnEvents, EncodedEvents
-from anabranch.spark.matcher import Matcher
-from anabranch.spark.wanted import ATTRIBUTES, ENVELOPE, Wanted
-from anabranch.spark.writing_parts import Part
+from anabranch.spark.task_matcher import Matcher
+from anabranch.spark.write_columns import Part
 
 
 def warm() -> float:

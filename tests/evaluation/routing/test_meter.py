@@ -7,8 +7,7 @@ from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import InterestState, Knowledge, LinkFrame, MarkIs, Ping
 from anabranch.model.network import Network
 from anabranch.model.version import Version
-from anabranch.sim.things import Weather
-from anabranch.sim.world import World
+from anabranch.sim.world import Weather, World
 from evaluation.routing.meter import Counts, LinkTally, Meter, RouterTally
 
 NETWORK = Network({"a": ["a"], "b": ["b"]}, [("a", "b")])

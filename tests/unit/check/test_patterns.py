@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.check.patterns import reference_matches
+from anabranch.check.reference import reference_matches
 from tests.pattern_examples import EXAMPLES, Example, history_of, pattern_of, written
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.cli.constraint_text import constraint_text
+from anabranch.cli.filters import constraint_text
 from anabranch.model.event import INFINITY, number_after, number_before, prefix_end, text_after
 from anabranch.model.normal.value_set import ValueSet
 

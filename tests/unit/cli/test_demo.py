@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from anabranch.cli.demo import PLAYS, Moment, Play, Reader, line, tables
 from anabranch.cli.demo_pipeline import obstacle
-from anabranch.cli.demo_plays import PLAYS, Play
-from anabranch.cli.demo_view import Moment, Reader, line, tables
-from anabranch.local.quotes import Quotes
-from anabranch.local.source import network_from
+from anabranch.devnet.sample_data import Quotes, network_from
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.moments import moment_ns
+from anabranch.cli.values import moment_ns
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NOON_NS = 1_769_860_800 * 10**9

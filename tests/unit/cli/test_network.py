@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from anabranch.cli.main import app
 from anabranch.cli.network import SHAPES
 from anabranch.config.network_file import load
-from anabranch.config.secret_file import read_secret
+from anabranch.config.secrets import read_secret
 from anabranch.config.tls import rehearse
 
 runner = CliRunner()

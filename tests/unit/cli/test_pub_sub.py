@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import anabranch
+from anabranch.cli.connect_options import Way
 from anabranch.cli.main import app
 from anabranch.cli.publish import Summary, _print, _Publishing
-from anabranch.cli.reaching import Way
 from anabranch.cli.sources import Source
 from anabranch.model.client_frames import Publish
 from tests.client_parts import frames_of, run, until

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from anabranch.check import history as saw
 from anabranch.cli.main import app
-from anabranch.local.traces import encode_line
+from anabranch.devnet.traces import encode_line
 from anabranch.store.files import StateDirectory
 from tests.history_parts import confirmed, delivered, published, started, subscribed, withheld
 from tests.log_parts import blank_record, event_record, make_state, write_segment

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from anabranch.cli.up import line_of, next_steps, table_of
-from anabranch.local.network import LocalNetwork
-from anabranch.local.source import network_from
-from anabranch.local.supervisor import Change
+from anabranch.devnet.network import LocalNetwork
+from anabranch.devnet.sample_data import network_from
+from anabranch.devnet.supervisor import Change
 
 
 @pytest.fixture

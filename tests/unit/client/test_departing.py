@@ -3,7 +3,7 @@
 import asyncio
 
 from anabranch import ClientOptions, connect
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.model.encoding import decode_event
 from tests.client_parts import Host, network, numbers, run, until
@@ -24,7 +24,7 @@ def test_events_that_a_departing_broker_refuses_are_published_elsewhere_once() -
             async with await connect(*addresses, name="p", options=QUICK) as client:
                 assert client.origin == "a"
                 a.freeze(True)
-                a.handle(say.Depart())
+                a.handle(contract.Depart())
                 waiting = [asyncio.ensure_future(client.publish({"n": n})) for n in range(10)]
                 await until(lambda: client.unconfirmed == 10)
                 a.freeze(False)
@@ -43,7 +43,7 @@ def test_events_that_a_departing_broker_has_are_confirmed_by_it() -> None:
                 a.stall(True)
                 waiting = [asyncio.ensure_future(client.publish({"n": n})) for n in range(5)]
                 await until(lambda: len(logged(a)) == 5)
-                a.handle(say.Depart())
+                a.handle(contract.Depart())
                 waiting += [asyncio.ensure_future(client.publish({"n": n})) for n in range(5, 9)]
                 a.stall(False)
                 await asyncio.gather(*waiting)
@@ -63,7 +63,7 @@ def test_a_durable_subscription_goes_on_at_another_broker() -> None:
                 orders = await subscriber.subscribe("n >= 0", durable="orders", new=True)
                 await orders.wait_started("a", "b")
                 await publisher.publish({"n": 1})
-                a.handle(say.Depart())
+                a.handle(contract.Depart())
                 await publisher.publish({"n": 2})
                 assert await numbers(orders, 2) == [1, 2]
                 await until(lambda: subscriber.broker == "b")

@@ -24,7 +24,7 @@ from anabranch.model.errors import FilterError, LocalError
 from anabranch.model.event import Value
 from anabranch.model.language.builder import attr
 from anabranch.model.limits import Limits
-from anabranch.node.fetching import THREADS
+from anabranch.node.fetch_service import THREADS
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeConfig
 from tests.node_parts import address, chain, config, running, until

@@ -9,7 +9,7 @@ from anabranch.check import history as saw
 from anabranch.check.checker import check
 from anabranch.client.tracing import Trace
 from anabranch.core.origin.log_tail import EventRecord, decode_record
-from anabranch.local.traces import read_trace
+from anabranch.devnet.traces import read_trace
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event, EventId
 from tests.client_parts import Host, network, run, until

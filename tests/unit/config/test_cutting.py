@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.config.cutting import cuts, near_over, ordered, part_of, parts_without
+from anabranch.config.survey import cuts, near_over, ordered, part_of, parts_without
 
 Links = list[tuple[str, str]]
 

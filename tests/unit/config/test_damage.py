@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.config.errors import ConfigError
-from anabranch.config.network_file import load, loads
-from anabranch.config.writing import dump
+from anabranch.config.network_file import dump, load, loads
 
 EXAMPLES = Path(__file__).parents[3] / "src" / "anabranch" / "config" / "examples"
 PATH = Path("/srv/n.toml")

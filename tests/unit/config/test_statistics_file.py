@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.config.errors import ConfigError
-from anabranch.config.network_file import load
+from anabranch.config.network_file import dump, load
 from anabranch.config.statistics_file import stream_excerpt
-from anabranch.config.writing import dump
 from anabranch.model.statistics import Statistics, StreamStatistics, read_excerpt, write_statistics
 from anabranch.node.settings import config_of
 

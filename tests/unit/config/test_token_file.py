@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.config.network_file import loads
-from anabranch.config.token_file import read_token
-from anabranch.config.writing import dump
+from anabranch.config.network_file import dump, loads
+from anabranch.config.secrets import read_token
 from anabranch.model.errors import LocalError
 
 TOKEN = "0123456789abcdef"

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.config.network_file import NetworkFile, load, loads
-from anabranch.config.writing import dump
+from anabranch.config.network_file import NetworkFile, dump, load, loads
 
 EXAMPLES = Path(__file__).parents[3] / "src" / "anabranch" / "config" / "examples"
 HOME = Path("/srv/networks/here.toml")

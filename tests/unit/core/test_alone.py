@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
@@ -25,20 +25,20 @@ class Rig:
         config = BrokerConfig("B1", tree_of_brokers({"B1": ["B2"]}), "tree", OPTIONS)
         self.broker = Broker(config, recovered or Recovered(), now)
         self.now = now
-        self.effects: list[say.Effect] = []
+        self.effects: list[contract.Effect] = []
         #: What is on disk, and what is on its way there.
         self.recovered = recovered or Recovered()
-        self._written: list[say.Append | say.Put] = []
+        self._written: list[contract.Append | contract.Put] = []
         self._syncs: list[tuple[int, int]] = []
-        self.handle(say.Started())
+        self.handle(contract.Started())
         self.sync()
 
-    def handle(self, stimulus: say.Stimulus) -> list[say.Effect]:
+    def handle(self, stimulus: contract.Stimulus) -> list[contract.Effect]:
         found = list(self.broker.handle(self.now, stimulus))
         for effect in found:
-            if isinstance(effect, say.Append | say.Put):
+            if isinstance(effect, contract.Append | contract.Put):
                 self._written.append(effect)
-            elif isinstance(effect, say.Sync):
+            elif isinstance(effect, contract.Sync):
                 self._syncs.append((effect.number, len(self._written)))
         self.effects += found
         return found
@@ -50,7 +50,7 @@ class Rig:
             catalog = {table: dict(rows) for table, rows in self.recovered.catalog.items()}
             records = list(self.recovered.records)
             for written in self._written[:count]:
-                if isinstance(written, say.Append):
+                if isinstance(written, contract.Append):
                     records.append(written.record)
                 elif written.value is None:
                     catalog.get(written.table, {}).pop(written.key, None)
@@ -59,29 +59,31 @@ class Rig:
             del self._written[:count]
             self._syncs = [(later, left - count) for later, left in self._syncs]
             self.recovered = replace(self.recovered, catalog=catalog, records=records)
-            self.handle(say.Synced(number))
+            self.handle(contract.Synced(number))
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.handle(say.TimePassed())
+        self.handle(contract.TimePassed())
         self.sync()
 
     def publish(self, count: int) -> None:
-        self.handle(say.ClientCame(1))
-        self.handle(say.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "c")))
+        self.handle(contract.ClientCame(1))
+        self.handle(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "c")))
         events = [Event({"n": n}).stamped(EventId("c", 1, n), 1) for n in range(1, count + 1)]
-        self.handle(say.ClientFrameReceived(1, Publish([encode_event(each) for each in events])))
+        self.handle(
+            contract.ClientFrameReceived(1, Publish([encode_event(each) for each in events]))
+        )
         self.sync()
 
     def greet(self, newest: int, life: int = 1) -> list[str]:
         """B2 greets; the kinds of frames that it is sent for that."""
         self.effects = []
-        self.handle(say.LinkUp("B2"))
-        self.handle(say.FrameReceived("B2", Hello(PROTOCOL_VERSION, "B2", life, newest)))
+        self.handle(contract.LinkUp("B2"))
+        self.handle(contract.FrameReceived("B2", Hello(PROTOCOL_VERSION, "B2", life, newest)))
         return self.sent()
 
     def sent(self) -> list[str]:
-        frames = [effect.frame for effect in self.effects if isinstance(effect, say.Send)]
+        frames = [effect.frame for effect in self.effects if isinstance(effect, contract.Send)]
         return [type(frame).__name__ for frame in frames if not isinstance(frame, Ping)]
 
 
@@ -125,19 +127,19 @@ def test_what_the_neighbour_says_meanwhile_is_heard_afterwards() -> None:
         rig = alone()
         rig.greet(0)
         if asks:
-            rig.handle(say.FrameReceived("B2", ASKING))
+            rig.handle(contract.FrameReceived("B2", ASKING))
             assert rig.sent() == ["Hello"]
         rig.sync()
         answers.append(rig.sent().count("Knowledge"))
-        assert not [effect for effect in rig.effects if isinstance(effect, say.CutLink)]
+        assert not [effect for effect in rig.effects if isinstance(effect, contract.CutLink)]
     assert answers[1] == answers[0] + 1
 
 
 def test_a_neighbour_that_goes_meanwhile_is_forgotten() -> None:
     rig = alone()
     rig.greet(0)
-    rig.handle(say.FrameReceived("B2", ASKING))
-    rig.handle(say.LinkDown("B2"))
+    rig.handle(contract.FrameReceived("B2", ASKING))
+    rig.handle(contract.LinkDown("B2"))
     rig.effects = []
     rig.sync()
     assert rig.sent() == []
@@ -149,6 +151,6 @@ def test_a_neighbour_that_says_too_much_meanwhile_is_cut(monkeypatch: pytest.Mon
     rig = alone()
     rig.greet(0)
     for _ in range(4):
-        rig.handle(say.FrameReceived("B2", ASKING))
-    (cut,) = [effect for effect in rig.effects if isinstance(effect, say.CutLink)]
+        rig.handle(contract.FrameReceived("B2", ASKING))
+    (cut,) = [effect for effect in rig.effects if isinstance(effect, contract.CutLink)]
     assert "waits for its disk" in cut.reason

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.options import Options
 from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.client_frames import (
@@ -120,7 +120,7 @@ def test_frame_before_the_greeting_costs_the_link(frame: LinkFrame) -> None:
 def test_life_that_is_over_and_foreign_names_and_versions_are_not_greeted(hello: Hello) -> None:
     bench = Bench()
     bench.liar("c", life=7)
-    bench.give("h1", say.LinkDown("c"))
+    bench.give("h1", contract.LinkDown("c"))
     bench.connect("c", "h1")
     bench.lie("c", hello)
     assert bench.is_cut("c")

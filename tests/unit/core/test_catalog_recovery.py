@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.catalog_recovery import CONSEQUENCES, LINES_MAX, TABLE, decode_aside
 from anabranch.model.client_frames import (
     UNKNOWN_TOKEN,
@@ -38,7 +38,7 @@ def used() -> Machine:
     machine = used_machine()
     machine.catalog["patterns"]["broken"] = b"\xc1"
     machine = machine.again()
-    machine.tell(say.Depart())
+    machine.tell(contract.Depart())
     machine.catalog["heard"] = {"gone": _encode((5, 4, 4))}
     machine.catalog["rollback"] = {"alone": b"3", "renewed": b"1"}
     return machine
@@ -47,7 +47,7 @@ def used() -> Machine:
 def started(
     catalog: Tables,
     *,
-    damaged: tuple[say.DamagedRecord, ...] = (),
+    damaged: tuple[contract.DamagedRecord, ...] = (),
     limits: Limits = DEFAULT_LIMITS,
 ) -> Machine:
     """The next life of the one that has used everything, with another catalog; not departing."""
@@ -147,7 +147,7 @@ def test_a_record_that_the_disk_changed_is_set_aside_like_one_that_does_not_deco
     for table, key in every_row():
         catalog = copied(used().catalog)
         value = catalog[table].pop(key)
-        damaged = say.DamagedRecord(table, key, value, "it was changed after it was written")
+        damaged = contract.DamagedRecord(table, key, value, "it was changed after it was written")
         machine = started(catalog, damaged=(damaged,))
         # What takes its place may say the same as it did.
         assert machine.broker.set_aside.count >= 1, (table, key)

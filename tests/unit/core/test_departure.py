@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from anabranch.core import contract as say
-from anabranch.core import departure
+from anabranch.core import contract, departure
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.options import Options
 from anabranch.model.client_frames import (
@@ -31,22 +30,22 @@ class Alone:
 
     def __init__(self, catalog: Mapping[str, dict[str, bytes]], revision: int = 1) -> None:
         self.catalog: Rows = {table: dict(rows) for table, rows in catalog.items()}
-        self.puts: list[say.Put] = []
+        self.puts: list[contract.Put] = []
         self.syncs: list[int] = []
-        self.said: list[say.Effect] = []
+        self.said: list[contract.Effect] = []
         self.now = NOW
-        recovered = say.Recovered({table: dict(rows) for table, rows in self.catalog.items()})
+        recovered = contract.Recovered({table: dict(rows) for table, rows in self.catalog.items()})
         config = BrokerConfig("a", ALONE, options=Options(), revision=revision)
         self.broker = Broker(config, recovered, NOW)
-        self.tell(say.Started())
+        self.tell(contract.Started())
         self.sync()
 
-    def tell(self, stimulus: say.Stimulus) -> None:
+    def tell(self, stimulus: contract.Stimulus) -> None:
         for effect in self.broker.handle(self.now, stimulus):
             self.said.append(effect)
-            if isinstance(effect, say.Put):
+            if isinstance(effect, contract.Put):
                 self.puts.append(effect)
-            elif isinstance(effect, say.Sync):
+            elif isinstance(effect, contract.Sync):
                 self.syncs.append(effect.number)
 
     def sync(self) -> None:
@@ -58,7 +57,7 @@ class Alone:
                 else:
                     rows[put.key] = put.value
             self.puts.clear()
-            self.tell(say.Synced(self.syncs.pop(0)))
+            self.tell(contract.Synced(self.syncs.pop(0)))
 
 
 # -- the broker ----------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ class Alone:
 def test_a_broker_without_events_is_drained_when_the_disk_knows_that_it_departs() -> None:
     alone = Alone({})
     assert not alone.broker.is_drained
-    alone.tell(say.Depart())
+    alone.tell(contract.Depart())
     assert not alone.broker.is_drained
     alone.sync()
     assert alone.broker.is_drained
@@ -75,20 +74,20 @@ def test_a_broker_without_events_is_drained_when_the_disk_knows_that_it_departs(
 
 def test_a_departure_outlives_a_crash() -> None:
     before = Alone({})
-    before.tell(say.Depart())
+    before.tell(contract.Depart())
     before.sync()
     after = Alone(before.catalog)
     assert after.broker.is_drained
-    after.tell(say.ClientCame(1))
-    after.tell(say.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "p")))
-    after.tell(say.ClientFrameReceived(1, Publish([body(1)])))
-    sent = [effect.frame for effect in after.said if isinstance(effect, say.SendClient)]
+    after.tell(contract.ClientCame(1))
+    after.tell(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "p")))
+    after.tell(contract.ClientFrameReceived(1, Publish([body(1)])))
+    sent = [effect.frame for effect in after.said if isinstance(effect, contract.SendClient)]
     assert sent == [PublishRefused("p", 1, 1, departure.REASON, True, code=DEPARTING)]
 
 
 def test_a_later_network_with_the_broker_in_it_ends_its_departure() -> None:
     before = Alone({})
-    before.tell(say.Depart())
+    before.tell(contract.Depart())
     before.sync()
     after = Alone(before.catalog, revision=2)
     assert after.broker.departure is None
@@ -97,12 +96,12 @@ def test_a_later_network_with_the_broker_in_it_ends_its_departure() -> None:
 
 def test_a_broker_that_departs_writes_the_batch_that_it_intends_to_write_and_waits_for_it() -> None:
     alone = Alone({})
-    alone.tell(say.ClientCame(1))
-    alone.tell(say.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "driver")))
-    alone.tell(say.ClientFrameReceived(1, Stage(1, "t", 0, [draft(1), draft(2)], True)))
+    alone.tell(contract.ClientCame(1))
+    alone.tell(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "driver")))
+    alone.tell(contract.ClientFrameReceived(1, Stage(1, "t", 0, [draft(1), draft(2)], True)))
     alone.sync()
-    alone.tell(say.ClientFrameReceived(1, Commit(2, "sink", "q", 0, ("t",))))
-    alone.tell(say.Depart())
+    alone.tell(contract.ClientFrameReceived(1, Commit(2, "sink", "q", 0, ("t",))))
+    alone.tell(contract.Depart())
     assert alone.broker.departure == departure.Departure(1, 0)
     alone.sync()
     assert alone.broker.last_needed == 2
@@ -110,10 +109,10 @@ def test_a_broker_that_departs_writes_the_batch_that_it_intends_to_write_and_wai
     for _ in range(20):
         drained.append(alone.broker.is_drained)
         alone.now += 0.5
-        alone.tell(say.TimePassed())
+        alone.tell(contract.TimePassed())
         alone.sync()
     assert (drained[0], drained[-1]) == (False, True)
-    assert [effect.tick for effect in alone.said if isinstance(effect, say.Append)] == [1, 2]
+    assert [effect.tick for effect in alone.said if isinstance(effect, contract.Append)] == [1, 2]
     assert alone.broker.origin is not None
     assert alone.broker.origin.oldest == 3
 

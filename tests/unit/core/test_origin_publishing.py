@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import BlankRecord, decode_record
 from anabranch.core.part_requests import ChangeAdvertisements, RequestSync
@@ -20,8 +20,8 @@ def test_event_is_confirmed_and_emitted_when_it_is_synced_and_not_before() -> No
     asks = driver.publish(body(1), body(2))
     assert [type(ask) for ask in asks] == [
         ChangeAdvertisements,
-        say.Append,
-        say.Append,
+        contract.Append,
+        contract.Append,
         RequestSync,
     ]
     asks = driver.sync()

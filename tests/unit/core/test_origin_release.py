@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.options import Options
 from anabranch.core.origin.origin import HOLDS_MAX
 from anabranch.core.part_requests import CarryTo, RequestSync
@@ -40,11 +40,11 @@ def test_checkpoint_is_synced_before_anything_is_deleted() -> None:
     for edge in EDGES:
         driver.carry(Done(5), edge)
     asks = driver.wait(driver.options.done_every_s)
-    tables = [ask.table for ask in asks if isinstance(ask, say.Put)]
+    tables = [ask.table for ask in asks if isinstance(ask, contract.Put)]
     assert tables == ["publishers", "done", "done", "done", "stream"]
     assert isinstance(asks[-1], RequestSync)
-    assert say.Forget(5) not in asks
-    assert say.Forget(5) in driver.sync()
+    assert contract.Forget(5) not in asks
+    assert contract.Forget(5) in driver.sync()
 
 
 def test_done_that_goes_back_is_ignored() -> None:
@@ -73,7 +73,7 @@ def test_deletion_is_repeated_after_a_crash_that_came_before_it() -> None:
     assert ticket == 2
     assert driver.disk.first_tick == 1
     asks = driver.crash()
-    assert say.Forget(5) in asks
+    assert contract.Forget(5) in asks
     assert driver.origin.oldest == 6
     assert list(emits_in(driver.carry(Nack([(5, 5)])))[0].withheld) == [Hole(5, 5, "retention")]
 
@@ -123,7 +123,7 @@ def test_hold_is_granted_when_it_is_on_disk_and_lowers_what_the_edge_is_done_wit
     driver = filled()
     driver.carry(Done(8), "b")
     asks = driver.carry(Hold(1, 3))
-    assert [type(ask) for ask in asks] == [say.Put, RequestSync]
+    assert [type(ask) for ask in asks] == [contract.Put, RequestSync]
     assert CarryTo("b", Held(1, 10)) in driver.sync()
     done(driver, a=10, c=10)
     assert driver.forgotten == 3
@@ -206,7 +206,7 @@ def test_lossy_log_forgets_its_oldest_part_and_says_so() -> None:
     driver = filled(Options(retention="lossy", log_ticks_max=16), 16)
     asks = driver.publish(body(17))
     assert driver.refusals() == []
-    assert [ask.level for ask in asks if isinstance(ask, say.Note)] == ["warning"]
+    assert [ask.level for ask in asks if isinstance(ask, contract.Note)] == ["warning"]
     driver.sync_all()
     assert driver.forgotten == 2
     assert driver.confirmations()[-1] == ("p", 1, 17)

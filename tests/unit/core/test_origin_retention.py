@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.options import Options
 from anabranch.core.origin.retention import LogSections
 from anabranch.model.client_frames import PublishRefused
@@ -49,7 +49,7 @@ def test_ticks_are_forgotten_when_they_are_old_and_not_before() -> None:
     asks = driver.wait(0.2)
     driver.sync_all()
     assert (driver.forgotten, driver.origin.oldest) == (3, 4)
-    notes = [ask.text for ask in asks if isinstance(ask, say.Note)]
+    notes = [ask.text for ask in asks if isinstance(ask, contract.Note)]
     assert notes == [
         "ticks 1–3 are given up: they are older than 640.0 s, and its retention is lossy"
     ]

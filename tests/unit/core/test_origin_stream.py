@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin import log_tail
@@ -20,7 +20,7 @@ def test_mark_is_told_when_synced_and_is_silent_under_itself() -> None:
     driver = Driver()
     assert driver.advance(b=3) == []
     asks = driver.wait(driver.options.mark_after_s)
-    assert [ask.tick for ask in asks if isinstance(ask, say.Append)] == [1]
+    assert [ask.tick for ask in asks if isinstance(ask, contract.Append)] == [1]
     marked, emit = driver.sync()
     assert marked == Marked(1, {"b": version(3)})
     assert isinstance(emit, Emission)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
@@ -53,39 +53,39 @@ class Rig:
         config = BrokerConfig("B1", network_file(text).network, "tree", alone)
         self.broker = Broker(config, Recovered(), 0.0)
         self.now = 0.0
-        self.effects: list[say.Effect] = []
-        self.handle(say.Started())
+        self.effects: list[contract.Effect] = []
+        self.handle(contract.Started())
         self.finish()
         self.now = 0.02
         self.finish()
 
-    def handle(self, stimulus: say.Stimulus) -> list[say.Effect]:
+    def handle(self, stimulus: contract.Stimulus) -> list[contract.Effect]:
         """One call, and what it brought."""
         found = list(self.broker.handle(self.now, stimulus))
         self.effects += found
         for effect in found:
-            if isinstance(effect, say.Sync):
-                self.handle(say.Synced(effect.number))
+            if isinstance(effect, contract.Sync):
+                self.handle(contract.Synced(effect.number))
         return found
 
     def finish(self) -> int:
         """Let it work until it has nothing left; in how many calls."""
         calls = 0
         while (at := self.broker.next_deadline()) is not None and at <= self.now:
-            self.handle(say.TimePassed())
+            self.handle(contract.TimePassed())
             calls += 1
             assert calls < 100_000
         return calls
 
     def come(self, session: int, client: str) -> None:
-        self.handle(say.ClientCame(session))
+        self.handle(contract.ClientCame(session))
         self.say(session, Connect(PROTOCOL_VERSION, client))
 
-    def say(self, session: int, frame: AnyClientFrame) -> list[say.Effect]:
-        return self.handle(say.ClientFrameReceived(session, frame))
+    def say(self, session: int, frame: AnyClientFrame) -> list[contract.Effect]:
+        return self.handle(contract.ClientFrameReceived(session, frame))
 
     def told(self, session: int, kind: type) -> list[object]:
-        sent = (e for e in self.effects if isinstance(e, say.SendClient))
+        sent = (e for e in self.effects if isinstance(e, contract.SendClient))
         return [e.frame for e in sent if e.session == session and isinstance(e.frame, kind)]
 
 
@@ -105,21 +105,21 @@ def test_a_large_filter_takes_many_calls_and_its_answer_comes_once() -> None:
 
 def test_neighbours_and_clients_hear_of_a_broker_that_is_at_work() -> None:
     rig = Rig(SLICED)
-    rig.handle(say.LinkUp("B2"))
-    rig.handle(say.FrameReceived("B2", Hello(PROTOCOL_VERSION, "B2", 1)))
+    rig.handle(contract.LinkUp("B2"))
+    rig.handle(contract.FrameReceived("B2", Hello(PROTOCOL_VERSION, "B2", 1)))
     rig.come(1, "c")
     rig.come(2, "d")
     rig.finish()
     rig.say(1, Subscribe(1, "s", boxes(500), "reliable"))
-    sent: list[say.Effect] = []
+    sent: list[contract.Effect] = []
     while rig.broker.is_working and rig.now < 20.0:
         rig.now += 0.1
-        rig.handle(say.FrameReceived("B2", Ping()))
-        sent += rig.handle(say.TimePassed())
+        rig.handle(contract.FrameReceived("B2", Ping()))
+        sent += rig.handle(contract.TimePassed())
     assert rig.now > 5.0
-    assert sum(isinstance(e, say.Send) and isinstance(e.frame, Ping) for e in sent) > 5
-    assert not [e for e in rig.effects if isinstance(e, say.CutLink)]
-    assert say.SendClient(2, Alive()) in rig.say(2, Alive())
+    assert sum(isinstance(e, contract.Send) and isinstance(e.frame, Ping) for e in sent) > 5
+    assert not [e for e in rig.effects if isinstance(e, contract.CutLink)]
+    assert contract.SendClient(2, Alive()) in rig.say(2, Alive())
 
 
 def test_what_comes_while_the_core_works_is_handled_afterwards_and_in_order() -> None:
@@ -132,7 +132,7 @@ def test_what_comes_while_the_core_works_is_handled_afterwards_and_in_order() ->
     rig.say(2, Subscribe(2, "y", "a = 2", "reliable"))
     assert not rig.told(2, Subscribed)
     rig.finish()
-    answers = [e for e in rig.effects if isinstance(e, say.SendClient)]
+    answers = [e for e in rig.effects if isinstance(e, contract.SendClient)]
     named = [e.frame.subscription for e in answers if isinstance(e.frame, Subscribed)]
     assert named == ["large", "x", "y"]
 
@@ -179,13 +179,13 @@ def test_a_join_point_gets_every_match_however_small_the_slices(work: int) -> No
         rig.finish()
         rig.now += 0.2
     assert sum(len(ticks) for _, _, ticks in deliveries(rig)) == 20
-    sent = [e for e in rig.effects if isinstance(e, say.SendClient | say.CutClient)]
+    sent = [e for e in rig.effects if isinstance(e, contract.SendClient | contract.CutClient)]
     assert all(e.session >= 0 for e in sent)
 
 
 def deliveries(rig: Rig) -> Iterator[tuple[int, str, list[int]]]:
     for effect in rig.effects:
-        if isinstance(effect, say.SendClient) and type(effect.frame).__name__ == "Deliver":
+        if isinstance(effect, contract.SendClient) and type(effect.frame).__name__ == "Deliver":
             for each in effect.frame.matches:  # type: ignore[union-attr]
                 yield effect.session, each.subscription, [datum.tick for datum in each.data]
 
@@ -203,9 +203,9 @@ def test_a_session_with_many_subscriptions_ends_in_slices_and_completely(replace
     if replaced:
         rig.come(2, "c")
     else:
-        rig.handle(say.ClientLeft(1))
+        rig.handle(contract.ClientLeft(1))
     assert edge.filters()
-    rig.handle(say.ClientCame(3))
+    rig.handle(contract.ClientCame(3))
     assert rig.finish() > 40
     assert not edge.filters()
     rig.say(3, Connect(PROTOCOL_VERSION, "c"))
@@ -228,11 +228,11 @@ def test_a_publisher_is_confirmed_before_the_events_of_another_are_delivered() -
     edge = rig.broker.edge
     assert edge is not None
     while rig.broker.is_working:
-        rig.handle(say.TimePassed())
+        rig.handle(contract.TimePassed())
     assert edge.has_backlog
     rig.say(2, Publish([body("c2", 1, {"n": 1})]))
     while not rig.told(2, Confirmed):
-        rig.handle(say.TimePassed())
+        rig.handle(contract.TimePassed())
     assert edge.has_backlog
     rig.finish()
     assert not edge.has_backlog
@@ -273,7 +273,7 @@ def test_replays_that_are_asked_for_at_once_are_answered_in_several_calls(
     while rig.broker.is_working or examined < 40 * 90:
         before = examined
         rig.now += 0.001
-        rig.handle(say.TimePassed())
+        rig.handle(contract.TimePassed())
         most = max(most, examined - before)
         assert rig.now < 10.0
     # One answer, or a bit of the next.
@@ -291,7 +291,9 @@ def test_a_chunk_of_many_events_is_checked_in_slices_and_taken_whole(bad: int | 
     rig.effects.clear()
     rig.say(1, Stage(7, "t", 0, drafts, is_last=True))
     assert rig.broker.is_working
-    assert not [e for e in rig.effects if isinstance(e, say.Put)], "taken before it was checked"
+    assert not [e for e in rig.effects if isinstance(e, contract.Put)], (
+        "taken before it was checked"
+    )
     # What waits meanwhile finds the chunk taken, or refused.
     rig.say(1, Stage(8, "t", 1, [], is_last=True))
     assert rig.finish() > 4

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from anabranch.node.allocator import LARGE_BYTES, give_back
+from anabranch.node.memory_tuning import LARGE_BYTES, give_back
 
 #: Large blocks with small ones between them, as frames and what they leave behind. Prints what is
 #: resident at the end, beyond the beginning.
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from anabranch.node.allocator import return_large_blocks
+from anabranch.node.memory_tuning import return_large_blocks
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

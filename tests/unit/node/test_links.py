@@ -13,10 +13,10 @@ from anabranch.config.tls import TlsFiles, links_client_context, links_server_co
 from anabranch.core.options import Options
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.limits import Limits
+from anabranch.node.handshake import OutgoingHandshake
 from anabranch.node.links import NodeLink
 from anabranch.node.node import Node
 from anabranch.node.settings import Timing, Tls
-from anabranch.node.strangers import OutgoingHandshake
 from anabranch.wire.codec import decode_link, encode_link
 from anabranch.wire.framing import framed
 from anabranch.wire.greeting import Greeting

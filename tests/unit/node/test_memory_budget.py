@@ -21,8 +21,8 @@ from anabranch.model.client_frames import (
 from anabranch.model.event import Event
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.limits import Limits
-from anabranch.node.exposition import exposition
 from anabranch.node.node import Node
+from anabranch.node.prometheus import exposition
 from anabranch.node.settings import Timing
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import framed

@@ -25,8 +25,8 @@ from anabranch.model.mesh_frames import Advertise, Advertised
 from anabranch.model.pattern.match import PointRecord
 from anabranch.model.read_ahead import forget_all
 from anabranch.model.version import Version
-from anabranch.node import preparing
-from anabranch.node.preparing import FilterPreparation, Preparation
+from anabranch.node import frame_queue
+from anabranch.node.frame_queue import FilterPreparation, Preparation
 
 BOUND_S = 30.0
 LONG = " OR ".join(f"a{n} = {n}" for n in range(40))
@@ -127,7 +127,7 @@ def test_what_was_made_for_a_frame_is_there_when_it_has_its_turn(
 def test_frames_that_wait_hold_a_bounded_amount_and_go_on_when_others_are_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preparing, "READ_AHEAD_CHARACTERS_MAX", 2 * len(LONG) + 10)
+    monkeypatch.setattr(frame_queue, "READ_AHEAD_CHARACTERS_MAX", 2 * len(LONG) + 10)
     every = FilterPreparation(DEFAULT_LIMITS)
     frames = [Subscribe(1, "s", LONG.replace("a1", f"b{n}"), "reliable") for n in range(5)]
     waiting = [begun(every, frame) for frame in frames]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from anabranch.config.secret_file import Secret
+from anabranch.config.secrets import Secret
 from anabranch.core.options import Options
 from anabranch.model.event import INT_MAX
 from anabranch.model.frames import PROTOCOL_VERSION, Hello

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.session.effects import TellPublishRefused
 from anabranch.model.client_frames import Confirmed, Connect, Publish
 from anabranch.model.encoding import encode_event
@@ -93,8 +93,8 @@ def test_a_mistake_in_the_core_ends_the_node_and_confirms_nothing(
         client = await RawClient.at(node, "c")
         handle = node.broker.handle
 
-        def broken(now: float, stimulus: say.Stimulus) -> say.Effects:
-            assert not isinstance(stimulus, say.ClientFrameReceived), "planted"
+        def broken(now: float, stimulus: contract.Stimulus) -> contract.Effects:
+            assert not isinstance(stimulus, contract.ClientFrameReceived), "planted"
             return handle(now, stimulus)
 
         monkeypatch.setattr(node.broker, "handle", broken)

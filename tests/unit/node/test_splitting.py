@@ -1,7 +1,7 @@
 """Large frames in parts: all of them, in order."""
 
 from anabranch.model.client_frames import Ack, Publish
-from anabranch.node.splitting import BYTES_MAX, EVENTS_MAX, TICKS_MAX, parts_of
+from anabranch.node.frame_queue import BYTES_MAX, EVENTS_MAX, TICKS_MAX, parts_of
 
 
 def test_small_frames_and_single_events_stay_as_they_are() -> None:

@@ -13,8 +13,8 @@ from anabranch.config.tls import TlsFiles, client_context, clients_server_contex
 from anabranch.model.client_frames import Connect
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.limits import Limits
-from anabranch.node.exposition import exposition
 from anabranch.node.node import Node
+from anabranch.node.prometheus import exposition
 from anabranch.node.settings import NodeConfig, Timing, Tls
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import FrameReader, framed

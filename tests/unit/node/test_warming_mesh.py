@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from anabranch.node.warming import MARK
+from anabranch.node.kernel_warmup import MARK
 from tests.node_parts import RawClient, chain, until
 
 

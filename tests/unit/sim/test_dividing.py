@@ -4,11 +4,10 @@ from random import Random
 
 import pytest
 
-from anabranch.sim.dividing import Division
+from anabranch.sim.faults import Division
 from anabranch.sim.runner import Order, plan_of, run_seed
 from anabranch.sim.simulation import Simulation
-from anabranch.sim.things import SimLink
-from anabranch.sim.world import World
+from anabranch.sim.world import SimLink, World
 
 
 def divided(seed: int, *, by_all_links: bool = False) -> tuple[World, Division]:

@@ -18,8 +18,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from anabranch.cli.output import console, counted, figures_table, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, counted, figures_table, print_json, steps_on_stderr
 from anabranch.core.contract import LogRead
 from anabranch.store.store import Store
 

@@ -19,8 +19,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from anabranch.cli.output import console, figures_table, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import AnabranchError
 from anabranch.model.filter import Filter

@@ -38,16 +38,15 @@ from typing import Annotated, Literal, Self, TypeVar
 import msgspec
 import typer
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
 from anabranch.cli.bench import subscribers as far
 from anabranch.cli.bench.subscribers import Latency, Quality, Target
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, figures_table, print_json
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
 from anabranch.client.client import Client
 from anabranch.client.publish import Promise
 from anabranch.config.network_file import loads
-from anabranch.local.network import LocalNetwork
+from anabranch.devnet.network import LocalNetwork
 from anabranch.matching.warm import warm
 
 #: Events of each publisher that are not measured.
@@ -140,9 +139,9 @@ def network(
     name: Annotated[
         str, typer.Option(help="Prefix of client names; two runs at a time need two.")
     ] = "bench",
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
-    within: reaching.WithinOption = 10.0,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
+    within: connect_options.WithinOption = 10.0,
     directory: Annotated[
         Path | None, typer.Option(help="Without --network: a directory on the disk to use.")
     ] = None,
@@ -171,7 +170,7 @@ def network(
         quality=quality,
         persistence="transient" if transient else "persistent",
     )
-    way = reaching.Way(file=file, ca=ca, plaintext=plaintext, within_s=within)
+    way = connect_options.Way(file=file, ca=ca, plaintext=plaintext, within_s=within)
     with steps_on_stderr() as steps:
         report = asyncio.run(_measured(load, way, name, directory, steps))
     if as_json:
@@ -194,7 +193,7 @@ def _check_complete(report: NetworkReport) -> None:
 
 
 async def _measured(
-    load: Load, way: reaching.Way, name: str, directory: Path | None, steps: Steps
+    load: Load, way: connect_options.Way, name: str, directory: Path | None, steps: Steps
 ) -> NetworkReport:
     if way.file is not None:
         return await measure(load, way, name, steps)
@@ -214,7 +213,7 @@ async def _chain(directory: Path | None, steps: Steps) -> AsyncIterator[Path]:
             yield running.path
 
 
-async def measure(load: Load, way: reaching.Way, name: str, steps: Steps) -> NetworkReport:
+async def measure(load: Load, way: connect_options.Way, name: str, steps: Steps) -> NetworkReport:
     """Connect, publish, and wait for all deliveries."""
     place = way.place()
     target = Target(

@@ -29,8 +29,8 @@ from typing import Literal
 
 import msgspec
 
+from anabranch.cli.connect_options import Way
 from anabranch.cli.errors import explanation
-from anabranch.cli.reaching import Way
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionCutError
 from anabranch.client.subscription import Subscription

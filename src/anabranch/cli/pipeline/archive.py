@@ -23,18 +23,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
+from anabranch.cli.archive_backlog import options_of
 from anabranch.cli.errors import CommandError
-from anabranch.cli.looking_back import options_of
-from anabranch.cli.output import counted, print_json
+from anabranch.cli.output import Steps, counted, print_json, steps_on_stderr
 from anabranch.cli.pipeline.events import told_plainly
-from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
-from anabranch.cli.progress import Steps, steps_on_stderr
+from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
 
 if TYPE_CHECKING:
-    from anabranch.spark.archive.compacting import Compacted
-    from anabranch.spark.archive.verifying import Verified
-    from anabranch.spark.archive.writing import Report
+    from anabranch.spark.archive.compaction import Compacted
+    from anabranch.spark.archive.verification import Verified
+    from anabranch.spark.archive.writer import Report
 
 _MEBI = 2**20
 
@@ -102,9 +101,9 @@ def write(
         ),
     ] = "",
     form: FormatOption = Form.parquet,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -112,8 +111,8 @@ def write(
 
     anabranch pipeline archive --network network.toml --to DIR
     """
-    way = reaching.Way(
-        addresses=reaching.checked_addresses(addresses or []),
+    way = connect_options.Way(
+        addresses=connect_options.checked_addresses(addresses or []),
         file=network,
         ca=ca,
         plaintext=plaintext,
@@ -124,7 +123,7 @@ def write(
         steps_on_stderr() as steps,
         told_plainly(),
     ):
-        from anabranch.spark.archive.writing import Archiver  # noqa: PLC0415 - needs Spark
+        from anabranch.spark.archive.writer import Archiver  # noqa: PLC0415 - needs Spark
 
         with Archiver(
             spark,
@@ -161,7 +160,7 @@ def compact(
         steps_on_stderr() as steps,
         told_plainly(),
     ):
-        from anabranch.spark.archive.compacting import compact as join  # noqa: PLC0415
+        from anabranch.spark.archive.compaction import compact as join  # noqa: PLC0415
 
         done = join(
             spark,
@@ -183,7 +182,7 @@ def verify(directory: Directory, *, as_json: JsonOption = False) -> None:
     anabranch pipeline archive verify DIR
     """
     _check_arrow()
-    from anabranch.spark.archive.verifying import verify as look  # noqa: PLC0415 - needs Arrow
+    from anabranch.spark.archive.verification import verify as look  # noqa: PLC0415 - needs Arrow
 
     with steps_on_stderr() as steps:
         found = look(directory, _drawing(steps, "files"))
@@ -203,7 +202,7 @@ def show(directory: Directory, *, as_json: JsonOption = False) -> None:
     anabranch pipeline archive show DIR
     """
     _check_arrow()
-    from anabranch.spark.archive.serving import ArchiveReader  # noqa: PLC0415 - needs Arrow
+    from anabranch.spark.archive.reader import ArchiveReader  # noqa: PLC0415 - needs Arrow
 
     reader = ArchiveReader(directory)
     if as_json:

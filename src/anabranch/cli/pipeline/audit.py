@@ -13,18 +13,18 @@ import msgspec
 import typer
 from rich.table import Table
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
+from anabranch.cli.archive_backlog import options_of
 from anabranch.cli.errors import CommandError
-from anabranch.cli.looking_back import options_of
 from anabranch.cli.output import console, counted, print_json
-from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
-from anabranch.local.logs import state_directories
+from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.devnet.broker_logs import state_directories
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from anabranch.spark.audit import Audit, Report
-    from anabranch.spark.audit.logged import Logs
+    from anabranch.spark.audit.publications import Logs
 
 #: Subscribers that a terminal shows.
 _LINES_MAX = 20
@@ -53,9 +53,9 @@ def audit(
         Path | None, typer.Option(help="Write a page with plots to this file.")
     ] = None,
     examples: Annotated[int, typer.Option(min=0, help="Anomalies of each kind to show.")] = 5,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -65,11 +65,11 @@ def audit(
 
     Exit code 1 if a promise was broken."""
     places = list(published or [])
-    addresses = [text for text in places if reaching.is_address(text)]
+    addresses = [text for text in places if connect_options.is_address(text)]
     way = None
     if addresses or network is not None:
-        way = reaching.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
-    paths = [Path(text) for text in places if not reaching.is_address(text)]
+        way = connect_options.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
+    paths = [Path(text) for text in places if not connect_options.is_address(text)]
     _check_there([*traces, *paths])
     with spark_session(master, "audit") as spark:
         read_logs = _reading(spark, paths, way)
@@ -89,12 +89,12 @@ def _check_there(paths: Sequence[Path]) -> None:
 
 
 def _reading(
-    spark: "SparkSession", paths: list[Path], way: reaching.Way | None
+    spark: "SparkSession", paths: list[Path], way: connect_options.Way | None
 ) -> "Callable[[], Logs] | None":
     """How to read what was published, where that was said."""
     from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
-    from anabranch.spark.audit import logged  # noqa: PLC0415 - needs Spark
-    from anabranch.spark.audit.archived import read_history  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit import publications  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit.publications import read_history  # noqa: PLC0415 - needs Spark
 
     archives = [path for path in paths if commits_directory(path).is_dir()]
     states = [path for path in paths if path not in archives and state_directories(path)]
@@ -106,9 +106,9 @@ def _reading(
             " archive and the network behind it"
         )
     if states:
-        return lambda: logged.read_states(spark, states)
+        return lambda: publications.read_states(spark, states)
     if tables:
-        return lambda: logged.Logs(spark.read.parquet(*map(str, tables)))
+        return lambda: publications.Logs(spark.read.parquet(*map(str, tables)))
     if archives or way is not None:
         options = None if way is None else options_of(way)
         return lambda: read_history(spark, archives[0] if archives else None, options)
@@ -122,10 +122,10 @@ def _audited(
     *,
     complete: bool,
 ) -> "tuple[Audit, list[str]]":
-    from anabranch.spark.audit import inputs  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit import runner  # noqa: PLC0415 - needs Spark
 
-    if len(traces) == 1 and inputs.is_prepared(traces[0]):
-        return inputs.audit_prepared(spark, traces[0], None if read_logs is None else read_logs())
+    if len(traces) == 1 and runner.is_prepared(traces[0]):
+        return runner.audit_prepared(spark, traces[0], None if read_logs is None else read_logs())
     for path in traces:
         if path.is_dir():
             raise CommandError(
@@ -137,7 +137,7 @@ def _audited(
             "say where what was published is: --published with states of brokers, an archive,"
             " Parquet files, or the address of a broker"
         )
-    return inputs.audit_traces(spark, traces, read_logs, complete=complete)
+    return runner.audit_traces(spark, traces, read_logs, complete=complete)
 
 
 def _tell(result: "Report", report: Path | None, *, as_json: bool) -> None:

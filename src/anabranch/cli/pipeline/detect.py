@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.pipeline.events import Places, opened, places_of
@@ -25,7 +25,7 @@ from anabranch.cli.pipeline.rows_out import (
 from anabranch.cli.pipeline.rows_out import (
     follow as follow_rows,
 )
-from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
+from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.pattern import Pattern
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from anabranch.spark.attribute_column import AttributeColumn
+    from anabranch.spark.attribute_columns import AttributeColumn
 
 #: While following: ticks, or files, of one batch.
 _TICKS_MAX = 200_000
@@ -92,9 +92,9 @@ def detect(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Where --follow remembers how far it is; beside --to.")
     ] = None,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:

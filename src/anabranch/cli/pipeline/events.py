@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
+from anabranch.cli.archive_backlog import options_of, say_missing
 from anabranch.cli.errors import CommandError
-from anabranch.cli.looking_back import options_of, say_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from anabranch.spark.attribute_column import AttributeColumn
+    from anabranch.spark.attribute_columns import AttributeColumn
 
 #: What an archive has in its directory.
 _OF_ARCHIVES = "_archive"
@@ -44,14 +44,15 @@ class Places(NamedTuple):
 
     archive: Path | None
     files: tuple[Path, ...]
-    way: reaching.Way | None
+    way: connect_options.Way | None
 
 
 def places_of(
     words: Sequence[str], network: Path | None, ca: Path | None, plaintext: bool
 ) -> Places:
     """What the words mean; an error if they mean nothing, or too much at once."""
-    addresses = [word for word in words if reaching.is_address(word) and not Path(word).exists()]
+    is_address = connect_options.is_address
+    addresses = [word for word in words if is_address(word) and not Path(word).exists()]
     paths = [Path(word) for word in words if word not in addresses]
     for path in paths:
         if not path.exists():
@@ -60,8 +61,8 @@ def places_of(
     files = tuple(path for path in paths if path not in archives)
     way = None
     if addresses or network is not None:
-        checked = reaching.checked_addresses(addresses)
-        way = reaching.Way(addresses=checked, file=network, ca=ca, plaintext=plaintext)
+        checked = connect_options.checked_addresses(addresses)
+        way = connect_options.Way(addresses=checked, file=network, ca=ca, plaintext=plaintext)
     if len(archives) > 1:
         raise CommandError(f"{archives[0]} and {archives[1]} are two archives; give one")
     if files and (archives or way is not None):
@@ -76,7 +77,7 @@ def opened(spark: "SparkSession", places: Places, filter: str = "TRUE") -> Event
     if places.files:
         paths = [str(path.absolute()) for path in places.files]
         return Events(spark.read.option("mergeSchema", "true").parquet(*paths), ())
-    from anabranch.spark.attribute_column import archived_columns  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.attribute_columns import archived_columns  # noqa: PLC0415 - needs Spark
     from anabranch.spark.history import look_into  # noqa: PLC0415 - needs Spark
 
     options = None if places.way is None else options_of(places.way)

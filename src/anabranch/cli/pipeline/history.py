@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anabranch.cli import reaching
-from anabranch.cli.errors import CommandError
-from anabranch.cli.event_lines import Format, Printer
-from anabranch.cli.looking_back import (
+from anabranch.cli import connect_options
+from anabranch.cli.archive_backlog import (
     Missing,
     MissingOption,
     OnMissing,
@@ -30,11 +28,13 @@ from anabranch.cli.looking_back import (
     say_missing,
     subscribed_behind,
 )
-from anabranch.cli.moments import moment_ns
+from anabranch.cli.errors import CommandError
+from anabranch.cli.event_lines import Format, Printer
 from anabranch.cli.output import counted
 from anabranch.cli.pipeline.events import told_plainly
-from anabranch.cli.pipeline.running import MasterOption, spark_session
+from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
+from anabranch.cli.values import moment_ns
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription
 from anabranch.core.origin.log_tail import STORED_LIMITS
@@ -60,11 +60,11 @@ def history(
     count: Annotated[int, typer.Option(min=0, help="End after so many events; 0: never.")] = 0,
     form: Annotated[Format, typer.Option("--format", help="How events are printed.")] = Format.json,
     missing: MissingOption = Missing.fail,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
-    name: reaching.NameOption = None,
-    within: reaching.WithinOption = 10.0,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
+    name: connect_options.NameOption = None,
+    within: connect_options.WithinOption = 10.0,
     master: MasterOption = "",
 ) -> None:
     """Print the events of the past that match a filter, as a subscriber would have got them.
@@ -74,12 +74,12 @@ def history(
     Without an address, and without --network, only the archive is read.
     """
     *addresses, text = what
-    if not text.strip() or (reaching.is_address(text) and not addresses):
+    if not text.strip() or (connect_options.is_address(text) and not addresses):
         raise CommandError("give a filter after the addresses; TRUE matches everything")
     way = None
     if addresses or network is not None:
-        way = reaching.Way(
-            addresses=reaching.checked_addresses(addresses),
+        way = connect_options.Way(
+            addresses=connect_options.checked_addresses(addresses),
             file=network,
             ca=ca,
             plaintext=plaintext,
@@ -113,7 +113,7 @@ class _Looking:
     """One run of the command."""
 
     def __init__(
-        self, filter: str, archive: Path | None, way: reaching.Way | None, missing: OnMissing
+        self, filter: str, archive: Path | None, way: connect_options.Way | None, missing: OnMissing
     ) -> None:
         self._filter = filter
         self._archive = archive

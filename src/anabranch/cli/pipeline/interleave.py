@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import counted
 from anabranch.cli.pipeline.rows_out import check_output, is_lines, write_lines
 from anabranch.cli.pipeline.rows_out import follow as follow_rows
-from anabranch.cli.pipeline.running import MasterOption, spark_session
+from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
 from anabranch.model.filter import Filter
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def interleave(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Where --follow remembers how far it is; beside --to.")
     ] = None,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
 ) -> None:
     """Put the events of several streams into one order: by time, then stream, then tick.
@@ -82,11 +82,11 @@ def interleave(
 
     An event that comes too late to be put in its place has "late": true and no position."""
     words = list(sources or [])
-    addresses = [word for word in words if reaching.is_address(word)]
-    paths = [Path(word) for word in words if not reaching.is_address(word)]
+    addresses = [word for word in words if connect_options.is_address(word)]
+    paths = [Path(word) for word in words if not connect_options.is_address(word)]
     way = None
     if addresses or network is not None:
-        way = reaching.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
+        way = connect_options.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
     if (way is None) == (not paths):
         raise CommandError("give the address of a broker (or --network), or Parquet directories")
     wanted = _Wanted(streams, str(Filter.parse(text)) if text else "", start.value, follow)
@@ -119,7 +119,7 @@ class _Wanted(msgspec.Struct, frozen=True):
         return [name.strip() for name in self.streams.split(",") if name.strip()]
 
 
-def _from_network(spark: "SparkSession", way: reaching.Way, wanted: _Wanted) -> "DataFrame":
+def _from_network(spark: "SparkSession", way: connect_options.Way, wanted: _Wanted) -> "DataFrame":
     place = way.place()
     options = {"brokers": ",".join(place.addresses), "startingOffsets": wanted.start}
     given = {"streams": wanted.streams, "subscription": wanted.filter, "ca": str(place.ca or "")}
@@ -136,7 +136,7 @@ def _from_files(spark: "SparkSession", path: Path, wanted: _Wanted) -> "DataFram
     from pyspark.sql.functions import col  # noqa: PLC0415 - needs Spark
 
     from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
-    from anabranch.spark.conditions import columns_of, condition  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.filter_columns import columns_of, condition  # noqa: PLC0415 - needs Spark
     from anabranch.spark.history import history  # noqa: PLC0415 - needs Spark
 
     if not path.is_dir():

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from anabranch.cli import reaching
+from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, counted, print_json
 from anabranch.cli.pipeline.events import Places, opened, places_of, told_plainly
-from anabranch.cli.pipeline.running import JsonOption, MasterOption, spark_session
+from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,9 +83,9 @@ def match(
     save_snapshot: Annotated[
         Path | None, typer.Option(help="Keep the index in this file, for the next time.")
     ] = None,
-    network: reaching.NetworkOption = None,
-    ca: reaching.CaOption = None,
-    plaintext: reaching.PlaintextOption = False,
+    network: connect_options.NetworkOption = None,
+    ca: connect_options.CaOption = None,
+    plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -139,21 +139,21 @@ class _Run(NamedTuple):
 
     def report(self, spark: "SparkSession", top: int) -> MatchReport:
         """Match, write, and say what came out."""
-        from anabranch.spark import matching  # noqa: PLC0415 - needs Spark
+        from anabranch.spark import bulk_matching  # noqa: PLC0415 - needs Spark
 
         events = opened(spark, self.places)
         columns, ready = list(events.columns), self.ready
         if self.output is not None and not self.counts:
-            found = matching.match(events.frame, ready, keys=self.keys, attributes=columns)
+            found = bulk_matching.match(events.frame, ready, keys=self.keys, attributes=columns)
             found.write.parquet(str(self.output.absolute()))
-        tallies = matching.tallied(events.frame, ready, attributes=columns)
+        tallies = bulk_matching.tallied(events.frame, ready, attributes=columns)
         tally = Tally.of(tallies.toArrow().to_pydict(), len(ready))
         if self.output is not None and self.counts:
-            table = matching.counts_table(ready, tally.matches, tally.events)
+            table = bulk_matching.counts_table(ready, tally.matches, tally.events)
             spark.createDataFrame(table).write.parquet(str(self.output.absolute()))
         return msgspec.structs.replace(
             _report(tally, ready, top),
-            missing_attributes=matching.missing_attributes(events.frame, ready, columns),
+            missing_attributes=bulk_matching.missing_attributes(events.frame, ready, columns),
             output="" if self.output is None else str(self.output),
         )
 
@@ -169,8 +169,8 @@ class Tally(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, columns: dict[str, list[int]], subscriptions: int) -> "Tally":
-        """Of the columns of `matching.tallied`."""
-        from anabranch.spark import matching  # noqa: PLC0415 - needs Spark
+        """Of the columns of `bulk_matching.tallied`."""
+        from anabranch.spark import bulk_matching  # noqa: PLC0415 - needs Spark
 
         numbers = np.array(columns["number"], np.int64)
         matches = np.array(columns["matches"], np.int64)
@@ -179,7 +179,12 @@ class Tally(msgspec.Struct, frozen=True):
         )
         found = np.zeros(subscriptions, np.int64)
         found[numbers[numbers >= 0]] = matches[numbers >= 0]
-        order = (matching.EVENTS, matching.UNMATCHED, matching.CPU_NS, matching.DECIDED)
+        order = (
+            bulk_matching.EVENTS,
+            bulk_matching.UNMATCHED,
+            bulk_matching.CPU_NS,
+            bulk_matching.DECIDED,
+        )
         return cls(found, *(special.get(each, 0) for each in order))
 
 

@@ -39,8 +39,8 @@ from anabranch.core.edge.subscriptions import (
 from anabranch.core.edge.unsubscribe import Unsubscription
 from anabranch.core.part_requests import PartRequest
 from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, WorkDone
-from anabranch.matching.doubts import Check
 from anabranch.matching.index import MatchIndex
+from anabranch.matching.residual_checks import Check
 from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError

@@ -11,7 +11,7 @@ stream. The *horizon* lies the pattern's lateness before that. Rules:
 1. Events may come in any order. One whose time is before the horizon is *late*: it is not taken,
    and said to be late. One that is there already is not taken again; if it was forgotten in the
    meantime, it is late.
-2. All that is not late counts, and the matches are those that `check.patterns` finds in it,
+2. All that is not late counts, and the matches are those that `check.reference` finds in it,
    whatever the order and however calls are divided.
 3. A match is reported once, as soon as it is final. With ALL and without absences that is when its
    last event comes, as long as few end with that event (`endings`). Otherwise it is when the

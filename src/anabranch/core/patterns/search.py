@@ -449,7 +449,7 @@ class FirstMatchesSearch:
 
     1. The event that ends the match fills a slot that nothing must follow. All others are before
        it.
-    2. `check.patterns`, rules 7 and 8, say which matches are kept; this search gives the same, in
+    2. `check.reference`, rules 7 and 8, say which matches are kept; this search gives the same, in
        the order in which they are wanted.
     3. `outlook` is asked first whether there can be one, and how far each slot reaches. After that
        a slot for which nothing is left ends the search at once: one that is open, one that is tied

@@ -7,12 +7,43 @@ what one event takes is one call whose only array is the context.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.bodies import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
-from anabranch.matching.kernels.machine import borrowed, bytes_at, entry_point, inlined, kernel
-from anabranch.matching.kernels.naming import name_output
-from anabranch.matching.kernels.placing import lift_event, next_stamp
-from anabranch.matching.kernels.reading import read_event
+from anabranch.matching.kernels.machine import (
+    borrowed,
+    bytes_at,
+    entry_point,
+    get,
+    inlined,
+    integers_at,
+    kernel,
+    words_at,
+)
+from anabranch.matching.kernels.place_event import lift_event, next_stamp
+from anabranch.matching.kernels.read_body import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
+from anabranch.matching.kernels.read_event import read_event
 from anabranch.matching.kernels.search import find
+
+# From owners to the integers that stand for them.
+#
+# numpy would first turn the 32-bit owners into an array of 64-bit ones.
+
+
+@entry_point
+def name_owners(names, owners, named):
+    """Write the name of each owner to `named`."""
+    for i in range(owners.shape[0]):
+        named[i] = get(names, owners[i])
+
+
+@inlined
+def name_output(context, count):
+    """Write the ids of the first owners in OUTPUT to NAMED, if there are ids and room for them."""
+    if context[at.IDS] == 0 or count > at.NAMED_MAX:
+        return
+    ids = words_at(context, at.IDS)
+    output = integers_at(context, at.OUTPUT)
+    named = words_at(context, at.NAMED)
+    for i in range(count):
+        named[i] = get(ids, get(output, i))
 
 
 @inlined

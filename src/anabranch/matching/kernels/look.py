@@ -19,7 +19,7 @@ from anabranch.matching.kernels.machine import (
     integers_at,
     words_at,
 )
-from anabranch.matching.kernels.message import (
+from anabranch.matching.kernels.read_conjunction import (
     STATE,
     TOTAL,
     WORDS,

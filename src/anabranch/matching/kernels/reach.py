@@ -9,7 +9,6 @@ end after a few blocks.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.bodies import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
 from anabranch.matching.kernels.keys import (
     words_of_predicate,
 )
@@ -24,13 +23,14 @@ from anabranch.matching.kernels.machine import (
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.placing import (
+from anabranch.matching.kernels.place_event import (
     lift_event,
     next_stamp,
     record_holds,
     ties_hold,
 )
-from anabranch.matching.kernels.reading import (
+from anabranch.matching.kernels.read_body import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
+from anabranch.matching.kernels.read_event import (
     read_event,
 )
 from anabranch.matching.kernels.storage import (

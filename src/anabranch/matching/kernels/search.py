@@ -28,7 +28,7 @@ from anabranch.matching.kernels.machine import (
     prefetch,
     words_at,
 )
-from anabranch.matching.kernels.placing import (
+from anabranch.matching.kernels.place_event import (
     record_holds,
     ties_hold,
 )

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
-from anabranch.sim.fault_mix import ANY
+from anabranch.sim.faults import ANY
 
 
 class MutantError(LocalError):

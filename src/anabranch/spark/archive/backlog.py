@@ -20,7 +20,7 @@ from pathlib import Path
 from anabranch.client.subscription import Since
 from anabranch.model.encoding import rows_in
 from anabranch.spark.archive.past import OnMissing, Past, look_back
-from anabranch.spark.archive.serving import ArchiveReader
+from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.options import Options
 from anabranch.spark.survey import Survey
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anabranch.model.errors import LocalError
+from anabranch.spark.archive.columns import OWN, Pair, attribute_field
 from anabranch.spark.archive.layout import day_of, new_path, part_of
 from anabranch.spark.archive.manifest import File
-from anabranch.spark.archive.naming import OWN, Pair, attribute_field
 from anabranch.spark.archive.tables import pair_of
 from anabranch.store.files import read_pieces, sync_directory
 

@@ -28,10 +28,9 @@ import msgspec
 from anabranch.client.subscription import Since, read_since
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span
-from anabranch.spark.archive.planning import check_end
-from anabranch.spark.archive.serving import ArchiveReader
-from anabranch.spark.sampling import first_since
-from anabranch.spark.survey import Extent, Seen, Survey
+from anabranch.spark.archive.plan import check_end
+from anabranch.spark.archive.reader import ArchiveReader
+from anabranch.spark.survey import Extent, Seen, Survey, first_since
 
 Until = Mapping[str, int] | datetime | int | None
 #: What becomes of a question about ticks that nobody has.

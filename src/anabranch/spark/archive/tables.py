@@ -30,12 +30,12 @@ from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, Value
-from anabranch.spark import gathered
-from anabranch.spark.archive.naming import ARROW, KINDS, OWN, Pair
-from anabranch.spark.gathered import Bytes, Words
-from anabranch.spark.kernels import discovering
-from anabranch.spark.kernels import unpacking as at
-from anabranch.spark.wanted import Kind
+from anabranch.spark import arrow_arrays
+from anabranch.spark.archive.columns import ARROW, KINDS, OWN, Pair
+from anabranch.spark.arrow_arrays import Bytes, Words
+from anabranch.spark.column_types import Kind
+from anabranch.spark.kernels import discovery
+from anabranch.spark.kernels import unpack as at
 
 COLUMNS_MAX: Final = 2_000
 #: Rounds of learning from one row, before all rows of a batch are asked.
@@ -112,14 +112,14 @@ class Tabling:
             if found is None:
                 return None
             width = len(self._names)
-            row = discovering.find_kinds(
+            row = discovery.find_kinds(
                 found.data, found.fields, count, found.kinds, width, found.masks
             )
             if row == count:
                 break
             rounds += 1
             self._learn(found, range(row, count if rounds > _ROUNDS_MAX else row + 1))
-        if not discovering.read_controls(found.data, found.fields, count, found.controls):
+        if not discovery.read_controls(found.data, found.fields, count, found.controls):
             return None
         return found
 
@@ -136,7 +136,7 @@ class Tabling:
             data,
             count,
             np.empty(count * at.FIELDS, np.int64),
-            np.empty(count * discovering.CONTROLS, np.int64),
+            np.empty(count * discovery.CONTROLS, np.int64),
             np.empty(count * width, np.uint8),
             np.empty(count * width, np.int64),
             np.zeros(width, np.int64),
@@ -172,8 +172,8 @@ class Tabling:
             for number, kind in _NUMBERED:
                 if mask >> number & 1:
                     table = (found.kinds, found.bits, len(self._names), place)
-                    arrays[draft_name((name, kind))] = gathered.values(
-                        kind, found.data, found.count, table, discovering.only_floats
+                    arrays[draft_name((name, kind))] = arrow_arrays.values(
+                        kind, found.data, found.count, table, discovery.only_floats
                     )
         return arrays
 
@@ -183,7 +183,7 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         return found.fields[column :: at.FIELDS]
 
     def control(column: int) -> Words:
-        return found.controls[column :: discovering.CONTROLS]
+        return found.controls[column :: discovery.CONTROLS]
 
     logged, stamps = field(at.TIME), field(at.STAMP)
     moments = np.where(stamps == 0, logged, stamps)
@@ -192,10 +192,10 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         "contentType": (found.fields, at.FIELDS, at.CONTENT_TYPE),
         "correlationId": (found.fields, at.FIELDS, at.CORRELATION),
         "payload": (found.fields, at.FIELDS, at.PAYLOAD),
-        "eventStream": (found.controls, discovering.CONTROLS, discovering.EVENT_STREAM),
+        "eventStream": (found.controls, discovery.CONTROLS, discovery.EVENT_STREAM),
     }
     arrays = {
-        name: gathered.texts(OWN[name], found.data, found.count, place)
+        name: arrow_arrays.texts(OWN[name], found.data, found.count, place)
         for name, place in spots.items()
     }
     arrays |= {
@@ -206,17 +206,17 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         "seq": _plain("seq", field(at.SEQUENCE)),
         "timestamp": _plain("timestamp", moments // _NS),
         "timestampNanos": pa.array((stamps % _NS).astype(np.int32), mask=stamps == 0),
-        "priority": _plain("priority", control(discovering.PRIORITY).astype(np.int32)),
-        "timeLimitNanos": _limits(control(discovering.TIME_LIMIT)),
-        "hopLimit": _limits(control(discovering.HOP_LIMIT)),
-        "levelLimit": _limits(control(discovering.LEVEL_LIMIT)),
-        "destinations": _destinations(found, control(discovering.DESTINATIONS)),
+        "priority": _plain("priority", control(discovery.PRIORITY).astype(np.int32)),
+        "timeLimitNanos": _limits(control(discovery.TIME_LIMIT)),
+        "hopLimit": _limits(control(discovery.HOP_LIMIT)),
+        "levelLimit": _limits(control(discovery.LEVEL_LIMIT)),
+        "destinations": _destinations(found, control(discovery.DESTINATIONS)),
     }
     return {name: arrays[name] for name in OWN}
 
 
 def _plain(name: str, values: NDArray[np.generic]) -> pa.Array:
-    return gathered.array_of(OWN[name], len(values), None, np.ascontiguousarray(values))
+    return arrow_arrays.array_of(OWN[name], len(values), None, np.ascontiguousarray(values))
 
 
 def _limits(values: Words) -> pa.Array:

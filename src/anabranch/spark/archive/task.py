@@ -25,13 +25,13 @@ import pyarrow as pa
 from anabranch.client.errors import ConnectError, TicksNotKeptError
 from anabranch.model.client_frames import Fetched
 from anabranch.model.errors import AnabranchError, LocalError
+from anabranch.spark.archive.columns import OWN, ColumnName, Naming, Pair
 from anabranch.spark.archive.files import named_table, write_file
 from anabranch.spark.archive.layout import day_number
 from anabranch.spark.archive.manifest import File, Span
-from anabranch.spark.archive.naming import OWN, ColumnName, Naming, Pair
 from anabranch.spark.archive.tables import Tabling, pair_of
+from anabranch.spark.broker_access import fetcher
 from anabranch.spark.options import Options
-from anabranch.spark.reaching import fetcher
 
 #: Rows that are gathered in memory for one file.
 FILE_BYTES: Final = 64 * 2**20

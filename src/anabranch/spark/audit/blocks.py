@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from anabranch.spark.audit import chunks
 from anabranch.spark.audit.chunks import Array, Integers
-from anabranch.spark.kernels import judging as at
+from anabranch.spark.kernels import block_verdicts as at
 
 
 class Events(msgspec.Struct):

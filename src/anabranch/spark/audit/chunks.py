@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.kernels import judging as at
+from anabranch.spark.kernels import block_verdicts as at
 
 SCHEMA = "stream string, block bigint, kind tinyint, subscription string, data binary"
 EVENTS, DELIVERIES, STRANGERS = 0, 1, 2

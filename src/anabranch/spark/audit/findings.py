@@ -18,7 +18,7 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import min as least
 from pyspark.sql.functions import sum as total
 
-from anabranch.spark.audit import telling
+from anabranch.spark.audit import finding_rows
 from anabranch.spark.audit.promises import Promises
 
 #: Steps of time in curves.
@@ -109,16 +109,16 @@ def read_report(
     """Collect it, with few questions to Spark."""
     sums = {row["kind"]: row for row in _sums(told).collect()}
     groups = _groups(findings)
-    counts = dict.fromkeys(telling.KINDS, 0)
+    counts = dict.fromkeys(finding_rows.KINDS, 0)
     for group in groups:
         counts[group.kind] += group.count
     if len(groups) == GROUPS_MAX:
         counts |= {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
-    steps, latencies = _curves(told, sums.get(telling.RATE))
+    steps, latencies = _curves(told, sums.get(finding_rows.RATE))
     return Report(
-        published=_sum(sums, telling.SIZE, "count"),
-        delivered=_sum(sums, telling.SPAN, "count"),
-        expected=_sum(sums, telling.SPAN, "other"),
+        published=_sum(sums, finding_rows.SIZE, "count"),
+        delivered=_sum(sums, finding_rows.SPAN, "count"),
+        expected=_sum(sums, finding_rows.SPAN, "other"),
         subscriptions=len(promises.names),
         filters=len(promises.filters),
         counts=counts,
@@ -173,7 +173,7 @@ def _groups(findings: DataFrame) -> list[_Group]:
 
 def _sizes(told: DataFrame, key: Key) -> list[_Size]:
     whose = substring_index("subscription", "#", 1) if key == "subscriber" else col(key)
-    spans = told.where(col("kind") == telling.SPAN).groupBy(whose.alias("name"))
+    spans = told.where(col("kind") == finding_rows.SPAN).groupBy(whose.alias("name"))
     summed = spans.agg(total("count").alias("count"), total("other").alias("other"))
     rows = summed.orderBy(col("count").desc()).limit(GROUPS_MAX).collect()
     return [_Size(*row) for row in rows]
@@ -227,7 +227,7 @@ def _examples(findings: DataFrame, examples_max: int) -> list[Finding]:
     micros = (col("time").cast("double") * 1_000_000).cast("bigint").alias("micros")
     columns = ("kind", "subscription", "stream", "tick", "order", "reason", "place", micros)
     rows = chosen.where(col("place") <= examples_max).select(*columns).collect()
-    rows.sort(key=lambda row: (telling.KINDS.index(row["kind"]), row["place"]))
+    rows.sort(key=lambda row: (finding_rows.KINDS.index(row["kind"]), row["place"]))
     return [
         Finding(
             kind=row["kind"],
@@ -246,12 +246,12 @@ def _curves(told: DataFrame, rates: Row | None) -> tuple[list[Step], list[Latenc
     """Rates over time, and how long deliveries took."""
     first = 0 if rates is None else rates["first"]
     width = 1 if rates is None else -(-(rates["last"] - first + 1) // BINS)
-    is_rate = col("kind") == telling.RATE
+    is_rate = col("kind") == finding_rows.RATE
     place = when(is_rate, floor((col("tick") - first) / width)).otherwise(col("tick"))
-    parts = told.where(is_rate | (col("kind") == telling.LATENCY)).groupBy("kind", place)
+    parts = told.where(is_rate | (col("kind") == finding_rows.LATENCY)).groupBy("kind", place)
     rows = parts.agg(total("count").alias("count"), total("other").alias("other")).collect()
-    steps = {place: (n, other) for kind, place, n, other in rows if kind == telling.RATE}
-    buckets = sorted((place, n) for kind, place, n, _ in rows if kind == telling.LATENCY)
+    steps = {place: (n, other) for kind, place, n, other in rows if kind == finding_rows.RATE}
+    buckets = sorted((place, n) for kind, place, n, _ in rows if kind == finding_rows.LATENCY)
     return [
         Step(
             begins=_moment(first + number * width),
@@ -259,7 +259,7 @@ def _curves(told: DataFrame, rates: Row | None) -> tuple[list[Step], list[Latenc
             delivered_per_s=steps.get(number, (0, 0))[0] / width,
         )
         for number in range(max(steps, default=-1) + 1)
-    ], [Latency(from_s=telling.latency_of(place), count=n) for place, n in buckets]
+    ], [Latency(from_s=finding_rows.latency_of(place), count=n) for place, n in buckets]
 
 
 def _moment(seconds: float) -> datetime:

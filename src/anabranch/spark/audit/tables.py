@@ -44,8 +44,7 @@ from pyspark.sql.types import (
 )
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.attribute_column import AttributeColumn
-from anabranch.spark.attribute_columns import attribute_columns
+from anabranch.spark.attribute_columns import AttributeColumn, attribute_columns
 
 ID = ("publisher", "incarnation", "seq")
 ATTRIBUTES = "attributes"

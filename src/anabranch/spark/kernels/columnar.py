@@ -22,7 +22,6 @@ There is one entry point for all of that, because each one is compiled with all 
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.bodies import attributes_in
 from anabranch.matching.kernels.machine import (
     borrowed,
     bytes_at,
@@ -33,7 +32,7 @@ from anabranch.matching.kernels.machine import (
     kernel,
     words_at,
 )
-from anabranch.matching.kernels.placing import (
+from anabranch.matching.kernels.place_event import (
     lift_event,
     next_stamp,
     place_float,
@@ -41,7 +40,8 @@ from anabranch.matching.kernels.placing import (
     place_kind,
     place_text,
 )
-from anabranch.matching.kernels.reading import read_event
+from anabranch.matching.kernels.read_body import attributes_in
+from anabranch.matching.kernels.read_event import read_event
 from anabranch.matching.kernels.search import find
 
 # -- a column of a plan ----------------------------------------------------------------------------

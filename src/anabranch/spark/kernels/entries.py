@@ -14,10 +14,10 @@ same order. Rules:
 import numpy as np
 
 from anabranch.matching.kernels.machine import borrowed, get, inlined, kernel
-from anabranch.matching.kernels.reading import text_at
-from anabranch.spark.kernels.gathering import copy_text, gather, place_texts
+from anabranch.matching.kernels.read_event import text_at
+from anabranch.spark.kernels.gather import copy_text, gather, place_texts
 from anabranch.spark.kernels.machine import entry_point, put_at
-from anabranch.spark.kernels.unpacking import (
+from anabranch.spark.kernels.unpack import (
     ATTRIBUTES,
     FIELDS,
     FLOAT,

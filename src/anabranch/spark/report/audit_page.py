@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from anabranch.spark.audit.finding_rows import KINDS
 from anabranch.spark.audit.findings import Hour, Line, Report
-from anabranch.spark.audit.telling import KINDS
 from anabranch.spark.report import plots
 from anabranch.spark.report.page import Cell, Page
 

@@ -23,10 +23,8 @@ from pyspark.sql import DataFrame
 
 from anabranch.model.errors import LocalError
 from anabranch.model.statistics import StreamStatistics
-from anabranch.spark.attribute_column import AttributeColumn
-from anabranch.spark.attribute_columns import Attributes, attribute_columns
-from anabranch.spark.statistics.counting import counted, with_days
-from anabranch.spark.statistics.pairs import paired, paired_attributes
+from anabranch.spark.attribute_columns import AttributeColumn, Attributes, attribute_columns
+from anabranch.spark.statistics.counts import counted, paired, paired_attributes, with_days
 from anabranch.spark.statistics.sketches import sketched
 from anabranch.spark.statistics.state import State
 from anabranch.spark.statistics.summary import Parts, summarised

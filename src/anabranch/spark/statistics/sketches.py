@@ -30,8 +30,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from anabranch.model.statistics import KEY_BYTES
-from anabranch.spark.attribute_column import AttributeColumn
-from anabranch.spark.statistics.counting import DATE, STREAM
+from anabranch.spark.attribute_columns import AttributeColumn
+from anabranch.spark.statistics.counts import DATE, STREAM
 
 KLL_K: Final = 800
 #: Of two ranks at once, with a probability of 99 %: the library's own bound.

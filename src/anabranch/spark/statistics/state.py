@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.statistics.counting import DATE, STREAM
+from anabranch.spark.statistics.counts import DATE, STREAM
 from anabranch.spark.statistics.sketches import merged
 from anabranch.spark.statistics.summary import Parts
 

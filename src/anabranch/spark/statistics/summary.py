@@ -23,7 +23,7 @@ from anabranch.model.statistics import (
     StreamStatistics,
     TextStatistics,
 )
-from anabranch.spark.statistics.counting import STREAM
+from anabranch.spark.statistics.counts import STREAM
 from anabranch.spark.statistics.sketches import (
     EXACT_DISTINCT,
     KLL_K,

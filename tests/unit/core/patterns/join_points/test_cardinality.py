@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from anabranch.check.patterns import reference_matches
+from anabranch.check.reference import reference_matches
 from anabranch.core.patterns.join_points.placement_cost import matches_per_s, part_rates, rate_of
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.match import PlacedEvent

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.session.effects import SendFrame, TellDefined
 from anabranch.core.session.queries import PATTERN_REQUEST_FIRST
 from anabranch.model.client_frames import BUSY, UNKNOWN, Define
@@ -102,7 +102,7 @@ def test_nobody_is_asked_for_an_id_that_is_new() -> None:
     asked: list[str] = []
 
     def listen(_now: float, _broker: str, what: object) -> None:
-        frame = what.frame if isinstance(what, say.Send) else None
+        frame = what.frame if isinstance(what, contract.Send) else None
         if isinstance(frame, Carry) and isinstance(frame.content, FindPoint):
             asked.append(frame.content.pattern)
 

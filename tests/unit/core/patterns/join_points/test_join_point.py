@@ -5,7 +5,7 @@ from math import comb
 import pytest
 from msgspec.structs import replace
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.options import Options
 from anabranch.core.patterns.join_points.join_point import PUBLISH_TRIES, Pace, RateBucket
 from anabranch.model.limits import Limits
@@ -113,8 +113,8 @@ def test_patterns_of_one_client_share_a_rate_and_those_of_another_do_not() -> No
 def test_one_step_publishes_no_more_than_it_may_and_others_have_their_turn() -> None:
     published: list[int] = []
 
-    def watch(name: str, stimulus: say.Stimulus, effects: say.Effects) -> None:
-        published.append(sum(isinstance(each, say.Append) for each in effects))
+    def watch(name: str, stimulus: contract.Stimulus, effects: contract.Effects) -> None:
+        published.append(sum(isinstance(each, contract.Append) for each in effects))
 
     step_tries = 10 * PUBLISH_TRIES
     stage = stage_with(options(step_tries=step_tries))

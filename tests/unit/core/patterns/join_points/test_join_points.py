@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import (
     TellCut,
@@ -147,7 +147,7 @@ def test_a_move_that_is_told_late_makes_no_second_join_point() -> None:
     moved: list[Carry] = []
 
     def listen(_now: float, _broker: str, what: object) -> None:
-        frame = what.frame if isinstance(what, say.Send) else None
+        frame = what.frame if isinstance(what, contract.Send) else None
         if isinstance(frame, Carry) and isinstance(frame.content, TakePoint):
             moved.append(frame)
 
@@ -158,12 +158,12 @@ def test_a_move_that_is_told_late_makes_no_second_join_point() -> None:
     stage.run(2.0)
     assert stage.owners("rise") == ["e3"]
     late = next(frame for frame in moved if frame.target == "e2")
-    stage.world.stimulate("e2", say.FrameReceived("m", late))
+    stage.world.stimulate("e2", contract.FrameReceived("m", late))
     stage.run(1.0)
     assert stage.owners("rise") == ["e3"]
     stage.restart("e2")
     stage.run(1.0)
-    stage.world.stimulate("e2", say.FrameReceived("m", late))
+    stage.world.stimulate("e2", contract.FrameReceived("m", late))
     stage.run(1.0)
     assert stage.owners("rise") == ["e3"]
 
@@ -284,7 +284,7 @@ def test_what_nobody_keeps_while_it_moves_ends_when_it_has_come_back() -> None:
     stage.run(4.0)
     assert stage.points("e1").records["left"].goes_to == "e2"
     refusal = Carry("e2", "e1", 9, PointTaken("left", 1, is_refused=True))
-    stage.world.stimulate("e1", say.FrameReceived("m", refusal))
+    stage.world.stimulate("e1", contract.FrameReceived("m", refusal))
     stage.run(4.0)
     assert stage.owners("left") == []
 
@@ -342,7 +342,7 @@ def crashed_with_a_full_disk() -> Stage:
     feed = stage.user("f", "e3")
     stage.user("d", "e1").define("rise", RISE)
     stage.run(1.0)
-    stage.world.stimulate("e1", say.LogFull(full=True))
+    stage.world.stimulate("e1", contract.LogFull(full=True))
     quotes(feed, 4)
     stage.run(6.0)
     assert not [each for each in stage.logged() if each.stream == "e1"]

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.patterns.join_points.records import COUNT_MAX
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
@@ -27,7 +27,7 @@ OTHER = "a:{x = 1} THEN b:{x = 2} WITHIN 1 s"
 
 def tell(stage: Stage, source: str, target: str, content: AnyCarried) -> None:
     """A broker says something to another one, or is said to."""
-    stage.world.stimulate(target, say.FrameReceived("m", Carry(source, target, 9, content)))
+    stage.world.stimulate(target, contract.FrameReceived("m", Carry(source, target, 9, content)))
 
 
 def test_a_pattern_that_is_here_is_not_taken_from_elsewhere() -> None:
@@ -57,7 +57,7 @@ def test_a_pattern_whose_counters_have_leapt_is_not_taken_and_its_id_stays_free(
     tell(stage, "e2", "e1", TakePoint(lie))
     stage.run(2.0)
     assert "rise" not in stage.points("e1").records
-    notes = [what.text for what in heard if isinstance(what, say.Note)]
+    notes = [what.text for what in heard if isinstance(what, contract.Note)]
     assert any("did not start or move that often" in text for text in notes)
     user = stage.user("u", "e1")
     user.define("rise", RISE, is_new=True)
@@ -91,7 +91,7 @@ def test_only_its_giver_can_say_that_it_has_forgotten_it() -> None:
     stage.world.listener = lambda _now, _name, what: heard.append(what)
     tell(stage, "e3", "e2", PointSettled("rise", 1))
     assert stage.points("e2").records["rise"].came_from == "e1"
-    notes = [what.text for what in heard if isinstance(what, say.Note)]
+    notes = [what.text for what in heard if isinstance(what, contract.Note)]
     assert any("forgets pattern 'rise' for 'e1'" in text for text in notes)
     stage.run(2.0)
     assert stage.points("e2").records["rise"].came_from == ""
@@ -103,7 +103,7 @@ def test_an_answer_to_a_question_of_an_earlier_life_is_none() -> None:
     asked: list[int] = []
 
     def listen(_now: float, broker: str, what: object) -> None:
-        frame = what.frame if isinstance(what, say.Send) else None
+        frame = what.frame if isinstance(what, contract.Send) else None
         content = frame.content if isinstance(frame, Carry) else None
         if isinstance(content, FindPoint) and broker == "e1":
             asked.append(content.request)
@@ -133,7 +133,7 @@ def test_what_is_remembered_of_patterns_that_were_refused_or_dropped_is_bounded(
     heard: list[object] = []
     stage.world.listener = lambda _now, _name, what: heard.append(what)
     tell(stage, "e2", "e1", TakePoint(PointRecord("x", RISE, came_from="e3")))
-    notes = [what.text for what in heard if isinstance(what, say.Note)]
+    notes = [what.text for what in heard if isinstance(what, contract.Note)]
     assert any("gives pattern 'x' away for 'e3'" in text for text in notes)
     for number in range(50):
         tell(stage, "e2", "e1", TakePoint(PointRecord(f"bad{number}", "no", came_from="e2")))

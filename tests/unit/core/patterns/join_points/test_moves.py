@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.limits import Limits
 from tests.point_parts import Stage, User
@@ -26,7 +26,7 @@ def test_a_broker_that_departs_gives_its_join_points_away() -> None:
     stage.run(1.0)
     quotes(feed, 4)
     stage.run(0.1)
-    stage.world.stimulate("e1", say.Depart())
+    stage.world.stimulate("e1", contract.Depart())
     quotes(feed, 4, 4)
     stage.run(4.0)
     assert stage.owners("rise") == ["e2"]
@@ -38,7 +38,7 @@ def test_a_broker_that_departs_finds_one_that_has_room() -> None:
     stage.user("f", "e1").define("full", RISE, is_new=True)
     stage.user("d", "e2").define("rise", RISE, is_new=True)
     stage.run(1.0)
-    stage.world.stimulate("e2", say.Depart())
+    stage.world.stimulate("e2", contract.Depart())
     stage.run(3.0)
     assert stage.owners("rise") == ["e3"]
 
@@ -52,7 +52,7 @@ def test_a_broker_that_departs_gives_nothing_to_one_that_is_away(routing: Routin
     stage.run(1.0)
     stage.world.kill("e2")
     stage.run(0.5)
-    stage.world.stimulate("e1", say.Depart())
+    stage.world.stimulate("e1", contract.Depart())
     stage.run(3.0)
     assert stage.owners("rise") == ["e3"]
     quotes(feed, 4)
@@ -66,7 +66,7 @@ def test_a_broker_that_departs_while_all_are_away_gives_when_one_is_back() -> No
     stage.run(1.0)
     for name in ("e2", "e3"):
         stage.world.kill(name)
-    stage.world.stimulate("e1", say.Depart())
+    stage.world.stimulate("e1", contract.Depart())
     stage.run(5.0)
     assert stage.points("e1").records["rise"].goes_to == ""
     stage.world.start("e3")
@@ -78,7 +78,7 @@ def test_a_broker_that_departs_takes_nothing() -> None:
     stage = Stage()
     stage.user("d", "e1").define("rise", RISE)
     stage.run(1.0)
-    stage.world.stimulate("e2", say.Depart())
+    stage.world.stimulate("e2", contract.Depart())
     stage.run(0.5)
     stage.move("rise", "e1", "e2")
     stage.run(3.0)
@@ -100,7 +100,7 @@ def test_whoever_dies_while_a_broker_departs_nothing_is_lost_or_in_two_places(
         definer.define(name, RISE)
         reader.subscribe_to(name)
     stage.run(1.0)
-    stage.world.stimulate("e1", say.Depart())
+    stage.world.stimulate("e1", contract.Depart())
     for number in range(30):
         name = rng.choice(("e1", "e2", "e2", "e3"))
         if stage.world.hosts[name].broker is None:
@@ -118,7 +118,7 @@ def test_whoever_dies_while_a_broker_departs_nothing_is_lost_or_in_two_places(
             stage.world.start(name)
     stage.run(1.0)
     # It may have been killed before that was on disk.
-    stage.world.stimulate("e1", say.Depart())
+    stage.world.stimulate("e1", contract.Depart())
     stage.run(15.0)
     quotes(feed, 4, 30)
     stage.run(5.0)

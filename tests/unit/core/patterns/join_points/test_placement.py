@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from anabranch.core import contract as say
+from anabranch.core import contract
 from anabranch.core.report import report
 from anabranch.core.routing.mesh.mesh import MeshRouter
 from anabranch.model.frames import AskPlace, Carry, PointTaken, WouldTake
@@ -154,7 +154,7 @@ def test_a_busy_broker_is_left_for_one_that_is_not() -> None:
     world = stage()
     user = feed(world, "c")
     defined(world, "cost")
-    busy, calm = say.BrokerLoad(1.0, 90, 0.9, 0.5), say.BrokerLoad(1.0, 5, 0.05, 0.0)
+    busy, calm = contract.BrokerLoad(1.0, 90, 0.9, 0.5), contract.BrokerLoad(1.0, 5, 0.05, 0.0)
     for _ in range(6):
         quotes(world, user, 1.0)
         for name in FORK.brokers:
@@ -189,7 +189,7 @@ def test_a_refusal_of_what_was_not_given_does_not_put_off_the_next_look() -> Non
     refusal = PointTaken("rise", 1, is_refused=True)
     for _ in range(8):
         quotes(world, user, 0.5)
-        world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, refusal)))
+        world.world.stimulate("s", contract.FrameReceived("a", Carry("c", "s", 4, refusal)))
     assert world.owners("rise") == ["c"]
 
 
@@ -247,7 +247,7 @@ def unsure() -> tuple[int, int, int]:
         for number in range(200):
             said = LoadIs(0, 0) if number % 2 else LoadIs(10**10, 10**10)
             for name in "acd":
-                world.world.stimulate(name, say.FrameReceived("b", said))
+                world.world.stimulate(name, contract.FrameReceived("b", said))
             user.publish(price=40 if number % 4 == 0 else 10, n=number)
             world.run(0.1)
         records = [world.points(edge).records["rise"] for edge in world.owners("rise")]
@@ -298,8 +298,8 @@ def test_questions_about_strangers_are_dropped() -> None:
     question = AskPlace(1, "rise", {"nobody": 1}, 0, [])
     heard = []
     world.world.listener = lambda _now, name, what: heard.append((name, what))
-    world.world.stimulate("a", say.FrameReceived("s", Carry("s", "a", 4, question)))
-    notes = [what.text for _, what in heard if isinstance(what, say.Note)]
+    world.world.stimulate("a", contract.FrameReceived("s", Carry("s", "a", 4, question)))
+    notes = [what.text for _, what in heard if isinstance(what, contract.Note)]
     assert any("'nobody'" in text for text in notes)
 
 
@@ -308,7 +308,7 @@ def test_answers_nobody_asked_for_move_nothing() -> None:
     feed(world, "c")
     defined(world, "cost")
     answer = WouldTake(1, "rise", 0)
-    world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, answer)))
+    world.world.stimulate("s", contract.FrameReceived("a", Carry("c", "s", 4, answer)))
     world.run(1.0)
     assert world.owners("rise") == ["s"]
 
@@ -318,14 +318,14 @@ def test_a_question_about_the_same_way_many_times_is_one_about_it() -> None:
     answers: list[WouldTake] = []
 
     def listen(_now: float, _broker: str, what: object) -> None:
-        frame = what.frame if isinstance(what, say.Send) else None
+        frame = what.frame if isinstance(what, contract.Send) else None
         if isinstance(frame, Carry) and isinstance(frame.content, WouldTake):
             answers.append(frame.content)
 
     world.world.listener = listen
     for request, destinations in enumerate((["d"], ["d"] * 60_000)):
         question = AskPlace(request, "rise", {"c": 1000}, 1000, destinations)
-        world.world.stimulate("a", say.FrameReceived("s", Carry("s", "a", 4, question)))
+        world.world.stimulate("a", contract.FrameReceived("s", Carry("s", "a", 4, question)))
     assert len({each.cost for each in answers}) == 1
     assert len(answers) == 2
 
@@ -334,7 +334,7 @@ def test_what_others_than_its_giver_say_of_a_pattern_is_no_load() -> None:
     world = stage(review_s=60.0)
     defined(world, "cost")
     lie = AskPlace(1, "rise", {"d": 1 << 50}, 0, [])
-    world.world.stimulate("c", say.FrameReceived("b", Carry("d", "c", 4, lie)))
+    world.world.stimulate("c", contract.FrameReceived("b", Carry("d", "c", 4, lie)))
     world.move("rise", "s", "c")
     world.run(1.0)
     assert world.owners("rise") == ["c"]
@@ -353,6 +353,6 @@ def test_a_pattern_that_is_refused_is_load_where_it_was() -> None:
     world.run(0.1)
     assert giver.placing._shifts["rise"][1] < 0
     refusal = PointTaken("rise", 1, is_refused=True)
-    world.world.stimulate("s", say.FrameReceived("a", Carry("c", "s", 4, refusal)))
+    world.world.stimulate("s", contract.FrameReceived("a", Carry("c", "s", 4, refusal)))
     assert giver.records["rise"].goes_to == ""
     assert giver.placing._shifts == {}

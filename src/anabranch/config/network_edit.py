@@ -1,0 +1,272 @@
+"""Networks that differ from another one by a broker, a site or a link, as the file's next revision.
+
+    file = add_relay(load(path), "r3", site="core", at=At(host="10.0.0.7", links=4101))
+    rewrite(file)
+
+Every function takes a network file and returns another one, with the next revision. Rules:
+
+1. What comes out is right in itself: it has passed all that `load` looks at.
+2. An edge that goes is remembered in `left`: other brokers know what its stream was, so no broker
+   may have its name again.
+3. A mesh stays whole: what would cut it in two is refused, with the names of those cut off.
+4. `rewrite` replaces the file in one step and keeps the one before beside it, with its revision
+   behind the name. The text is written anew: comments are in the old file only.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from anabranch.config.addresses import LOOPBACK, BrokerSettings
+from anabranch.config.errors import ConfigError
+from anabranch.config.network_file import NetworkFile, dump, loads, save
+from anabranch.config.shape import MeshShape, Shape, Site, SitesShape, TreeShape
+from anabranch.config.survey import near_over, ordered, parts_without
+from anabranch.config.toml_reader import listed, nearest
+from anabranch.model.errors import LocalError
+
+
+class At(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a new broker is; ports of 0 are chosen later."""
+
+    host: str = LOOPBACK
+    clients: int = 0
+    links: int = 0
+    observe: int = 0
+    listen: str = ""
+    state: Path | None = None
+
+
+def add_relay(file: NetworkFile, name: str, site: str, at: At) -> NetworkFile:
+    """A further broker in a site that is there."""
+    shape = _sites(file, "add the broker below another one, or with links to others, instead")
+    found = _site(file, shape, site)
+    if site in file.network.edges:
+        raise _error(file, f"{site!r} is the client site of one broker; take another site")
+    sites = shape | {site: msgspec.structs.replace(found, brokers=(*found.brokers, name))}
+    return _next(file, SitesShape(sites), [name], at)
+
+
+def add_edge(file: NetworkFile, name: str, below: str, at: At) -> NetworkFile:
+    """A broker that serves clients, below a site or, in a tree of brokers, below a broker.
+
+    In a mesh there is no below; `add_linked` is for that."""
+    if isinstance(file.shape, TreeShape):
+        file.broker(below)
+        tree = file.shape.below
+        return _next(file, TreeShape(tree | {below: (*tree.get(below, ()), name)}), [name], at)
+    shape = _sites(file, "say which brokers it has links to: --link-to BROKER")
+    _site(file, shape, below)
+    return _next(file, SitesShape(shape | {name: Site((name,), (below,))}), [name], at)
+
+
+def add_site(
+    file: NetworkFile, site: str, brokers: Iterable[str], joins: Iterable[str], at: At
+) -> NetworkFile:
+    """A site with its brokers, joined to sites that are there."""
+    shape = _sites(file, "add brokers instead")
+    if site in shape:
+        raise _error(file, f"there is a site {site!r} already; add brokers to it")
+    members = tuple(brokers)
+    new = [name for name in members if name not in file.brokers]
+    return _next(file, SitesShape(shape | {site: Site(members, tuple(joins))}), new, at)
+
+
+def remove_broker(file: NetworkFile, name: str) -> NetworkFile:
+    """Without a broker, and without its client site if it has one."""
+    file.broker(name)
+    if isinstance(file.shape, TreeShape):
+        return _next(file, _tree_without(file, file.shape.below, name))
+    if isinstance(file.shape, MeshShape):
+        return _next(file, _mesh_without(file, file.shape, name))
+    shape = dict(_sites(file, ""))
+    for site, found in _sites(file, "").items():
+        if found.brokers == (name,) and site != name:
+            raise _error(file, f"{name!r} is the only broker of site {site!r}; remove the site")
+        kept = tuple(broker for broker in found.brokers if broker != name)
+        shape[site] = msgspec.structs.replace(found, brokers=kept)
+    return _next(file, _sites_without(shape, name))
+
+
+def remove_site(file: NetworkFile, site: str) -> NetworkFile:
+    """Without a site, and without the brokers that are in no other one."""
+    shape = _sites(file, "remove brokers instead")
+    _site(file, shape, site)
+    return _next(file, _sites_without(shape, site))
+
+
+# -- meshes ---------------------------------------------------------------------------------------
+
+
+def add_linked(
+    file: NetworkFile, name: str, others: Iterable[str], at: At, *, is_relay: bool = False
+) -> NetworkFile:
+    """A broker of a mesh with links to brokers that are there."""
+    shape = _mesh(file, "add the broker below another one, or to a site")
+    ends = list(others)
+    if not ends:
+        raise _error(file, f"{name!r} needs a link to a broker that is there")
+    for number, other in enumerate(ends):
+        file.broker(other)
+        if other in ends[:number]:
+            raise _error(file, f"{other!r} is named twice; there is one link to a broker")
+    links = (*shape.links, *((name, other) for other in ends))
+    relays = (*shape.relays, name) if is_relay else shape.relays
+    return _next(file, MeshShape(links, relays), [name], at)
+
+
+def add_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
+    """A mesh with another link between two of its brokers."""
+    shape = _mesh(file, "a link more would close a cycle; write it as [mesh] to have one")
+    for name in (one, other):
+        file.broker(name)
+    if one == other:
+        raise _error(file, f"{one!r} cannot have a link to itself; name two brokers")
+    if _link(shape, one, other):
+        raise _error(file, f"there is a link between {one!r} and {other!r} already")
+    return _next(file, MeshShape((*shape.links, (one, other)), shape.relays))
+
+
+def remove_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
+    """A mesh without a link, of which the rest still holds together."""
+    shape = _mesh(file, "every link holds it together; remove brokers instead")
+    for name in (one, other):
+        file.broker(name)
+    gone = _link(shape, one, other)
+    if gone is None:
+        there = file.network.links_of(one)
+        raise _error(
+            file, f"there is no link between {one!r} and {other!r}; {one!r} has {listed(there)}"
+        )
+    parts = parts_without(near_over(shape.links), link=gone)
+    if len(parts) > 1:
+        raise _error(
+            file,
+            f"without the link between {one!r} and {other!r} the network would be cut in two:"
+            f" {listed(parts[1])} would be cut off from {listed(parts[0])}; add another link first",
+        )
+    kept = tuple(link for link in shape.links if link != gone)
+    return _next(file, MeshShape(kept, shape.relays))
+
+
+def rewrite(file: NetworkFile) -> Path:
+    """Write a network in place of the one that its file has; where that one is now."""
+    path = file.path
+    before = path.read_text(encoding="utf-8")
+    kept = path.with_name(f"{path.name}.{loads(before, path).revision}")
+    save(kept, before)
+    save(path, dump(file, beside=path.absolute().parent))
+    return kept
+
+
+# -- inside ---------------------------------------------------------------------------------------
+
+
+def _sites(file: NetworkFile, advice: str) -> dict[str, Site]:
+    if isinstance(file.shape, SitesShape):
+        return file.shape.sites
+    what = "a mesh" if isinstance(file.shape, MeshShape) else "a tree of brokers"
+    raise _error(file, f"this network is {what} and has no sites; {advice}")
+
+
+def _site(file: NetworkFile, sites: dict[str, Site], name: str) -> Site:
+    if name not in sites:
+        raise _error(file, f"there is no site {name!r}; {nearest(name, sites)}")
+    return sites[name]
+
+
+def _sites_without(sites: dict[str, Site], gone: str) -> SitesShape:
+    def without(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name != gone)
+
+    kept = {name: site for name, site in sites.items() if name != gone}
+    return SitesShape({name: Site(s.brokers, without(s.joins)) for name, s in kept.items()})
+
+
+def _tree_without(file: NetworkFile, below: dict[str, tuple[str, ...]], name: str) -> TreeShape:
+    children = below.get(name, ())
+    above = [broker for broker, others in below.items() if name in others]
+    if len(children) + len(above) > 1:
+        beyond = ", ".join([*above, *children])
+        raise _error(file, f"{name!r} joins {beyond}; without it they would be apart")
+    kept = {
+        broker: tuple(other for other in others if other != name)
+        for broker, others in below.items()
+        if broker != name
+    }
+    for child in children:
+        kept.setdefault(child, ())
+    return TreeShape({b: others for b, others in kept.items() if others} or dict.fromkeys(kept, ()))
+
+
+def _mesh(file: NetworkFile, advice: str) -> MeshShape:
+    if not isinstance(file.shape, MeshShape):
+        raise _error(file, f"this network is a tree and no mesh; {advice}")
+    return file.shape
+
+
+def _link(shape: MeshShape, one: str, other: str) -> tuple[str, str] | None:
+    """The link between two brokers, as it is written."""
+    return next((link for link in shape.links if ordered(*link) == ordered(one, other)), None)
+
+
+def _mesh_without(file: NetworkFile, shape: MeshShape, name: str) -> MeshShape:
+    parts = parts_without(near_over(shape.links), broker=name)
+    if len(parts) > 1:
+        apart = " | ".join(map(listed, parts))
+        raise _error(
+            file, f"without {name!r} these would be apart: {apart}; add links between them first"
+        )
+    links = tuple(link for link in shape.links if name not in link)
+    if not links:
+        raise _error(
+            file, f"without {name!r} there is no link, and one broker is no mesh; use [tree] for it"
+        )
+    return MeshShape(links, tuple(relay for relay in shape.relays if relay != name))
+
+
+def _next(
+    file: NetworkFile, shape: Shape, new: Iterable[str] = (), at: At | None = None
+) -> NetworkFile:
+    """The next revision, with this shape."""
+    brokers = {**file.brokers, **{name: _settings(file, name, at) for name in new}}
+    try:
+        network = shape.network()
+    except LocalError as error:
+        raise _error(file, str(error)) from error
+    gone = [edge for edge in file.network.edges if edge not in network.edges]
+    changed = replace(
+        file,
+        revision=file.revision + 1,
+        left=(*file.left, *gone),
+        shape=shape,
+        network=network,
+        brokers={name: brokers[name] for name in network.brokers},
+    )
+    try:
+        return loads(dump(changed), file.path)
+    except ConfigError as error:
+        # Lines are those of a text that nobody has seen.
+        raise ConfigError(error.message, path=file.path, key=error.key) from error
+
+
+def _settings(file: NetworkFile, name: str, at: At | None) -> BrokerSettings:
+    if name in file.brokers:
+        raise _error(file, f"there is a broker {name!r} already; choose another name")
+    place = At() if at is None else at
+    state = place.state or file.path.absolute().parent / "state" / name
+    return BrokerSettings(
+        name=name,
+        host=place.host,
+        clients_port=place.clients,
+        links_port=place.links,
+        observe_port=place.observe,
+        listen_host=place.listen or place.host,
+        state=state.absolute(),
+    )
+
+
+def _error(file: NetworkFile, message: str) -> ConfigError:
+    return ConfigError(message, path=file.path)

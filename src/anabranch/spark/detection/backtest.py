@@ -1,0 +1,110 @@
+"""Detection over a history that is complete: one task for each bucket.
+
+A task has all events of its bucket at once and takes them in their order, so nothing is late, and
+time passes with the events. In the end everything is over: what waited for its window is decided.
+Of an event that takes part in a match the attributes are looked up in the table it came from.
+
+State: of one bucket while its task runs.
+"""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+
+from anabranch.core.patterns.detector import Detector
+from anabranch.core.patterns.scheme import PatternScheme
+from anabranch.model.event import INT_MAX
+from anabranch.model.pattern.match import PlacedEvent
+from anabranch.spark.attribute_columns import AttributeColumn
+from anabranch.spark.detection.matches import Sheet, Some
+from anabranch.spark.detection.routing import Wish
+from anabranch.spark.detection.streaming import in_order, placed, timed
+
+#: Events between two moments at which time passes.
+_STEP: Final = 512
+
+
+def backtest(wish: Wish, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]:
+    """What Spark calls for each bucket: it takes a plain function and nothing else."""
+    run = _Run(wish, names)
+
+    def findings(table: pa.Table) -> pa.Table:
+        return run.findings(table)
+
+    return findings
+
+
+class _Run:
+    """Detects in one bucket after the other."""
+
+    def __init__(self, wish: Wish, names: Sequence[str]) -> None:
+        self._wish = wish
+        self._names = names
+
+    def findings(self, table: pa.Table) -> pa.Table:
+        """The findings in the rows of one bucket."""
+        wish, scheme = self._wish, self._scheme
+        rows, timeless = timed(table)
+        rows = in_order(rows)
+        sheet = Sheet(wish.pattern_id)
+        sheet.add_timeless(timeless["stream"].to_pylist(), timeless["tick"].to_pylist())
+        joined = [each for each in wish.columns if each.attribute in scheme.attributes]
+        with _uncollected():
+            events = placed(rows, joined)
+            _detect(scheme, events, rows["parts"].to_pylist(), sheet)
+        return sheet.table(self._names, _Lookup(rows, events, wish.columns))
+
+    @cached_property
+    def _scheme(self) -> PatternScheme:
+        return self._wish.scheme()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for garbage in circles: events make none, and looking through hundreds of
+    thousands of them again and again costs a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _detect(
+    scheme: PatternScheme, events: Sequence[PlacedEvent], parts: Sequence[int], sheet: Sheet
+) -> None:
+    detector = Detector(scheme)
+    take, lateness_ns = detector.take_known, scheme.pattern.lateness_ns
+    for first in range(0, len(events), _STEP):
+        # Nothing comes that is older than the first of these.
+        sheet.add(detector.advance(events[first].time_ns + lateness_ns))
+        end = first + _STEP
+        for event, own in zip(events[first:end], parts[first:end], strict=True):
+            findings = take(event, own)
+            if findings.matches or findings.overflows:
+                sheet.add(findings)
+    sheet.add(detector.advance(INT_MAX + lateness_ns))
+
+
+class _Lookup:
+    """The attributes of events, from the rows that they were made of."""
+
+    def __init__(
+        self, rows: pa.Table, events: Iterable[PlacedEvent], columns: Sequence[AttributeColumn]
+    ) -> None:
+        self._rows = rows
+        self._events = events
+        self._columns = columns
+
+    def __call__(self, some: Some) -> list[pa.Array]:
+        places = {id(event): place for place, event in enumerate(self._events)} if some else {}
+        chosen = pa.array(
+            [None if event is None else places[id(event)] for event in some], pa.int64()
+        )
+        return [self._rows[each.column].take(chosen).combine_chunks() for each in self._columns]

@@ -1,0 +1,299 @@
+"""The reading half of the data source: what Spark asks on the driver, and in its tasks.
+
+Spark makes a reader in a process of its own to plan a query, sends copies of it to the tasks, and,
+for a streaming query, keeps one in a process on the driver for as long as the query runs. So a
+reader has nothing when it is made that cannot be sent, and gets the rest when it is needed. Rules:
+
+1. Nobody is asked for anything before Spark asks; what is wrong with options or a schema is said
+   when the reader is made.
+2. A streaming query is told the newest ticks by the brokers' origins every time it looks; what it
+   reads of them, how much at once, and into how many tasks that is divided, is in `reading`.
+3. A query with `availableNow` ends at what there was when it began, streams included.
+4. Spark's `commit` comes late and not for the last batch: it is a lower bound of what was done, and
+   so is the cursor that moves with it.
+
+State: of a streaming reader, connections and what was seen last; offsets are Spark's.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from anabranch.client.stream_reader import Fetcher
+from anabranch.model.errors import AnabranchError, LocalError
+from anabranch.spark.cursor import Cursor
+from anabranch.spark.options import Options
+from anabranch.spark.schema import check_asked, check_silence, offered, schema_of, wanted_of
+from anabranch.spark.survey import Extent, Seen, Survey, described, first_since, sample
+from anabranch.spark.tick_ranges import (
+    Position,
+    Range,
+    Ticks,
+    check_position,
+    divided,
+    end_ticks,
+    first_ticks,
+    next_ticks,
+    read_position,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("anabranch.spark")
+
+
+def offered_schema(options: Options) -> StructType:
+    """The columns for whoever does not say which: the envelope, and attributes of statistics or of
+    a sample."""
+    if options.attributes != "columns":
+        return schema_of(offered(options.attributes, []))
+    if options.statistics:
+        return schema_of(offered("columns", described(options)))
+    with Survey(options) as survey:
+        return schema_of(offered("columns", sample(survey, survey.look(), options.subscription)))
+
+
+class _Reading:
+    """What both readers do in tasks."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._wanted = wanted_of(schema)
+        check_asked(self._wanted, options.attributes)
+        #: The filter that brokers are told.
+        self._subscription = options.subscription
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The events of one range."""
+        # Kernels are loaded where rows are read, and nowhere else.
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+        from anabranch.spark.fetch_task import read_range  # noqa: PLC0415
+
+        if not isinstance(partition, Range):
+            # Spark's word for a plan without partitions: there is nothing to read.
+            return iter(())
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        return read_range(self._options, partition, self._wanted, schema, self._subscription)
+
+    def _ranges(self, start: Ticks, end: Ticks, seen: Seen) -> list[Range]:
+        ranges = divided(start, end, self._options.partitions_min)
+        for each in ranges:
+            each.network = seen.network
+            each.addresses = seen.addresses(each.stream)
+        return ranges
+
+
+class BatchReader(_Reading, DataSourceReader):
+    """For `spark.read`. See the rules at the top of this module."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Everything between the first and the last offsets."""
+        options = self._options
+        with Survey(options) as survey:
+            seen = _with_archive(survey.look(), options)
+            start = beginning(survey, seen, options, "earliest")
+        end = end_ticks(options.ending_offsets, seen.extents)
+        for stream, extent in seen.extents.items():
+            start[stream] = _kept(options, stream, start[stream], end[stream], extent)
+        return list(self._ranges(start, end, seen))
+
+
+class PushingReader(BatchReader):
+    """The same, for those who opted in to hand conditions to the brokers (`pushdown`)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take what loses nothing. Spark evaluates all of it once more."""
+        from anabranch.spark.pushdown import pushed  # noqa: PLC0415
+
+        self._subscription, _ = pushed(filters, self._wanted, self._options.subscription)
+        return filters
+
+
+def batch_reader(options: Options, schema: StructType) -> BatchReader:
+    """The reader that the options ask for; Spark looks whether it takes conditions."""
+    return PushingReader(options, schema) if options.pushdown else BatchReader(options, schema)
+
+
+class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """For `spark.readStream`. See the rules at the top of this module."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._survey: Survey | None = None
+        self._seen: Seen | None = None
+        #: With `availableNow`: where the query ends.
+        self._target: Ticks | None = None
+        self._cursor: Cursor | None = None
+        if options.durable_subscription:
+            self._cursor = Cursor(options)
+        if options.silence_rows:
+            check_silence(schema)
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
+        """Where a query begins that has no checkpoint."""
+        seen = self._look()
+        assert self._survey is not None
+        options = self._options
+        is_told = options.starting_offsets is not None or options.starting_time_ns is not None
+        start: Ticks | None = None
+        if self._cursor is not None and not is_told:
+            start = self._cursor.standing(seen)
+        if start is None:
+            start = beginning(self._survey, seen, options, "latest")
+        if self._cursor is not None:
+            self._cursor.begin(start, self._survey)
+        return Position(seen.network, start).offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """What `maxOffsetsPerTrigger` says."""
+        ticks_max = self._options.offsets_per_trigger_max
+        return ReadMaxRows(ticks_max) if ticks_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Rule 3."""
+        self._target = end_ticks("latest", self._look().extents)
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, object], limit: ReadLimit
+    ) -> dict[str, object]:
+        """How far the next batch goes."""
+        position = read_position(start)
+        before = self._seen
+        seen = self._look()
+        check_position(position, seen.network, seen.extents)
+        left = position.left | self._left(position.streams, before, seen)
+        streams = {s: tick for s, tick in position.streams.items() if s not in left}
+        if self._cursor is not None:
+            assert self._survey is not None
+            self._cursor.begin(streams, self._survey)
+        ticks_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        end = next_ticks(streams, self._reachable(seen), ticks_max, left)
+        left = {stream: tick for stream, tick in left.items() if stream not in end}
+        return Position(seen.network, end, left).offset()
+
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
+        """How far the streams go, for the progress of the query."""
+        seen = self._seen
+        if seen is None:
+            return None
+        return Position(seen.network, end_ticks("latest", seen.extents)).offset()
+
+    def _look(self) -> Seen:
+        if self._survey is None:
+            self._survey = Survey(self._options)
+        self._seen = _with_archive(self._survey.look(), self._options)
+        return self._seen
+
+    def _reachable(self, seen: Seen) -> dict[str, Extent]:
+        """What may be read of what is there (rule 3)."""
+        target = self._target
+        if target is None:
+            return seen.extents
+        return {
+            stream: Extent(extent.oldest, min(extent.end, target[stream]))
+            for stream, extent in seen.extents.items()
+            if stream in target
+        }
+
+    def _left(self, start: Ticks, before: Seen | None, seen: Seen) -> Ticks:
+        """The offsets of streams that have left the network since."""
+        left = {stream: tick for stream, tick in start.items() if stream not in seen.origins}
+        for stream, tick in left.items():
+            known = before.extents.get(stream) if before is not None else None
+            if known is not None and tick >= known.end:
+                log.info("stream %r has left the network, and was read to its end", stream)
+                continue
+            what = f"stream {stream!r} has left the network, and was read before tick {tick} only"
+            if self._options.fail_on_data_loss:
+                raise LocalError(f"{what}; go on without the rest with failOnDataLoss=false")
+            log.warning("%s; the rest is passed over", what)
+        return left
+
+    # -- batches --------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        """The ranges of one batch."""
+        seen = self._seen or self._look()
+        first, last = read_position(start), read_position(end)
+        check_position(last, seen.network, {})
+        return list(self._ranges(first.streams, last.streams, seen))
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Everything before these offsets has been dealt with, at least (rule 4)."""
+        if self._cursor is not None and self._survey is not None:
+            self._cursor.move(read_position(end).streams, self._survey)
+
+    def stop(self) -> None:
+        """The query is over."""
+        if self._survey is None:
+            return
+        try:
+            if self._cursor is not None:
+                self._cursor.settle(self._survey)
+        except AnabranchError as error:
+            # It is a lower bound, and what follows moves it on.
+            log.warning("the cursor was not moved at the end of the query: %s", error)
+        self._survey.close()
+        self._survey = None
+
+
+# -- where to begin --------------------------------------------------------------------------------
+
+
+def beginning(survey: Survey, seen: Seen, options: Options, otherwise: str) -> Ticks:
+    """The first ticks, as the options say."""
+    if options.starting_time_ns is not None:
+        time_ns = options.starting_time_ns
+        return {
+            stream: _since(survey.stream(stream), stream, extent, options, time_ns)
+            for stream, extent in seen.extents.items()
+        }
+    offsets = options.starting_offsets
+    if offsets is None:
+        offsets = "latest" if otherwise == "latest" else "earliest"
+    return first_ticks(offsets, seen.extents)
+
+
+def _with_archive(seen: Seen, options: Options) -> Seen:
+    if not options.archive:
+        return seen
+    from anabranch.spark.archive_fallback import extended  # noqa: PLC0415 - most have none
+
+    return extended(seen, options)
+
+
+def _since(connection: Fetcher, stream: str, extent: Extent, options: Options, time_ns: int) -> int:
+    if not options.archive:
+        return first_since(connection, extent, time_ns)
+    from anabranch.spark.archive_fallback import since  # noqa: PLC0415 - most have none
+
+    return since(connection, stream, extent, options, time_ns)
+
+
+def _kept(options: Options, stream: str, first: int, end: int, extent: Extent) -> int:
+    """The first tick of a stream that can be read, if what is before may be missing."""
+    if first >= extent.oldest or first >= end:
+        return first
+    from anabranch.spark.fetch_task import tell_missing  # noqa: PLC0415 - see `read`
+
+    tell_missing(options, stream, first, min(extent.oldest, end) - 1)
+    return min(extent.oldest, end)
