@@ -4,7 +4,7 @@
 
 1. What it prints is appended to its log file; its input is empty.
 2. It is in a session of its own: Ctrl-C in a terminal reaches this process, not the child. It dies
-   with this process all the same (`tether`).
+   with this process all the same (`parent_watch`).
 3. Its death is heard through a file descriptor of the kernel, so no thread waits for it and nobody
    else's children are touched. Signals go to this child by its id, and only while it is there.
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-_TETHER = str(Path(__file__).with_name("tether.py"))
+_PARENT_WATCH = str(Path(__file__).with_name("parent_watch.py"))
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,10 +85,10 @@ class Child:
 
 def _start(program: Program) -> subprocess.Popen[bytes]:
     program.log.parent.mkdir(parents=True, exist_ok=True)
-    tether = (sys.executable, "-I", "-S", _TETHER, str(os.getpid()))
+    watched = (sys.executable, "-I", "-S", _PARENT_WATCH, str(os.getpid()))
     with program.log.open("ab") as log:
         return subprocess.Popen(
-            [*tether, *program.command],
+            [*watched, *program.command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """Runs a program that must not outlive whoever started it.
 
-    python -I -S tether.py PARENT PROGRAM ARGUMENT…
+    python -I -S parent_watch.py PARENT PROGRAM ARGUMENT…
 
 PARENT is the process id of whoever starts this. The kernel is asked to kill this process when that
 one dies, however it dies; then the program takes this process over, and the request stays. Rules:
