@@ -25,8 +25,8 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.event_lines import Printer
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription
-from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.options import Options, read_options
 
 if TYPE_CHECKING:

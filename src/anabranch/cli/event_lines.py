@@ -15,16 +15,11 @@ import typer
 
 from anabranch.cli.output import print_json
 from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
-from anabranch.core.origin.log_tail import (
-    STORED_LIMITS,
-    AnyRecord,
-    BlankRecord,
-    EventRecord,
-    decode_record,
-)
+from anabranch.core.origin.log_tail import AnyRecord, BlankRecord, EventRecord, decode_record
 from anabranch.model.encoding import decode_event
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter
+from anabranch.model.limits import STORED_LIMITS
 
 _NS_PER_S = 1e9
 

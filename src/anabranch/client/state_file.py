@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from anabranch.core.session.effects import ResumePoint
+from anabranch.model.durable_files import take_lock, write_whole
 from anabranch.model.errors import LocalError
-from anabranch.store.files import take_lock, write_whole
 
 FORMAT = 1
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from anabranch.config.addresses import PortName
 from anabranch.config.network_file import NetworkFile, load
+from anabranch.model.durable_files import LOCK, take_lock
 from anabranch.model.errors import LocalError
-from anabranch.store.files import LOCK, take_lock
 
 NETWORK_FILE = "network.toml"
 SECRET_FILE = "network.secret"

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from anabranch.check import history as saw
 from anabranch.client.tracing import is_optional, written
-from anabranch.core.origin.log_tail import STORED_LIMITS, EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.devnet.broker_logs import state_directories
 from anabranch.model.encoding import decode_event
 from anabranch.model.event import Event
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.store.log import segment_paths
 from anabranch.store.log_view import locate, scan_steadily
 

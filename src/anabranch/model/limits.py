@@ -159,3 +159,15 @@ def staging_bytes_max(limits: Limits) -> int:
 def detectors_bytes_max(limits: Limits) -> int:
     """What join points may keep together."""
     return limits.memory_bytes_max * 2 // _PARTS
+
+
+_ANY = 1 << 62
+#: What was checked when it was published is not checked again: limits may have changed since.
+STORED_LIMITS = Limits(
+    attributes_max=_ANY,
+    name_bytes_max=_ANY,
+    value_bytes_max=_ANY,
+    payload_bytes_max=_ANY,
+    destinations_max=_ANY,
+    event_bytes_max=_ANY,
+)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from anabranch.check import history as told
+from anabranch.check.history import filter_text
 from anabranch.check.reference import matches
 from anabranch.core.session.effects import (
     Confirm,
@@ -21,14 +22,7 @@ from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, EventId, Value
-from anabranch.sim.workload import (
-    DOMAIN,
-    PlainFilter,
-    draw_control,
-    draw_event,
-    draw_filter,
-    filter_text,
-)
+from anabranch.sim.workload import DOMAIN, PlainFilter, draw_control, draw_event, draw_filter
 from anabranch.sim.world import SimConnection, World
 
 _NEVER = float("inf")

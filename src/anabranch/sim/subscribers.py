@@ -6,6 +6,7 @@ from random import Random
 import msgspec
 
 from anabranch.check import history as told
+from anabranch.check.history import filter_text
 from anabranch.core.session.effects import (
     DeliverToApplication,
     ResumePoint,
@@ -23,7 +24,7 @@ from anabranch.model.client_frames import AnyClientFrame, Deliver, Subscribed
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.frame_parts import Datum
 from anabranch.sim.applications import Application
-from anabranch.sim.workload import PlainFilter, draw_filter, filter_text
+from anabranch.sim.workload import PlainFilter, draw_filter
 from anabranch.sim.world import CLOCK_BEGIN_S, SimConnection, World
 
 _ANYWHERE: Mapping[str, int] = {}

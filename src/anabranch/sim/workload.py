@@ -78,16 +78,3 @@ def _draw_conjunction(rng: Random) -> tuple[Predicate, ...]:
     if kind < 0.6:
         return (("c", "=", True),)
     return (number, text)
-
-
-def filter_text(plain: PlainFilter) -> str:
-    """The filter as a subscriber writes it."""
-    return " OR ".join(" AND ".join(map(_predicate_text, part)) for part in plain)
-
-
-def _predicate_text(predicate: Predicate) -> str:
-    attribute, operator, value = predicate
-    if value is True:
-        return f"{attribute} {operator} TRUE"
-    literal = f"'{value}'" if isinstance(value, str) else str(value)
-    return f"{attribute} {operator} {literal}"

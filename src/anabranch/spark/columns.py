@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark import arrow_arrays, attribute_maps
 from anabranch.spark.arrow_arrays import Bytes
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind

@@ -15,41 +15,24 @@ Nothing is delivered to it, since its filter is FALSE. Rules:
    has moved meanwhile is an error: two queries with one cursor would let go what the other needs.
 5. It stays when the query ends, and holds the log, until it is unsubscribed.
 
-State: the subscription at its broker, durable; here the number of the last visit, which is found
-anew by whoever does not know it.
+State: the subscription at its broker, which is durable (`client.durable_cursor`).
 """
 
 import logging
 import time
 from collections.abc import Mapping
 
+from anabranch.client.durable_cursor import CursorRefusedError, DurableCursor
 from anabranch.client.errors import ConnectError
-from anabranch.client.options import DEFAULT_OPTIONS, parse_address
-from anabranch.client.sync_connection import SyncConnection
-from anabranch.core.session.effects import (
-    ResumePoint,
-    SendFrame,
-    SessionEffects,
-    TellCut,
-    TellRefused,
-    TellStands,
-    TellStart,
-)
-from anabranch.core.session.session import ClientSession
-from anabranch.model.client_frames import UNKNOWN
-from anabranch.model.errors import EventError, LocalError, RemoteError
+from anabranch.client.options import parse_address
+from anabranch.model.errors import EventError
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.names import check_name
 from anabranch.spark.broker_access import tls_of
 from anabranch.spark.options import OptionError, Options
 from anabranch.spark.survey import Seen, Survey
-from anabranch.wire.greeting import Greeting
 
 MOVE_EVERY_S = 5.0
-#: How long a broker may take to find a subscription, or to make one: the first one that a broker
-#: has makes it load its matching index, which takes long on a busy machine.
-_ANSWER_WITHIN_S = 90.0
-_NOTHING = "FALSE"
 _OPTION = "durableSubscription"
 
 log = logging.getLogger("anabranch.spark")
@@ -73,8 +56,8 @@ class Cursor:
             check_name(self._client, "it", DEFAULT_LIMITS.name_bytes_max)
         except EventError as error:
             raise OptionError(_OPTION, str(error)) from error
-        #: Of the last visit; 0 before the first.
-        self._number = 0
+        addresses = [parse_address(text) for text in options.brokers]
+        self._cursor = DurableCursor(self._client, self.name, addresses, tls_of(options))
         self._is_taken = False
         self._moved_at = 0.0
         #: What was committed since.
@@ -82,7 +65,10 @@ class Cursor:
 
     def standing(self, seen: Seen) -> dict[str, int] | None:
         """The first ticks that it holds; None if there is no such cursor."""
-        found = self._visit(ResumePoint(name=self.name, filter=_NOTHING), seen.network)
+        try:
+            found = self._cursor.find(seen.network)
+        except CursorRefusedError as error:
+            raise self._refusal(error) from error
         if found is None:
             return None
         return {
@@ -103,8 +89,10 @@ class Cursor:
                 for stream, extent in seen.extents.items()
                 if stream in first
             }
-            made = ResumePoint(name=self.name, filter=_NOTHING, start="tick", start_ticks=ticks)
-            self._visit(made, seen.network)
+            try:
+                self._cursor.create(ticks, seen.network)
+            except CursorRefusedError as error:
+                raise self._refusal(error) from error
         for stream, tick in (held or {}).items():
             if tick > first.get(stream, tick):
                 log.warning(
@@ -133,73 +121,14 @@ class Cursor:
         seen = survey.look(everything=everything)
         ticks = {stream: extent.end - 1 for stream, extent in seen.extents.items() if everything}
         ticks |= {s: tick - 1 for s, tick in self._owed.items() if s in seen.origins}
-        standing = ResumePoint(name=self.name, filter=_NOTHING, number=self._number, acked=ticks)
         try:
-            self._visit(standing, seen.network)
+            self._cursor.move(ticks, seen.network)
+        except CursorRefusedError as error:
+            raise self._refusal(error) from error
         except ConnectError as error:
             log.warning("cursor %r is not moved for now: %s", self.name, error)
             return
         self._owed = {}
 
-    # -- one visit ------------------------------------------------------------------------------
-
-    def _visit(self, standing: ResumePoint, network: str) -> dict[str, int] | None:
-        """Come to the subscription, or make it, and leave. Stream → where it begins, of those that
-        the standing does not name; None if it was to be found, and is not there."""
-        plug = self._dialled(network)
-        try:
-            session = ClientSession(self._client)
-            _send(plug, session.connected(time.monotonic()))
-            _send(plug, session.take_over(time.monotonic(), standing))
-            return self._answer(plug, session)
-        except RemoteError as error:
-            raise ConnectError(f"{plug.address}: {error}") from error
-        finally:
-            plug.close()
-
-    def _answer(self, plug: SyncConnection, session: ClientSession) -> dict[str, int] | None:
-        starts: dict[str, int] = {}
-        deadline = time.monotonic() + _ANSWER_WITHIN_S
-        while time.monotonic() < deadline:
-            stands = False
-            for effect in session.frame(time.monotonic(), plug.receive()):
-                if isinstance(effect, TellStart):
-                    starts[effect.stream] = effect.tick
-                elif isinstance(effect, TellStands):
-                    self._number, stands = effect.number, True
-                elif isinstance(effect, TellRefused):
-                    if effect.code == UNKNOWN and self._number == 0:
-                        return None
-                    raise OptionError(
-                        _OPTION, f"{effect.reason}; does another query use {self.name!r}?"
-                    )
-                elif isinstance(effect, TellCut):
-                    raise LocalError(f"the cursor {self.name!r} was cut: {effect.reason}")
-            if stands:
-                return starts
-        raise ConnectError(
-            f"{plug.address}: the durable subscription {self.name!r} was not found within"
-            f" {_ANSWER_WITHIN_S:g} s; a broker that may have it does not answer"
-        )
-
-    def _dialled(self, network: str) -> SyncConnection:
-        ours = Greeting(
-            kind="client",
-            network=network,
-            name=self._client,
-            frame_bytes_max=DEFAULT_LIMITS.frame_bytes_max,
-        )
-        tls = tls_of(self._options)
-        problems = []
-        for text in self._options.brokers:
-            try:
-                return SyncConnection(parse_address(text), ours, tls, DEFAULT_OPTIONS)
-            except ConnectError as error:
-                problems.append(str(error))
-        raise ConnectError("; ".join(problems))
-
-
-def _send(plug: SyncConnection, effects: SessionEffects) -> None:
-    for effect in effects:
-        assert isinstance(effect, SendFrame)
-        plug.send(effect.frame)
+    def _refusal(self, error: CursorRefusedError) -> OptionError:
+        return OptionError(_OPTION, f"{error}; does another query use {self.name!r}?")

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Attributes, Value
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.attribute_columns import AttributeColumn
 from anabranch.spark.column_types import Kind
 from anabranch.spark.kernels import columnar as kernels

@@ -30,10 +30,10 @@ from anabranch.client.errors import ConnectError
 from anabranch.client.stream_reader import Fetcher
 from anabranch.config.errors import ConfigError
 from anabranch.config.statistics_file import load_statistics
-from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.client_frames import Described
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.event import Value
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.broker_access import fetcher
 from anabranch.spark.options import OptionError, Options
 

@@ -12,14 +12,13 @@ Nothing here knows what is in the files. Rules:
 """
 
 import errno
-import fcntl
 import os
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 from zlib import crc32
 
+from anabranch.model.durable_files import sync_names, take_lock, write_whole
 from anabranch.model.errors import LocalError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -85,51 +84,6 @@ def is_no_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
-def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_names(path: Path) -> None:
-    """Wait until the names that lead to a directory are on disk, as far as that can be asked for.
-
-    A directory above that this process may not read, or that cannot be synced, was not made by
-    it."""
-    parent, *above = path.absolute().parents
-    sync_directory(parent)
-    for directory in above:
-        try:
-            sync_directory(directory)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
-                raise
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file as a whole or not at all, and have it on disk."""
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    sync_directory(path.parent)
-
-
-def read_pieces(path: Path, piece_bytes: int, see: Callable[[bytes], None]) -> int:
-    """Show a file piece by piece; returns its length."""
-    length = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(piece_bytes):
-            length += len(piece)
-            see(piece)
-    return length
-
-
 # The state directory of one broker: whose it is, and who uses it now.
 #
 #
@@ -148,7 +102,6 @@ def read_pieces(path: Path, piece_bytes: int, see: Callable[[bytes], None]) -> i
 DIRECTORY_FORMAT = 1
 LOG = "log"
 CATALOG = "catalog.sqlite"
-LOCK = "lock"
 _IDENTITY = "identity.toml"
 
 
@@ -183,29 +136,6 @@ class StateDirectory:
     def release(self) -> None:
         """Give the lock back."""
         os.close(self._lock)
-
-
-def take_lock(
-    path: Path,
-    who: str,
-    *,
-    taken: str = "",
-    advice: str = "stop that first, or give another directory",
-) -> int:
-    """Hold the directory until the descriptor that is returned is closed.
-
-    `taken` and `advice` are for whoever comes second, with the holder in between."""
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        taken = taken or f"the state directory {path} is in use by"
-        raise LocalError(f"{taken} {holder or 'another process'}; {advice}") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()}, {who}\n".encode(), 0)
-    return descriptor
 
 
 def read_identity(path: Path) -> tuple[str, str]:

@@ -30,16 +30,10 @@ from zlib import crc32
 import msgspec
 
 from anabranch.core.origin.log_tail import decode_record
+from anabranch.model.durable_files import read_pieces, sync_directory, write_whole
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import LogFacts
-from anabranch.store.files import (
-    DiskFile,
-    OpenFile,
-    is_no_room,
-    read_pieces,
-    sync_directory,
-    write_whole,
-)
+from anabranch.store.files import DiskFile, OpenFile, is_no_room
 from anabranch.store.segment import (
     ENTRY_OVERHEAD_BYTES,
     HEADER_BYTES,

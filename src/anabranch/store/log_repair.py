@@ -27,17 +27,11 @@ import msgspec
 from anabranch.core.origin import ledger, renewal, rollback
 from anabranch.core.origin.log_tail import LOST_PUBLISHER, BlankRecord, encode_record
 from anabranch.core.origin.renewal import SPARE_TICKS, LogRenewal
+from anabranch.model.durable_files import sync_directory, take_lock, write_whole
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
 from anabranch.store.catalog import Catalog, LogFacts, PutRow
-from anabranch.store.files import (
-    CATALOG,
-    LOG,
-    read_identity,
-    sync_directory,
-    take_lock,
-    write_whole,
-)
+from anabranch.store.files import CATALOG, LOG, read_identity
 from anabranch.store.log import (
     Examination,
     LogOptions,

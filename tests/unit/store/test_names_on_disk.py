@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.store.files import DiskFile, sync_names
+from anabranch.model.durable_files import sync_names
+from anabranch.store.files import DiskFile
 from anabranch.store.log import LogOptions, SegmentedLog
 from anabranch.store.segment import ENTRY_OVERHEAD_BYTES
 from tests.store_parts import Bench, body_of, quick_directory, time_of

@@ -106,7 +106,11 @@ def _reading(
             " archive and the network behind it"
         )
     if states:
-        return lambda: publications.read_states(spark, states)
+        from anabranch.cli.pipeline.broker_logs import (  # noqa: PLC0415 - needs Spark
+            read_states,
+        )
+
+        return lambda: read_states(spark, states)
     if tables:
         return lambda: publications.Logs(spark.read.parquet(*map(str, tables)))
     if archives or way is not None:

@@ -37,9 +37,9 @@ from anabranch.cli.subscribe import print_all, read_since, say_withheld
 from anabranch.cli.values import moment_ns
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription
-from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event
 from anabranch.model.filter import Filter
+from anabranch.model.limits import STORED_LIMITS
 
 if TYPE_CHECKING:
     from anabranch.spark.archive.past import Past, Until

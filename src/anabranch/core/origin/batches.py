@@ -47,13 +47,7 @@ from anabranch.core.catalog_recovery import rows
 from anabranch.core.contract import Note, Put, Recovered, SendClient, earliest
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import CommitGroup, Ledger
-from anabranch.core.origin.log_tail import (
-    STORED_LIMITS,
-    AnyRecord,
-    BlankRecord,
-    EventRecord,
-    decode_record,
-)
+from anabranch.core.origin.log_tail import AnyRecord, BlankRecord, EventRecord, decode_record
 from anabranch.core.origin.publish_intake import PublishIntake
 from anabranch.core.origin.staged_events import (
     StagedChunk,
@@ -81,7 +75,7 @@ from anabranch.model.encoding import check_draft, decode_envelope, identified
 from anabranch.model.errors import EventError, RemoteError
 from anabranch.model.event import Count, EventId
 from anabranch.model.frame_parts import Position
-from anabranch.model.limits import Limits
+from anabranch.model.limits import STORED_LIMITS, Limits
 from anabranch.model.names import SINK_PREFIX, check_name, check_optional_name
 
 # Sinks: who commits batches into a stream, and how far each has got.

@@ -31,7 +31,6 @@ from anabranch.core.options import Options
 from anabranch.core.origin import publishers as publishers_table
 from anabranch.core.origin import rollback
 from anabranch.core.origin.log_tail import (
-    STORED_LIMITS,
     AnyRecord,
     BlankRecord,
     Entry,
@@ -59,6 +58,7 @@ from anabranch.core.part_requests import CarryTo, PartRequest, RequestSync
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError
 from anabranch.model.frame_parts import Nanoseconds, Position
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.model.network import Network
 from anabranch.model.version import Version
 

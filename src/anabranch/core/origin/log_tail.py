@@ -24,7 +24,6 @@ from anabranch.core.routing.contract import Emission
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
 from anabranch.model.frame_parts import Datum, Hole, Nanoseconds
-from anabranch.model.limits import Limits
 from anabranch.model.version import Vector, Version
 
 MARKS_MAX = 1_024
@@ -187,16 +186,6 @@ EMIT_BYTES_MAX = 1_048_576
 
 #: Why a tick is withheld whose event the log has lost.
 LOST = "lost"
-_ANY = 1 << 62
-#: What was checked when it was published is not checked again: limits may have changed since.
-STORED_LIMITS = Limits(
-    attributes_max=_ANY,
-    name_bytes_max=_ANY,
-    value_bytes_max=_ANY,
-    payload_bytes_max=_ANY,
-    destinations_max=_ANY,
-    event_bytes_max=_ANY,
-)
 
 
 class SilentTick(msgspec.Struct, frozen=True, gc=False):

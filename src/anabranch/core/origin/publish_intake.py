@@ -38,7 +38,7 @@ from anabranch.core.contract import SendClient
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import CommitGroup, Ledger
-from anabranch.core.origin.log_tail import STORED_LIMITS, AnyRecord, BlankRecord, EventRecord
+from anabranch.core.origin.log_tail import AnyRecord, BlankRecord, EventRecord
 from anabranch.core.origin.publisher_advertisements import PublisherAdvertisements
 from anabranch.core.origin.publishers import Key, PendingConfirmations, PublishRefusal
 from anabranch.core.part_requests import PartRequest
@@ -48,7 +48,7 @@ from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import reserved_in
 from anabranch.model.frame_parts import Datum
-from anabranch.model.limits import Limits
+from anabranch.model.limits import STORED_LIMITS, Limits
 from anabranch.model.names import clipped
 
 #: An event, and whether it is beyond the limits, or not a client's to publish.

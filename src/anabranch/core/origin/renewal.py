@@ -31,7 +31,6 @@ from anabranch.core.edge.subscriptions import RUN_MAX
 from anabranch.core.origin import batches, ledger, publishers, retention, rollback
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
-    STORED_LIMITS,
     BlankRecord,
     EventRecord,
     decode_record,
@@ -41,6 +40,7 @@ from anabranch.core.origin.retention import Catalog
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
+from anabranch.model.limits import STORED_LIMITS
 
 #: Ticks that are left out above all that is known.
 SPARE_TICKS = 10_000

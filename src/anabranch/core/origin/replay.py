@@ -28,7 +28,6 @@ import msgspec
 from anabranch.core.contract import LogRead, Read
 from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import (
-    STORED_LIMITS,
     Entry,
     InterestMarks,
     LogTail,
@@ -47,7 +46,7 @@ from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.frames import Answer, NotKept, Replay
-from anabranch.model.limits import Limits
+from anabranch.model.limits import STORED_LIMITS, Limits
 
 # Replays: the part of the past that an edge wants, by its filters.
 #

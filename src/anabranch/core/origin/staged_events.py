@@ -30,8 +30,8 @@ from msgspec.structs import replace
 from anabranch.core.catalog_recovery import decoded, number_in, set_aside
 from anabranch.core.contract import DamagedRecord, Put, Recovered
 from anabranch.core.options import Options
-from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import check_draft
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.model.names import check_name
 
 TABLE = "stage"

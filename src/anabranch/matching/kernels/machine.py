@@ -7,6 +7,7 @@ others are `kernel`s: they have no way in from Python, which leaves less to comp
 import numba
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
@@ -190,3 +191,31 @@ words_at = _array_at(types.int64, 8)
 bitmaps_at = _array_at(types.uint64, 8)
 integers_at = _array_at(types.int32, 4)
 bytes_at = _array_at(types.uint8, 1)
+
+
+@intrinsic
+def copy(typingctx, source, first, target, place, count):
+    """Copy so many bytes from one array to a place in another one, which both have."""
+
+    def generate(context, builder, signature, arguments):
+        given = make_array(signature.args[0])(context, builder, arguments[0])
+        taken = make_array(signature.args[2])(context, builder, arguments[2])
+        here = builder.gep(given.data, [arguments[1]])
+        there = builder.gep(taken.data, [arguments[3]])
+        cgutils.raw_memcpy(builder, there, here, arguments[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp, types.intp), generate
+
+
+@intrinsic
+def put(typingctx, target, place, word):
+    """Write the eight bytes of a word to a place that has them, the lowest first."""
+
+    def generate(context, builder, signature, arguments):
+        taken = make_array(signature.args[0])(context, builder, arguments[0])
+        there = builder.gep(taken.data, [arguments[1]])
+        builder.store(arguments[2], builder.bitcast(there, ir.IntType(64).as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, types.int64), generate

@@ -23,6 +23,7 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
+from anabranch.model.durable_files import read_pieces, sync_directory
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.spark.archive import layout
 from anabranch.spark.archive.columns import OWN, attribute_field, columns_in
@@ -34,7 +35,6 @@ from anabranch.spark.archive.files import (
     schema_of,
 )
 from anabranch.spark.archive.manifest import Commit, File, State, append_commit, read_state
-from anabranch.store.files import read_pieces, sync_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,8 +34,8 @@ from typing import Final
 
 import msgspec
 
+from anabranch.model.durable_files import sync_directory, take_lock, write_whole
 from anabranch.model.errors import LocalError
-from anabranch.store.files import sync_directory, take_lock, write_whole
 
 FORMAT: Final = 1
 OLD_KEPT_S: Final = 3_600.0

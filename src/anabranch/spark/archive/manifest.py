@@ -29,10 +29,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from anabranch.model.durable_files import sync_directory, write_whole
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.columns import ColumnName
 from anabranch.spark.archive.layout import check_written, commits_directory
-from anabranch.store.files import sync_directory, write_whole
 
 SNAPSHOT_EVERY: Final = 64
 _SNAPSHOT: Final = ".snapshot.json"

@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anabranch.core.origin.log_tail import STORED_LIMITS
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, Value
+from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark import arrow_arrays
 from anabranch.spark.archive.columns import ARROW, KINDS, OWN, Pair
 from anabranch.spark.arrow_arrays import Bytes, Words

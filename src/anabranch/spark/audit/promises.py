@@ -25,7 +25,6 @@ from anabranch.check import history as saw
 from anabranch.check.history import Quality
 from anabranch.model.errors import FilterError, LocalError
 from anabranch.model.filter import Filter
-from anabranch.sim import workload
 from anabranch.spark.kernels import block_verdicts as at
 
 Integers = NDArray[np.int64]
@@ -330,4 +329,4 @@ def filter_text(wanted: saw.AnyFilter) -> str:
     if isinstance(wanted, str):
         return wanted
     # A conjunction of nothing always holds.
-    return workload.filter_text(wanted) if all(wanted) else "TRUE"
+    return saw.filter_text(wanted) if all(wanted) else "TRUE"

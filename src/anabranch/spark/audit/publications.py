@@ -11,72 +11,21 @@ are given (`spark.history`). Rules:
 This module keeps no state.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
-from math import isfinite
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
-from anabranch.client.tracing import is_optional
-from anabranch.core.origin.log_tail import (
-    STORED_LIMITS,
-    BlankRecord,
-    EventRecord,
-    decode_record,
-)
-from anabranch.devnet.broker_logs import state_directories
-from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError
-from anabranch.model.event import Event
 from anabranch.spark.archive.past import Past
 from anabranch.spark.audit import finding_rows
 from anabranch.spark.audit.tables import ID, line_of, micros, name_of
 from anabranch.spark.audit.verdicts import findings_of
 from anabranch.spark.history import look_into
 from anabranch.spark.options import Options
-from anabranch.store.log import segment_paths
-from anabranch.store.log_view import locate, scan_steadily
-
-# The logs of brokers as a table of what was published, read from their state directories.
-#
-# One task reads one segment (`store.log_view`); the directories must be where every task can read
-# them, and brokers may run meanwhile. Rules:
-#
-# 1. A tick whose event was transient has a name and no content. Nor has one with a number that is
-#    none or infinite, which JSON cannot say: it is judged by its name and order alone.
-# 2. A log that has forgotten its beginning says where it begins now. One that forgets while it is
-#    read is an error: what was delivered from there would seem to be made up.
-#
-# This module keeps no state.
-
-
-_SCHEMA = (
-    "stream string, tick bigint, loggedAt timestamp, publisher string, incarnation bigint,"
-    " seq bigint, optional boolean, attributes string"
-)
-_ARROW = pa.schema(
-    [
-        ("stream", pa.string()),
-        ("tick", pa.int64()),
-        ("loggedAt", pa.timestamp("us", tz="UTC")),
-        ("publisher", pa.string()),
-        ("incarnation", pa.int64()),
-        ("seq", pa.int64()),
-        ("optional", pa.bool_()),
-        ("attributes", pa.string()),
-    ]
-)
-#: Events of a batch.
-_BATCH = 8_192
-_encoder = msgspec.json.Encoder()
-
-#: File, first tick, owner and stream.
-_Segment = tuple[str, int, int, str]
-_Row = tuple[str, int, int, str, int, int, bool, str | None]
 
 
 class Logs(msgspec.Struct, frozen=True):
@@ -89,73 +38,6 @@ class Logs(msgspec.Struct, frozen=True):
     attributes: dict[str, str] = {}
     #: Whether events that need not come (transient, addressed, with a limit) are there, too.
     has_optional: bool = True
-
-
-def read_states(spark: SparkSession, directories: Sequence[Path]) -> Logs:
-    """The logs of all brokers whose states are in these directories, at any depth."""
-    segments: list[_Segment] = []
-    beginnings: dict[str, int] = {}
-    for directory in directories:
-        states = state_directories(directory)
-        if not states:
-            raise LocalError(f"{directory} holds no state of a broker")
-        for state in states:
-            place = locate(state)
-            found = segment_paths(place.directory)
-            segments += [
-                (str(path.absolute()), first, place.owner, place.broker) for first, path in found
-            ]
-            if found and found[0][0] > 1:
-                beginnings[place.broker] = found[0][0]
-    if not segments:
-        return Logs(spark.createDataFrame([], _SCHEMA), beginnings)
-    numbers = spark.range(0, len(segments), 1, len(segments))
-    return Logs(numbers.mapInArrow(_reading(segments), _SCHEMA), beginnings)
-
-
-def _reading(
-    segments: Sequence[_Segment],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                rows = list(_rows(*segments[place]))
-                for first in range(0, len(rows), _BATCH):
-                    columns = zip(*rows[first : first + _BATCH], strict=True)
-                    arrays = [
-                        pa.array(column, field.type)
-                        for column, field in zip(columns, _ARROW, strict=True)
-                    ]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
-
-    return read
-
-
-def _rows(path: str, first: int, owner: int, stream: str) -> Iterator[_Row]:
-    try:
-        records = scan_steadily(Path(path), first, owner).records
-    except FileNotFoundError as error:
-        raise LocalError(
-            f"{path} was there when the audit began, and its broker has released it since: run the"
-            " audit again, or on an archive"
-        ) from error
-    for tick, data in enumerate(records, first):
-        record = decode_record(data)
-        if isinstance(record, BlankRecord):
-            name = (record.id.publisher, record.id.incarnation, record.id.sequence)
-            yield stream, tick, record.time_ns // 1_000, *name, True, None
-        elif isinstance(record, EventRecord):
-            event = decode_event(record.body, STORED_LIMITS)
-            assert event.id is not None
-            name = (event.id.publisher, event.id.incarnation, event.id.sequence)
-            yield stream, tick, record.time_ns // 1_000, *name, is_optional(event), _json(event)
-
-
-def _json(event: Event) -> str | None:
-    values = event.attributes.values()
-    if all(isfinite(value) for value in values if isinstance(value, float)):
-        return _encoder.encode(dict(event.attributes)).decode()
-    return None
 
 
 def read_history(spark: SparkSession, archive: Path | None, brokers: Options | None) -> Logs:

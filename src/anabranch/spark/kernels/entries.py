@@ -13,7 +13,7 @@ same order. Rules:
 
 import numpy as np
 
-from anabranch.matching.kernels.machine import borrowed, get, inlined, kernel
+from anabranch.matching.kernels.machine import borrowed, get, inlined, kernel, put
 from anabranch.matching.kernels.read_event import text_at
 from anabranch.spark.kernels.gather import copy_text, gather, place_texts
 from anabranch.spark.kernels.machine import entry_point, put_at
@@ -28,7 +28,6 @@ from anabranch.spark.kernels.unpack import (
     spot,
     value_at,
 )
-from anabranch.store.bulk.kernels.machine import put
 
 __all__ = [
     "ENTRY_BYTES_MAX",

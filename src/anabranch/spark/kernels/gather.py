@@ -7,10 +7,17 @@ their buffer has eight more than they need.
 
 import numpy as np
 
-from anabranch.matching.kernels.machine import bits_float, borrowed, get, kernel, word_of_bytes
+from anabranch.matching.kernels.machine import (
+    bits_float,
+    borrowed,
+    copy,
+    get,
+    kernel,
+    put,
+    word_of_bytes,
+)
 from anabranch.spark.kernels.machine import entry_point, put_at
 from anabranch.spark.kernels.unpack import FLOAT, INTEGER, TEXT, TRUTH
-from anabranch.store.bulk.kernels.machine import copy, put
 
 #: Bytes behind the texts that may be written.
 SLACK_BYTES = 8

@@ -11,10 +11,9 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from anabranch.matching.kernels.cache import kept
-from anabranch.store.bulk.kernels import machine as bulk_machine
 
 #: Compiles a function that Python calls, and keeps it.
-entry_point = kept("spark", [*Path(__file__).parent.glob("*.py"), Path(bulk_machine.__file__)])
+entry_point = kept("spark", Path(__file__).parent.glob("*.py"))
 
 
 @intrinsic

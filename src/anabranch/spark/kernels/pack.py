@@ -15,11 +15,19 @@ Texts are UTF-8 already; whoever calls has checked that.
 
 import numpy as np
 
-from anabranch.matching.kernels.machine import borrowed, bytes_at, get, inlined, kernel, swapped
+from anabranch.matching.kernels.machine import (
+    borrowed,
+    bytes_at,
+    copy,
+    get,
+    inlined,
+    kernel,
+    put,
+    swapped,
+)
 from anabranch.spark.kernels import described as at
 from anabranch.spark.kernels.machine import entry_point, put_at
 from anabranch.spark.kernels.row_sizes import measure_row, tell
-from anabranch.store.bulk.kernels.machine import copy, put
 
 _ARRAY_HEAD = 5
 _BINARY_HEAD = 5

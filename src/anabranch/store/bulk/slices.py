@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anabranch.core.origin.log_tail import STORED_LIMITS, EventRecord, decode_record
+from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.matching.engine import numba_is_here
 from anabranch.model.encoding import Envelope, decode_envelope, encode_row
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.filter import Filter
-from anabranch.model.limits import Limits
+from anabranch.model.limits import STORED_LIMITS, Limits
 from anabranch.store.log import Piece, records_after
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import numpy as np
 
 from anabranch.matching.kernels.machine import (
     borrowed,
+    copy,
     get,
     half_of_bytes,
     inlined,
@@ -25,7 +26,7 @@ from anabranch.matching.kernels.machine import (
 from anabranch.store.bulk.kernels import layout as at
 from anabranch.store.bulk.kernels.checksum import crc32
 from anabranch.store.bulk.kernels.events import LEFT_OUT, attributes_at, behind_map, event_in
-from anabranch.store.bulk.kernels.machine import copy, entry_point
+from anabranch.store.bulk.kernels.machine import entry_point
 
 _RECORD, _SEAL, _END = 0xA6, 0x59, 0xE7
 _HEAD_BYTES, _FIELDS_BYTES, _TAIL_BYTES = 17, 13, 5

@@ -6,9 +6,9 @@ that `entries.walk` made of it.
 
 import numpy as np
 
-from anabranch.matching.kernels.machine import borrowed
+from anabranch.matching.kernels.machine import borrowed, copy, put
 from anabranch.store.bulk.kernels import layout as at
-from anabranch.store.bulk.kernels.machine import copy, entry_point, put
+from anabranch.store.bulk.kernels.machine import entry_point
 
 
 @entry_point
