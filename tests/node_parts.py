@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from anabranch.core.options import Options
 from anabranch.core.session.effects import Confirm, DeliverToApplication, SendFrame, SessionEffect
 from anabranch.core.session.session import ClientSession
@@ -266,3 +268,13 @@ class RawClient:
 
     def closed(self, connection: Connection, reason: str) -> None:
         self.end = reason
+
+
+def samples_of(text: str) -> dict[str, float]:
+    """The samples on a page of metrics, by name and labels, as Prometheus reads them."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found

@@ -13,7 +13,7 @@ from anabranch.store.catalog import Catalog
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.framing import framed
 from tests.broker_parts import Brokers, Honest, command
-from tests.node_parts import Stranger, greeting
+from tests.node_parts import Stranger, greeting, samples_of
 from tests.process_parts import run
 
 pytestmark = pytest.mark.slow
@@ -74,8 +74,7 @@ async def metric(brokers: Brokers, name: str) -> int:
     place = brokers["B1"].places["observe"]
     answer = await ask(place.host, place.port, "/metrics")
     assert answer is not None
-    (value,) = re.findall(rf"^anabranch_{name} (\d+)$", answer[1].decode(), re.MULTILINE)
-    return int(value)
+    return int(samples_of(answer[1].decode())[f"anabranch_{name}"])
 
 
 async def counted(brokers: Brokers, aside: int, kept: int) -> None:

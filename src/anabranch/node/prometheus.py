@@ -1,15 +1,19 @@
-"""Metrics as text, in the format that Prometheus reads (version 0.0.4).
+"""Prometheus metrics: the status and counters of a node as the text of `/metrics`.
 
-One function from a node's status and counters to the text of `/metrics`. Names begin with
-`anabranch_`, counters end in `_total`, units stand before that. This module keeps no state.
+Metric names begin with `anabranch_`; counters end in `_total`, with the unit before that. The
+values come from the node's status at the moment of the scrape; nothing is registered globally.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from anabranch.node.metrics import Histogram, NodeCounters
 from anabranch.node.status import Status
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _COUNTERS = {
     "connections_refused": "Connections that came to nothing, for want of room or of a greeting",
@@ -64,10 +68,25 @@ _NONE: _Labels = {}
 
 def exposition(status: Status, counters: NodeCounters) -> str:
     """The text of `/metrics`."""
-    return "".join(f"{line}\n" for line in _lines(status, counters))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(list(_families(status, counters))))
+    return generate_latest(registry).decode()
 
 
-def _lines(status: Status, counters: NodeCounters) -> Iterator[str]:
+class _Collected(Collector):
+    """Families that were collected already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+    def describe(self) -> list[Metric]:
+        return []
+
+
+def _families(status: Status, counters: NodeCounters) -> Iterator[Metric]:
     yield from _family("info", "gauge", "Who this is", [(_who(status), 1)])
     for name, text in _COUNTERS.items():
         yield from _family(f"{name}_total", "counter", text, [(_NONE, status.counters[name])])
@@ -98,7 +117,7 @@ def _who(status: Status) -> _Labels:
     }
 
 
-def _gauges(status: Status) -> Iterator[str]:
+def _gauges(status: Status) -> Iterator[Metric]:
     log = status.log
     up = sum(link.is_up for link in status.links)
     gauges: dict[str, tuple[str, float]] = {
@@ -136,7 +155,7 @@ def _gauges(status: Status) -> Iterator[str]:
         yield from _family(name, "gauge", text, [(_NONE, value)])
 
 
-def _memory(status: Status) -> Iterator[str]:
+def _memory(status: Status) -> Iterator[Metric]:
     memory = status.memory
     if memory is None:
         return
@@ -148,7 +167,7 @@ def _memory(status: Status) -> Iterator[str]:
     yield from _family("memory_bytes_max", "gauge", "The bound of that", bounds)
 
 
-def _staging(status: Status) -> Iterator[str]:
+def _staging(status: Status) -> Iterator[Metric]:
     families = {
         "stage_tokens": ("gauge", "Tokens that nobody has committed", "tokens"),
         "stage_bytes": ("gauge", "Bytes that are staged, or of batches under way", "size_bytes"),
@@ -160,7 +179,7 @@ def _staging(status: Status) -> Iterator[str]:
     yield from _fields_of(status.staging, families)
 
 
-def _patterns(status: Status) -> Iterator[str]:
+def _patterns(status: Status) -> Iterator[Metric]:
     families = {
         "patterns": ("gauge", "Patterns whose join points are here", "patterns"),
         "patterns_active": ("gauge", "Those of them that detect", "active"),
@@ -182,14 +201,14 @@ def _patterns(status: Status) -> Iterator[str]:
 
 def _fields_of(
     report: object | None, families: Mapping[str, tuple[str, str, str]]
-) -> Iterator[str]:
+) -> Iterator[Metric]:
     """Name → (kind, text, field) of a report; all are 0 where there is none."""
     for name, (kind, text, field) in families.items():
         value = 0 if report is None else getattr(report, field)
         yield from _family(name, kind, text, [(_NONE, value)])
 
 
-def _links(status: Status) -> Iterator[str]:
+def _links(status: Status) -> Iterator[Metric]:
     families = {
         "link_is_up": ("gauge", "1 if the link is up", "is_up"),
         "link_waiting_bytes": ("gauge", "Bytes to be sent over the link", "waiting_bytes"),
@@ -204,7 +223,7 @@ def _links(status: Status) -> Iterator[str]:
         yield from _family(name, kind, text, samples)
 
 
-def _streams(status: Status) -> Iterator[str]:
+def _streams(status: Status) -> Iterator[Metric]:
     families = {
         "stream_head_tick": ("The newest tick known to exist", "head"),
         "stream_position_tick": ("The tick up to which nothing is missing", "position"),
@@ -218,7 +237,7 @@ def _streams(status: Status) -> Iterator[str]:
         yield from _family(name, "gauge", text, samples)
 
 
-def _mesh(status: Status) -> Iterator[str]:
+def _mesh(status: Status) -> Iterator[Metric]:
     """What only a mesh has."""
     mesh = status.mesh
     if mesh is None:
@@ -239,7 +258,7 @@ def _mesh(status: Status) -> Iterator[str]:
     yield from _family("mesh_link_cost", "gauge", "What sending over the link costs", costs)
 
 
-def _placing(status: Status) -> Iterator[str]:
+def _placing(status: Status) -> Iterator[Metric]:
     placing = status.placing
     asked, moved = (0, 0) if placing is None else (placing.asked, placing.moved)
     known = () if status.patterns is None else status.patterns.points
@@ -252,28 +271,15 @@ def _placing(status: Status) -> Iterator[str]:
     yield from _family("pattern_cost", "gauge", cost, costs[:_COSTS_MAX])
 
 
-def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:
-    yield from _head(name, "histogram", text)
-    for bound, count in histogram.cumulative():
-        yield f'anabranch_{name}_bucket{{le="{bound:g}"}} {count}'
-    yield f'anabranch_{name}_bucket{{le="+Inf"}} {histogram.count}'
-    yield f"anabranch_{name}_sum {histogram.total!r}"
-    yield f"anabranch_{name}_count {histogram.count}"
+def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[Metric]:
+    buckets = [(f"{bound:g}", count) for bound, count in histogram.cumulative()]
+    buckets.append(("+Inf", histogram.count))
+    yield HistogramMetricFamily(f"anabranch_{name}", text, buckets, histogram.total)
 
 
-def _family(name: str, kind: str, text: str, samples: Iterable[_Sample]) -> Iterator[str]:
-    yield from _head(name, kind, text)
+def _family(name: str, kind: str, text: str, samples: Iterable[_Sample]) -> Iterator[Metric]:
+    full = f"anabranch_{name}"
+    family = Metric(full.removesuffix("_total"), text, kind)
     for labels, value in samples:
-        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        braces = f"{{{inside}}}" if inside else ""
-        number = int(value) if float(value).is_integer() else value
-        yield f"anabranch_{name}{braces} {number}"
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP anabranch_{name} {text}"
-    yield f"# TYPE anabranch_{name} {kind}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        family.add_sample(full, dict(labels), value)
+    yield family

@@ -27,7 +27,16 @@ from anabranch.node.settings import Timing
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import framed
 from anabranch.wire.greeting import GREETING_BYTES_MAX
-from tests.node_parts import RawClient, Stranger, address, config, greeting, running, until
+from tests.node_parts import (
+    RawClient,
+    Stranger,
+    address,
+    config,
+    greeting,
+    running,
+    samples_of,
+    until,
+)
 
 MIB = 1024 * 1024
 #: Clients may hold 1 MiB.
@@ -306,11 +315,11 @@ def test_the_memory_is_told_by_its_uses(tmp_path: Path) -> None:
             assert memory.bytes_max == 512 * MIB
             assert memory.clients_max == memory.reads_max == 64 * MIB
             assert memory.staging_max == memory.detectors_max == 128 * MIB
-            text = exposition(node.status(), node.counters)
-            assert '\nanabranch_memory_bytes{use="clients"} 200000\n' in text
-            assert f'\nanabranch_memory_bytes_max{{use="staging"}} {128 * MIB}\n' in text
-            assert f'\nanabranch_memory_bytes_max{{use="subscriptions"}} {160 * MIB}\n' in text
-            assert "\nanabranch_memory_cuts_total 0\n" in text
+            samples = samples_of(exposition(node.status(), node.counters))
+            assert samples['anabranch_memory_bytes{use="clients"}'] == 200_000
+            assert samples['anabranch_memory_bytes_max{use="staging"}'] == 128 * MIB
+            assert samples['anabranch_memory_bytes_max{use="subscriptions"}'] == 160 * MIB
+            assert samples["anabranch_memory_cuts_total"] == 0
 
     asyncio.run(story())
 

@@ -78,9 +78,9 @@ def test_a_broker_of_a_mesh_tells_trees_branches_advertisements_and_costs(tmp_pa
             assert relay.mesh is not None
             assert relay.routing_counters["copies_sent"] > 0
             text = await get(m, "/metrics")
-            assert "anabranch_mesh_trees 2\n" in text
-            assert "anabranch_mesh_trees_lost 0\n" in text
-            assert "anabranch_mesh_hop_bound_fired_total 0\n" in text
+            assert "anabranch_mesh_trees 2.0\n" in text
+            assert "anabranch_mesh_trees_lost 0.0\n" in text
+            assert "anabranch_mesh_hop_bound_fired_total 0.0\n" in text
             assert 'anabranch_mesh_link_cost{peer="z"} ' in text
             await client.close()
             await publisher.close()
@@ -145,11 +145,11 @@ def test_staging_and_batches_are_told_without_their_tokens(tmp_path: Path) -> No
             assert staging.size_bytes > 0
             assert "t-1" not in text
             metrics = await get(node, "/metrics")
-            assert "\nanabranch_stage_tokens 1\n" in metrics
-            assert f"\nanabranch_stage_bytes {staging.size_bytes}\n" in metrics
-            assert "\nanabranch_batches_under_way 0\n" in metrics
-            assert "\nanabranch_batches_committed_total 1\n" in metrics
-            assert "\nanabranch_batch_events_total 2\n" in metrics
+            assert "\nanabranch_stage_tokens 1.0\n" in metrics
+            assert f"\nanabranch_stage_bytes {float(staging.size_bytes)}\n" in metrics
+            assert "\nanabranch_batches_under_way 0.0\n" in metrics
+            assert "\nanabranch_batches_committed_total 1.0\n" in metrics
+            assert "\nanabranch_batch_events_total 2.0\n" in metrics
 
     asyncio.run(story())
 
@@ -180,10 +180,10 @@ def test_patterns_are_told_and_count_on_when_they_are_gone(tmp_path: Path) -> No
             await client.drop_pattern("twice")
             await until(lambda: gone(node))
             metrics = await get(node, "/metrics")
-            assert "\nanabranch_patterns 0\n" in metrics
-            assert "\nanabranch_pattern_matches_total 1\n" in metrics
-            assert "\nanabranch_pattern_events_total 2\n" in metrics
-            assert "\nanabranch_pattern_late_total 0\n" in metrics
+            assert "\nanabranch_patterns 0.0\n" in metrics
+            assert "\nanabranch_pattern_matches_total 1.0\n" in metrics
+            assert "\nanabranch_pattern_events_total 2.0\n" in metrics
+            assert "\nanabranch_pattern_late_total 0.0\n" in metrics
 
     asyncio.run(story())
 

@@ -19,7 +19,7 @@ from anabranch.node.settings import NodeConfig, Timing, Tls
 from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import FrameReader, framed
 from anabranch.wire.tls_transport import TLS_BYTES, TlsTransport
-from tests.node_parts import Stranger, address, config, greeting, running, until
+from tests.node_parts import Stranger, address, config, greeting, running, samples_of, until
 from tests.tls_parts import certified
 
 PATIENT = Timing(greeting_s=60.0)
@@ -90,8 +90,8 @@ def test_beyond_the_share_for_tls_a_client_is_refused_and_told(
             assert memory is not None
             assert memory.tls == memory.tls_max == 2 * TLS_BYTES
             assert memory.clients == 0
-            text = exposition(node.status(), node.counters)
-            assert f'\nanabranch_memory_bytes{{use="tls"}} {2 * TLS_BYTES}\n' in text
+            samples = samples_of(exposition(node.status(), node.counters))
+            assert samples['anabranch_memory_bytes{use="tls"}'] == 2 * TLS_BYTES
             third = await Stranger.at(address(node, "clients"), trusting(files))
             third.send(greeting())
             reason = await third.refusal()
