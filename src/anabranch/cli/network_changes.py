@@ -64,7 +64,7 @@ def add_broker(
 ) -> None:
     """Write the next revision of a network file, with another broker.
 
-    The file is written anew, without its comments; the one before stays beside it.
+    Comments and layout of the file are kept; the previous revision stays beside it.
     """
     at = At(host=host, clients=clients, links=links, observe=observe, listen=listen, state=state)
     if [site is None, below is None, not link_to].count(False) != 1:

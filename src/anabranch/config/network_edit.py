@@ -9,15 +9,19 @@ Every function takes a network file and returns another one, with the next revis
 2. An edge that goes is remembered in `left`: other brokers know what its stream was, so no broker
    may have its name again.
 3. A mesh stays whole: what would cut it in two is refused, with the names of those cut off.
-4. `rewrite` replaces the file in one step and keeps the one before beside it, with its revision
-   behind the name. The text is written anew: comments are in the old file only.
+4. `rewrite` replaces the file in one step and keeps the previous file beside it, with its revision
+   appended to the name. It changes only the keys that differ, so comments and layout survive.
 """
 
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import tomlkit
+from tomlkit.items import Array, Table
 
 from anabranch.config.addresses import LOOPBACK, BrokerSettings
 from anabranch.config.errors import ConfigError
@@ -154,11 +158,64 @@ def remove_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
 def rewrite(file: NetworkFile) -> Path:
     """Write a network in place of the one that its file has; where that one is now."""
     path = file.path
-    before = path.read_text(encoding="utf-8")
-    kept = path.with_name(f"{path.name}.{loads(before, path).revision}")
-    save(kept, before)
-    save(path, dump(file, beside=path.absolute().parent))
+    text = path.read_text(encoding="utf-8")
+    before = loads(text, path)
+    kept = path.with_name(f"{path.name}.{before.revision}")
+    save(kept, text)
+    save(path, _edited(text, before, file))
     return kept
+
+
+def _edited(text: str, before: NetworkFile, after: NetworkFile) -> str:
+    """The text of a network file, with the keys changed in which two networks differ (rule 4)."""
+    beside = before.path.absolute().parent
+    document = tomlkit.parse(text)
+    _edit_table(document, tomllib.loads(dump(before, beside)), tomllib.loads(dump(after, beside)))
+    return tomlkit.dumps(document)
+
+
+def _edit_table(
+    table: MutableMapping[str, Any], before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    for key in before.keys() - after.keys():
+        table.pop(key, None)
+    for key, value in after.items():
+        old, written = before.get(key), table.get(key)
+        if old == value:
+            continue
+        if isinstance(value, dict):
+            if isinstance(written, dict):
+                _edit_table(written, old if isinstance(old, dict) else {}, value)
+            else:
+                table[key] = _new_table(value)
+        elif isinstance(value, list) and isinstance(written, Array):
+            _edit_array(written, value)
+        else:
+            table[key] = value
+
+
+def _edit_array(array: Array, wanted: list[Any]) -> None:
+    """Remove and append elements, which keeps the comments of the others."""
+    for element in [each for each in array.unwrap() if each not in wanted]:
+        array.remove(element)
+    has_lines = "\n" in array.as_string()
+    for element in [each for each in wanted if each not in array.unwrap()]:
+        if has_lines:
+            array.add_line(element)
+        else:
+            array.append(element)
+    if array.unwrap() != wanted:
+        array.clear()
+        array.extend(wanted)
+
+
+def _new_table(values: dict[str, Any]) -> Table:
+    table = tomlkit.table(is_super_table=all(isinstance(each, dict) for each in values.values()))
+    for key, value in values.items():
+        table.add(key, _new_table(value) if isinstance(value, dict) else value)
+    if not table.is_super_table():
+        table.add(tomlkit.nl())
+    return table
 
 
 # -- inside ---------------------------------------------------------------------------------------

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+import anabranch.config
 from anabranch.config import network_edit as editing
 from anabranch.config.errors import ConfigError
 from anabranch.config.network_edit import At
 from anabranch.config.network_file import NetworkFile, load, loads
+from anabranch.config.shape import MeshShape, TreeShape
+
+EXAMPLES = Path(anabranch.config.__file__).parent / "examples"
 
 TREE = '[network]\nname = "t"\nrevision = 4\n[tree]\na = ["b", "c"]\n'
 SITES = """
@@ -205,3 +209,58 @@ def test_a_file_is_rewritten_beside_the_old_one_and_stays_where_it_is(tmp_path: 
     path.rename(moved / "n.toml")
     assert load(moved / "n.toml").broker("e1").state == moved / "elsewhere" / "e1"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["n.toml.1", "there"]
+
+
+def _edits(now: NetworkFile) -> list[Change]:
+    """Changes that suit the shape of a network."""
+    edge = now.network.edges[0]
+    if isinstance(now.shape, MeshShape):
+        return [
+            lambda f: editing.add_linked(f, "fresh", [edge], At()),
+            lambda f: editing.remove_broker(editing.add_linked(f, "fresh", [edge], At()), "fresh"),
+            lambda f: editing.remove_broker(f, edge),
+        ]
+    if isinstance(now.shape, TreeShape):
+        return [lambda f: editing.add_edge(f, "fresh", edge, At())]
+    site = next(name for name in now.shape.sites if name not in now.network.edges)
+    return [
+        lambda f: editing.add_relay(f, "fresh", site, At(host="127.0.0.7", links=4200)),
+        lambda f: editing.add_edge(f, "fresh", site, At()),
+        lambda f: editing.remove_broker(f, edge),
+    ]
+
+
+@pytest.mark.parametrize("example", sorted(path.stem for path in EXAMPLES.glob("*.toml")))
+def test_edited_examples_keep_their_comments_and_say_what_is_meant(
+    example: str, tmp_path: Path
+) -> None:
+    original = (EXAMPLES / f"{example}.toml").read_text(encoding="utf-8")
+    path = tmp_path / "n.toml"
+    path.write_text(original, encoding="utf-8")
+    edits = _edits(load(path))
+    for edit in edits:
+        path.write_text(original, encoding="utf-8")
+        wanted = edit(load(path))
+        editing.rewrite(wanted)
+        assert load(path) == wanted
+        text = path.read_text(encoding="utf-8")
+        comments = [line for line in original.splitlines() if line.startswith("#")]
+        assert comments
+        assert [line for line in comments if line not in text.splitlines()] == []
+
+
+def test_an_edited_mesh_keeps_the_comments_of_its_other_links(tmp_path: Path) -> None:
+    path = tmp_path / "n.toml"
+    brokers = "".join(f"[brokers.{name}]  # {name}\n" for name in "abc")
+    path.write_text(
+        '[network]\nname = "m"  # ours\n[mesh]\nlinks = [\n    ["a", "b"],  # short\n'
+        f'    # the long way\n    ["b", "c"],\n    ["c", "a"],\n]\n{brokers}',
+        encoding="utf-8",
+    )
+    editing.rewrite(editing.remove_link(load(path), "a", "c"))
+    editing.rewrite(editing.add_linked(load(path), "d", ["c"], At(links=4300)))
+    assert path.read_text(encoding="utf-8") == (
+        '[network]\nname = "m"  # ours\nrevision = 3\n[mesh]\nlinks = [\n    ["a", "b"],  # short\n'
+        f'    # the long way\n    ["b", "c"],\n    ["d", "c"],\n]\n{brokers}'
+        '\n[brokers.d]\nhost = "127.0.0.1"\nlinks = 4300\nstate = "state/d"\n\n'
+    )
