@@ -150,8 +150,8 @@ def apply(
     """
     loaded = load(file)
     directory = state or home_of(loaded)
-    errand = control_channel.ChangeRequest(
+    request = control_channel.ChangeRequest(
         text=dump(loaded), path=str(file), abandon=abandon, within_s=within
     )
-    for text in control_channel.send(directory, errand):
+    for text in control_channel.send(directory, request):
         typer.echo(text)

@@ -75,7 +75,7 @@ class _Show:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         network = LocalNetwork(file, directory, self._hear)
-        errands = asyncio.create_task(self._see_to_errands(network))
+        control = asyncio.create_task(self._serve_requests(network))
         starting = asyncio.create_task(network.start())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,12 +86,12 @@ class _Show:
                 self._welcome(network)
                 await self._watch(network, stop)
         finally:
-            for task in (starting, stopping, errands):
+            for task in (starting, stopping, control):
                 task.cancel()
-            await asyncio.gather(starting, stopping, errands, return_exceptions=True)
+            await asyncio.gather(starting, stopping, control, return_exceptions=True)
             await network.stop()
 
-    async def _see_to_errands(self, network: LocalNetwork) -> None:
+    async def _serve_requests(self, network: LocalNetwork) -> None:
         await self._is_up.wait()
         await serve(network)
 

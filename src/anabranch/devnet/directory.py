@@ -5,7 +5,7 @@
     network.secret     what its brokers prove to each other, if the network names nothing else
     state/BROKER       what a broker keeps
     logs/BROKER.log    what it said
-    errands            what other processes want of it (`errands`)
+    control.sock       where other processes ask it for changes (`control_channel`)
 
 Rules:
 
