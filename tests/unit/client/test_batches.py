@@ -148,7 +148,7 @@ def test_a_commit_that_is_not_answered_in_time_is_asked_for_again() -> None:
         async with network("a") as (a,), await connect(a.address) as client:
             await client.stage("t", [{"n": 1}])
             a.stall(True)
-            with pytest.raises(BatchUnknownError, match=r"no answer; .* or not, commit it again"):
+            with pytest.raises(BatchUnknownError, match=r"no answer; .* unknown, commit it again"):
                 await commit(client, 0, "t", within_s=0.05)
             with pytest.raises(TimeoutError, match=r"by 'a' within .* with another token"):
                 await client.stage("u", [{"n": 2}], timeout=0.05)
@@ -257,7 +257,7 @@ def test_a_client_does_not_commit_to_a_sink_at_another_broker_than_before() -> N
             await a.kill()
             await until(lambda: client.is_connected and client.origin == "b")
             await client.stage("u", [{"n": 1}])
-            with pytest.raises(BatchRefusedError, match="is at 'a', and the client at 'b'") as no:
+            with pytest.raises(BatchRefusedError, match="is at 'a', but the client is at 'b'") as no:
                 await commit(client, 0, "u")
             assert no.value.code == "other-broker"
             await client.commit(sink="in vain", query="q", batch=0, tokens=["u"])
@@ -360,9 +360,9 @@ def test_bad_arguments_are_named() -> None:
         async with network("a") as (a,), await connect(a.address) as client:
             with pytest.raises(EventError, match="token is empty"):
                 await client.stage("", [])
-            with pytest.raises(LocalError, match="tokens is a text"):
+            with pytest.raises(LocalError, match="tokens is a string"):
                 await client.commit(sink="s", query="q", batch=0, tokens="t")
-            with pytest.raises(LocalError, match="batch -1 is no number"):
+            with pytest.raises(LocalError, match="batch -1 is invalid"):
                 await commit(client, -1)
             with pytest.raises(EventError, match="sink is empty"):
                 await client.commit(sink="", query="q", batch=0, tokens=[])

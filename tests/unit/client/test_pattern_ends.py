@@ -121,7 +121,7 @@ def test_a_move_that_came_before_a_departing_broker_answered_counts() -> None:
             asking = asyncio.create_task(u.define_pattern("rise", RISE, timeout=5.0))
             await until(lambda: frames_of(a, Define))
             patterns = u._patterns
-            ((home, request),) = patterns._definitions._waiting
+            ((home, request),) = patterns._requests._waiting
             patterns.moved()
             leaves = TellDefined(request, "rise", False, "it leaves", DEPARTING)
             patterns.answered(home, leaves)
@@ -143,7 +143,7 @@ def test_a_pattern_that_is_kept_and_gone_is_a_warning(caplog: pytest.LogCaptureF
             await other.drop_pattern("rise")
             await until(lambda: caplog.messages)
             assert [record.levelname for record in caplog.records] == ["WARNING"]
-            assert "pattern 'rise' is kept here, and is gone: there was a" in caplog.text
+            assert "pattern 'rise', renewed by this client, is gone: there was a" in caplog.text
             count = len(frames_of(a, Keep))
             await rise(keeper)
             assert len(frames_of(a, Keep)) == count
