@@ -22,21 +22,11 @@ from collections.abc import Mapping, Sequence
 from anabranch.client.broker_connections import Tls
 from anabranch.client.errors import ClientError, ConnectError
 from anabranch.client.options import DEFAULT_OPTIONS, Address
-from anabranch.client.sync_connection import SyncConnection
-from anabranch.core.session.effects import (
-    ResumePoint,
-    SendFrame,
-    SessionEffects,
-    TellCut,
-    TellRefused,
-    TellStands,
-    TellStart,
-)
-from anabranch.core.session.session import ClientSession
+from anabranch.client.sync_session import SyncSession
+from anabranch.core.session.effects import ResumePoint, TellRefused, TellStands, TellStart
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS
-from anabranch.wire.greeting import Greeting
 
 #: How long a broker may take to find or create a subscription. The first subscription makes a
 #: broker load its matching index, which is slow on a busy machine.
@@ -78,23 +68,29 @@ class DurableCursor:
         self._visit(position, network)
 
     def _visit(self, position: ResumePoint, network: str) -> dict[str, int] | None:
-        connection = self._connect(network)
+        session = SyncSession(
+            self._addresses,
+            name=self._client,
+            network=network,
+            tls=self._tls,
+            options=DEFAULT_OPTIONS,
+            limits=DEFAULT_LIMITS,
+        )
         try:
-            session = ClientSession(self._client)
-            _send(connection, session.connected(time.monotonic()))
-            _send(connection, session.take_over(time.monotonic(), position))
-            return self._answer(connection, session)
+            session.connect()
+            session.perform(session.state.take_over(time.monotonic(), position))
+            return self._answer(session)
         except RemoteError as error:
-            raise ConnectError(f"{connection.address}: {error}") from error
+            raise ConnectError(f"{session.address}: {error}") from error
         finally:
-            connection.close()
+            session.hang_up()
 
-    def _answer(self, connection: SyncConnection, session: ClientSession) -> dict[str, int] | None:
+    def _answer(self, session: SyncSession) -> dict[str, int] | None:
         starts: dict[str, int] = {}
         deadline = time.monotonic() + _ANSWER_WITHIN_S
         while time.monotonic() < deadline:
             is_resumed = False
-            for effect in session.frame(time.monotonic(), connection.receive()):
+            for effect in session.receive():
                 if isinstance(effect, TellStart):
                     starts[effect.stream] = effect.tick
                 elif isinstance(effect, TellStands):
@@ -103,32 +99,9 @@ class DurableCursor:
                     if effect.code == UNKNOWN and self._number == 0:
                         return None
                     raise CursorRefusedError(effect.reason)
-                elif isinstance(effect, TellCut):
-                    raise ConnectError(f"the cursor {self._name!r} was cut: {effect.reason}")
             if is_resumed:
                 return starts
         raise ConnectError(
-            f"{connection.address}: the durable subscription {self._name!r} was not found within"
+            f"{session.address}: the durable subscription {self._name!r} was not found within"
             f" {_ANSWER_WITHIN_S:g} s; a broker that may have it does not answer"
         )
-
-    def _connect(self, network: str) -> SyncConnection:
-        greeting = Greeting(
-            kind="client",
-            network=network,
-            name=self._client,
-            frame_bytes_max=DEFAULT_LIMITS.frame_bytes_max,
-        )
-        problems = []
-        for address in self._addresses:
-            try:
-                return SyncConnection(address, greeting, self._tls, DEFAULT_OPTIONS)
-            except ConnectError as error:
-                problems.append(str(error))
-        raise ConnectError("; ".join(problems))
-
-
-def _send(connection: SyncConnection, effects: SessionEffects) -> None:
-    for effect in effects:
-        assert isinstance(effect, SendFrame)
-        connection.send(effect.frame)

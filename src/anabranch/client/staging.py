@@ -27,36 +27,28 @@ the commit.
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from random import uniform
 from ssl import SSLContext
 from types import TracebackType
 from typing import Literal, Self
 
 from anabranch.client.batches import Batch
-from anabranch.client.broker_connections import check_tls
 from anabranch.client.errors import (
     BatchRefusedError,
     BatchUnknownError,
-    ClosedError,
     ConnectError,
 )
-from anabranch.client.options import Address, ClientOptions, parse_address
-from anabranch.client.stream_reader import Fetcher
-from anabranch.client.sync_connection import SyncConnection
+from anabranch.client.options import ClientOptions, parse_address
+from anabranch.client.sync_session import SyncSession
 from anabranch.core.session.effects import (
-    SendFrame,
     SessionEffects,
     TellCommitted,
-    TellCut,
     TellOfBatch,
     TellStagingRefused,
 )
-from anabranch.core.session.session import ClientSession
-from anabranch.model.client_frames import OTHER_BATCH, REPLACED, Alive
-from anabranch.model.errors import LocalError, RemoteError
+from anabranch.model.client_frames import OTHER_BATCH, Alive
+from anabranch.model.errors import RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
-from anabranch.wire.greeting import Greeting
 
 _OPEN_MAX = 16
 #: Sending a chunk to a busy broker may take a while.
@@ -85,28 +77,30 @@ class Stager:
         """Create a stager; it connects with the first request. The arguments are those of
         `Fetcher`.
         """
-        if not addresses:
-            raise LocalError("give the address of at least one broker, such as 127.0.0.1:4100")
-        self._addresses = [parse_address(text) for text in addresses]
-        check_tls(self._addresses, tls)
         self.name = f"stager-{secrets.token_hex(8)}" if name is None else name
         check_name(self.name, "name", limits.name_bytes_max)
-        #: The name of the broker; "" until it is known.
-        self.stream = stream
-        self._network = ""
-        self._tls = tls
+        self._session = SyncSession(
+            [parse_address(text) for text in addresses],
+            name=self.name,
+            stream=stream,
+            tls=tls,
+            options=options,
+            limits=limits,
+            first_only=True,
+        )
         self._patience_s = patience_s
-        self._options = options
         self._limits = limits
-        self._origin_address: Address | None = None
-        self._connection: SyncConnection | None = None
-        self._session = ClientSession(self.name, limits=limits)
         #: The unanswered requests.
         self._open: set[int] = set()
         self._committed: TellCommitted | None = None
         #: For messages: the operation, and why it is not answered.
         self._what = ""
         self._problem = ""
+
+    @property
+    def stream(self) -> str:
+        """The stream that batches go to; "" until it is known."""
+        return self._session.stream
 
     # -- called by the application --------------------------------------------------------------
 
@@ -118,7 +112,7 @@ class Stager:
         """
         check_name(token, "token", self._limits.name_bytes_max)
         self._what = f"staging {token!r}"
-        staging = self._session.staging
+        staging = self._session.state.staging
         count = 0
         for index, (chunk, is_last) in enumerate(_marked(chunks)):
             self._receive_until(_OPEN_MAX - 1, self._patience_s)
@@ -138,7 +132,7 @@ class Stager:
         names = tuple(tokens)
         deadline = time.monotonic() + self._patience_s
         while True:
-            self._send_request(*self._session.staging.commit(sink, query, batch, names))
+            self._send_request(*self._session.state.staging.commit(sink, query, batch, names))
             try:
                 self._receive_until(0, max(self._patience_s, _COMMIT_S))
             except BatchRefusedError as error:
@@ -168,10 +162,10 @@ class Stager:
         """
         self._withdraw()
         try:
-            connection = self._connected()
-            self._perform(self._session.staging.discard(tokens))
-            connection.send(Alive())
-            while not isinstance(connection.receive(), Alive):
+            self._session.connect()
+            self._session.perform(self._session.state.staging.discard(tokens))
+            self._session.send(Alive())
+            while not isinstance(self._session.receive_frame(), Alive):
                 pass
         except (ConnectError, RemoteError) as error:
             self._lose(error)
@@ -179,7 +173,7 @@ class Stager:
 
     def close(self) -> None:
         """Close the connection."""
-        self._hang_up()
+        self._session.hang_up()
 
     def __enter__(self) -> Self:
         return self
@@ -198,15 +192,9 @@ class Stager:
         """Send a request, at once or on the next connection."""
         self._open.add(request)
         try:
-            self._perform(effects)
+            self._session.perform(effects)
         except ConnectError as error:
             self._lose(error)
-
-    def _perform(self, effects: SessionEffects) -> None:
-        for effect in effects:
-            assert isinstance(effect, SendFrame)
-            assert self._connection is not None
-            self._connection.send(effect.frame)
 
     def _receive_until(self, open_max: int, within_s: float) -> None:
         """Process answers until at most `open_max` requests are open (rule 3)."""
@@ -220,29 +208,28 @@ class Stager:
                 reach_by, attempt = time.monotonic() + self._patience_s, 0
             except (ConnectError, RemoteError) as error:
                 self._lose(error)
-                self._pause(attempt, reach_by)
+                self._session.back_off(attempt, reach_by)
                 attempt += 1
             except BatchRefusedError:
                 raise
             except BaseException:
                 # A frame may have been read partially.
-                self._hang_up()
+                self._session.hang_up()
                 raise
             if time.monotonic() >= min(reach_by, answer_by):
                 raise self._given_up()
 
     def _receive(self) -> bool:
         """Process the next frame; return whether it was an answer."""
-        connection = self._connected()
-        again_at = self._session.next_deadline()
+        self._session.connect()
+        state = self._session.state
+        again_at = state.next_deadline()
         if again_at is not None:
             # A request was temporarily refused. Other answers can wait meanwhile.
             time.sleep(max(again_at - time.monotonic(), 0.0))
-            self._perform(self._session.time_passed(max(again_at, time.monotonic())))
+            self._session.perform(state.time_passed(max(again_at, time.monotonic())))
         has_answered = False
-        for effect in self._session.frame(time.monotonic(), connection.receive()):
-            if isinstance(effect, TellCut):
-                raise self._cut(effect)
+        for effect in self._session.receive():
             if isinstance(effect, TellOfBatch):
                 has_answered |= self._answered(effect)
         return has_answered
@@ -262,19 +249,12 @@ class Stager:
 
     def _withdraw(self) -> None:
         """Withdraw all open requests."""
-        self._session.staging.withdraw(self._open)
+        self._session.state.staging.withdraw(self._open)
         self._open.clear()
-
-    def _cut(self, cut: TellCut) -> ConnectError | ClosedError:
-        if cut.code == REPLACED:
-            return ClosedError(
-                f"another client called {self.name!r} has connected; give each its own name"
-            )
-        return ConnectError(f"the broker ended the session: {cut.reason}")
 
     def _given_up(self) -> ConnectError | BatchUnknownError:
         self._withdraw()
-        if self._origin_address is None:
+        if self._session.origin_address is None:
             return ConnectError(
                 f"no broker for {self._what} within {self._patience_s:g} s: {self._problem}"
             )
@@ -284,82 +264,9 @@ class Stager:
             " its outcome is unknown"
         )
 
-    # -- the connection -------------------------------------------------------------------------
-
     def _lose(self, error: Exception) -> None:
         self._problem = str(error)
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-        self._session.disconnected(time.monotonic())
-
-    def _pause(self, attempt: int, deadline: float) -> None:
-        options = self._options
-        longest = min(options.pause_last_s, options.pause_first_s * 2 ** min(attempt, 20))
-        time.sleep(min(uniform(0.0, longest), max(deadline - time.monotonic(), 0.0)))
-
-    def _connected(self) -> SyncConnection:
-        """Return a connection to the origin on which all open requests were sent again."""
-        if self._connection is None:
-            self._connection = self._reached()
-            self._perform(self._session.connected(time.monotonic()))
-        return self._connection
-
-    def _reached(self) -> SyncConnection:
-        """Connect to the origin."""
-        given = self._addresses if self.stream else self._addresses[:1]
-        places = given if self._origin_address is None else [self._origin_address, *given]
-        problems: dict[Address, str] = {}
-        for address in dict.fromkeys(places):
-            try:
-                return self._dialled(address)
-            except ConnectError as error:
-                problems[address] = str(error)
-        origin_address = self._reported_address() if self.stream else None
-        if origin_address is None or origin_address in problems:
-            raise ConnectError("; ".join(problems.values()))
-        return self._dialled(origin_address)
-
-    def _dialled(self, address: Address) -> SyncConnection:
-        """Connect to this address, which must be the origin."""
-        ours = Greeting(
-            kind="client",
-            network=self._network,
-            name=self.name,
-            frame_bytes_max=self._limits.frame_bytes_max,
-        )
-        connection = SyncConnection(address, ours, self._tls, self._options)
-        broker = connection.theirs.name
-        if self.stream and broker != self.stream:
-            connection.close()
-            raise ConnectError(f"{address}: this is broker {broker!r}, not {self.stream!r}")
-        self.stream, self._network, self._origin_address = (
-            broker,
-            connection.theirs.network,
-            address,
-        )
-        return connection
-
-    def _reported_address(self) -> Address | None:
-        """Return the address of the origin that reachable brokers report."""
-        texts = map(str, self._addresses)
-        try:
-            with Fetcher(*texts, tls=self._tls, patience_s=0.0) as fetcher:
-                origins = fetcher.describe().origins
-        except ConnectError:
-            return None
-        if self.stream not in origins:
-            streams = ", ".join(sorted(origins))
-            raise LocalError(f"no stream {self.stream!r} in this network; it has {streams}")
-        text = origins[self.stream]
-        if not text:
-            return None
-        address = parse_address(text)
-        check_tls([address], self._tls)
-        return address
+        self._session.hang_up()
 
 
 def _marked(chunks: Iterable[Drafts]) -> Iterator[tuple[Drafts, bool]]:

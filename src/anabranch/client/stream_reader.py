@@ -25,7 +25,6 @@ import asyncio
 import contextlib
 import math
 import os
-import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,7 +33,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Literal, Self
 
-from anabranch.client.broker_connections import BrokerConnection, BrokerConnections, Tls, check_tls
+from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import (
     ClientError,
     ClosedError,
@@ -43,17 +42,16 @@ from anabranch.client.errors import (
     FetchRefusedError,
     TicksNotKeptError,
 )
-from anabranch.client.options import DEFAULT_OPTIONS, Address, ClientOptions, parse_address
-from anabranch.client.sync_connection import SyncConnection
+from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions, parse_address
+from anabranch.client.sync_session import SyncSession
 from anabranch.config.tls import client_context
-from anabranch.core.session.effects import SendFrame, SessionEffects, TellAnswer, TellCut
+from anabranch.core.session.effects import SessionEffects, TellAnswer
 from anabranch.core.session.session import ClientSession
-from anabranch.model.client_frames import NOT_KEPT, REPLACED, Described, Fetched, Refused
+from anabranch.model.client_frames import NOT_KEPT, Described, Fetched, Refused
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.filter import Filter, FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
-from anabranch.wire.greeting import Greeting
 
 #: The default size of an answer in bytes.
 FETCH_BYTES = 1024 * 1024
@@ -324,25 +322,32 @@ class Fetcher:
             name         unique in the network; addressed events are delivered to this client
             patience_s   how long the broker may be unreachable before a call fails
         """
-        if not addresses:
-            raise LocalError("give the address of at least one broker, such as 127.0.0.1:4100")
-        self._addresses = list(dict.fromkeys(parse_address(text) for text in addresses))
-        self._tls: Tls = client_context(Path(tls)) if isinstance(tls, str | Path) else tls
-        check_tls(self._addresses, self._tls)
         self.name = f"fetcher-{secrets.token_hex(8)}" if name is None else name
         check_name(self.name, "name", limits.name_bytes_max)
-        self.stream = stream
-        self.network = network
+        self._session = SyncSession(
+            [parse_address(text) for text in addresses],
+            name=self.name,
+            stream=stream,
+            network=network,
+            tls=client_context(Path(tls)) if isinstance(tls, str | Path) else tls,
+            options=options,
+            limits=limits,
+        )
         self._patience_s = patience_s
-        self._options = options
         self._limits = limits
         self._process = os.getpid()
-        #: The address of the origin, once found.
-        self._origin_address: Address | None = None
-        self._connection: SyncConnection | None = None
-        self._session = ClientSession(self.name, limits=limits)
         #: Request → its answer; None until it arrives.
         self._answers: dict[int, Described | Fetched | Refused | None] = {}
+
+    @property
+    def stream(self) -> str:
+        """The stream that is read; "" until it is known."""
+        return self._session.stream
+
+    @property
+    def network(self) -> str:
+        """The network of the brokers; "" until it is known."""
+        return self._session.network
 
     # -- called by the application --------------------------------------------------------------
 
@@ -408,10 +413,11 @@ class Fetcher:
     def _begin(self, ask: _BulkAsk) -> int | None:
         """Send a request if that is possible without waiting; return its number, or None."""
         # All earlier requests may be unanswered, and a blocking one must still find a slot.
-        if self._connection is None or len(self._answers) >= self._limits.fetches_max - 1:
+        is_full = len(self._answers) >= self._limits.fetches_max - 1
+        if not self._session.is_connected or is_full:
             return None
         try:
-            return self._sent(ask, self._connection)
+            return self._send(ask)
         except ConnectError:
             self._hang_up()
             return None
@@ -419,12 +425,10 @@ class Fetcher:
             self._hang_up()
             raise
 
-    def _sent(self, ask: _BulkAsk, connection: SyncConnection) -> int:
-        request, effects = ask(self._session)
+    def _send(self, ask: _BulkAsk) -> int:
+        request, effects = ask(self._session.state)
         self._answers[request] = None
-        for effect in effects:
-            assert isinstance(effect, SendFrame)
-            connection.send(effect.frame)
+        self._session.perform(effects)
         return request
 
     def _answer(self, ask: _BulkAsk, request: int | None) -> Answer:
@@ -436,8 +440,9 @@ class Fetcher:
         while True:
             try:
                 if request not in self._answers:
-                    request = self._sent(ask, self._connected())
-                answer = self._received(request)
+                    self._session.connect()
+                    request = self._send(ask)
+                answer = self._receive(request)
             except (ConnectError, RemoteError) as error:
                 self._hang_up()
                 deadline = min(deadline, time.monotonic() + self._patience_s)
@@ -445,7 +450,7 @@ class Fetcher:
                     raise ConnectError(
                         f"the stream was not readable for {self._patience_s:g} s: {error}"
                     ) from error
-                self._pause(attempt, deadline)
+                self._session.back_off(attempt, deadline)
                 attempt += 1
                 continue
             except BaseException:
@@ -455,107 +460,16 @@ class Fetcher:
                 raise refusal(answer)
             return answer
 
-    def _received(self, request: int) -> Described | Fetched | Refused:
+    def _receive(self, request: int) -> Described | Fetched | Refused:
         """Wait for the answer to a request; keep answers to other pending requests."""
         while (answer := self._answers[request]) is None:
-            assert self._connection is not None
-            for effect in self._session.frame(time.monotonic(), self._connection.receive()):
+            for effect in self._session.receive():
                 if isinstance(effect, TellAnswer) and effect.answer.request in self._answers:
                     self._answers[effect.answer.request] = effect.answer
-                elif isinstance(effect, TellCut):
-                    raise self._cut(effect)
         del self._answers[request]
         return answer
 
-    def _cut(self, cut: TellCut) -> ConnectError | ClosedError:
-        if cut.code == REPLACED:
-            return ClosedError(
-                f"another client called {self.name!r} has connected; give each its own name"
-            )
-        return ConnectError(f"the broker ended the session: {cut.reason}")
-
-    def _pause(self, attempt: int, deadline: float) -> None:
-        longest = min(
-            self._options.pause_last_s, self._options.pause_first_s * 2 ** min(attempt, 20)
-        )
-        time.sleep(min(random.uniform(0.0, longest), max(deadline - time.monotonic(), 0.0)))
-
     def _hang_up(self) -> None:
         """Close the connection and forget its requests."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        self._session.hang_up()
         self._answers.clear()
-        self._session.disconnected(time.monotonic())
-
-    # -- connecting to the origin ---------------------------------------------------------------
-
-    def _connected(self) -> SyncConnection:
-        """Return a connection to the origin of the stream."""
-        if self._connection is None:
-            self._connection = self._reached()
-            self._begin_session(self._connection)
-        return self._connection
-
-    def _reached(self) -> SyncConnection:
-        """Connect to the origin: at a given address, or where another broker reports it."""
-        waiting = [*self._addresses]
-        if self._origin_address is not None:
-            waiting.insert(0, self._origin_address)
-        problems: dict[Address, str] = {}
-        while waiting:
-            address = waiting.pop(0)
-            if address in problems:
-                continue
-            try:
-                connection = self._dialled(address)
-                if connection.theirs.name == self.stream:
-                    self._origin_address = address
-                    return connection
-                problems[address] = f"{address}: this is broker {connection.theirs.name!r}"
-                origin_address = self._origin_by(connection)
-            except (ConnectError, RemoteError) as error:
-                problems[address] = str(error)
-                continue
-            if origin_address is not None:
-                waiting.insert(0, origin_address)
-        raise ConnectError("; ".join(problems.values()))
-
-    def _dialled(self, address: Address) -> SyncConnection:
-        ours = Greeting(
-            kind="client",
-            network=self.network,
-            name=self.name,
-            frame_bytes_max=self._limits.frame_bytes_max,
-        )
-        connection = SyncConnection(address, ours, self._tls, self._options)
-        self.network = self.network or connection.theirs.network
-        self.stream = self.stream or connection.theirs.name
-        return connection
-
-    def _begin_session(self, connection: SyncConnection) -> None:
-        for effect in self._session.connected(time.monotonic()):
-            assert isinstance(effect, SendFrame)
-            connection.send(effect.frame)
-
-    def _origin_by(self, connection: SyncConnection) -> Address | None:
-        """Return the address of the origin that another broker reports."""
-        try:
-            self._connection = connection
-            self._begin_session(connection)
-            answer = self._received(self._sent(ClientSession.describe, connection))
-        finally:
-            self._hang_up()
-        if not isinstance(answer, Described):
-            return None
-        if self.stream not in answer.origins:
-            streams = ", ".join(sorted(answer.origins))
-            raise LocalError(
-                f"no stream {self.stream!r} in network {answer.network!r}; it has {streams}"
-            )
-        text = answer.origins[self.stream]
-        if not text:
-            return None
-        address = parse_address(text)
-        check_tls([address], self._tls)
-        return address

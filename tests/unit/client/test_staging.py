@@ -103,7 +103,7 @@ def test_without_a_name_the_broker_at_the_first_address_is_the_origin(
 def test_a_stream_that_does_not_exist_is_an_error_at_once(network: anabranch.Embedded) -> None:
     with (
         Stager(*network.addresses, stream="nobody") as stager,
-        pytest.raises(LocalError, match="no stream 'nobody' in this network; it has a, b"),
+        pytest.raises(LocalError, match="no stream 'nobody' in network 'pair'; it has a, b"),
     ):
         stager.stage("t", [drafts(1)])
 
@@ -218,7 +218,9 @@ def test_what_is_refused_for_now_is_sent_again_until_patience_ends() -> None:
         refusals = 1_000
         with (
             Stager(place, options=BRISK, patience_s=0.1) as stager,
-            pytest.raises(BatchUnknownError, match=r"by 'b' in time: the disk has no room; its outcome"),
+            pytest.raises(
+                BatchUnknownError, match=r"by 'b' in time: the disk has no room; its outcome"
+            ),
         ):
             stager.stage("t", [drafts(1)])
 
