@@ -1,22 +1,26 @@
-"""A named cursor at the brokers: so that logs keep what a streaming query has not read yet.
+"""Named cursor at the brokers: makes logs retain events that a streaming query has not read yet.
 
-A log forgets what no subscription needs any more. The option `durableSubscription` makes a query
-count: it takes a durable subscription of that name, and lets it follow. The query does not read
-from it; events come by fetches, in bulk, and the offsets of the query are Spark's. Theory of
-operation: a durable subscription holds the log from where it stands. A client that comes back to
-one says which ticks it has dealt with, and is believed; so to move the cursor, come back and leave.
-Nothing is delivered to it, since its filter is FALSE. Rules:
+A log trims events that no subscription needs. With the option `durableSubscription`, a query holds
+a durable subscription of that name and advances it as the query progresses. The query does not
+read through this subscription: it fetches events in bulk, and Spark keeps its offsets.
 
-1. It is taken at the first offsets of the query, or found where it stood; a query without a
-   checkpoint, which is not told where to begin, begins there.
-2. It follows `commit`, at most every `MOVE_EVERY_S`: a lower bound of what was dealt with.
-3. Streams that the query does not read are not held: there it is always at the newest tick.
-4. A broker that does not answer is asked again with the next commit. A cursor that somebody else
-   has moved meanwhile is an error: two queries with one cursor would let go what the other needs.
-5. It stays when the query ends, and holds the log, until it is unsubscribed.
+Theory of operation: a durable subscription holds the log from its position on. When a client
+resumes a durable subscription, it states the ticks it has processed and the broker accepts them.
+To move the cursor, this module therefore resumes the subscription and disconnects. The filter is
+FALSE, so the broker delivers nothing. Rules:
 
-State: the subscription at its broker, durable; here the number of the last visit, which is found
-anew by whoever does not know it.
+1. The cursor is created at the first offsets of the query, or found at its previous position. A
+   query without a checkpoint and without an explicit start begins at that position.
+2. The cursor follows `commit`, at most once per `MOVE_EVERY_S`. It is a lower bound of the
+   processed ticks.
+3. Streams that the query does not read are not held: on them the cursor stays at the newest tick.
+4. If a broker does not answer, the cursor retries at the next commit. If another client has moved
+   the cursor meanwhile, that is an error: two queries that share a cursor would release events
+   that the other one needs.
+5. The cursor survives the query and holds the log until it is unsubscribed.
+
+State: the durable subscription at its broker; here, the attachment number of the last visit, which
+can be looked up again.
 """
 
 import logging
@@ -46,10 +50,10 @@ from anabranch.spark.survey import Seen, Survey
 from anabranch.wire.greeting import Greeting
 
 MOVE_EVERY_S = 5.0
-#: How long a broker may take to find a subscription, or to make one: the first one that a broker
-#: has makes it load its matching index, which takes long on a busy machine.
+#: How long a broker may take to find or create a subscription. The first subscription of a broker
+#: makes it load its matching index, which takes long on a busy machine.
 _ANSWER_WITHIN_S = 90.0
-_NOTHING = "FALSE"
+_MATCH_NONE = "FALSE"
 _OPTION = "durableSubscription"
 
 log = logging.getLogger("anabranch.spark")
@@ -58,12 +62,12 @@ Ticks = Mapping[str, int]
 
 
 def owner_of(name: str) -> str:
-    """The client whose durable subscription a cursor is."""
+    """Name of the client that owns the cursor's durable subscription."""
     return f"spark-cursor-{name}"
 
 
 class Cursor:
-    """One cursor. See the rules at the top of this module."""
+    """A named cursor. See the rules at the top of this module."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -73,16 +77,16 @@ class Cursor:
             check_name(self._client, "it", DEFAULT_LIMITS.name_bytes_max)
         except EventError as error:
             raise OptionError(_OPTION, str(error)) from error
-        #: Of the last visit; 0 before the first.
+        #: Attachment number of the last visit; 0 before the first.
         self._number = 0
         self._is_taken = False
         self._moved_at = 0.0
-        #: What was committed since.
-        self._owed: dict[str, int] = {}
+        #: Committed ticks that the broker has not received yet.
+        self._pending: dict[str, int] = {}
 
     def standing(self, seen: Seen) -> dict[str, int] | None:
-        """The first ticks that it holds; None if there is no such cursor."""
-        found = self._visit(ResumePoint(name=self.name, filter=_NOTHING), seen.network)
+        """First ticks that the cursor holds; None if it does not exist."""
+        found = self._visit(ResumePoint(name=self.name, filter=_MATCH_NONE), seen.network)
         if found is None:
             return None
         return {
@@ -91,25 +95,25 @@ class Cursor:
         }
 
     def begin(self, first: Ticks, survey: Survey) -> None:
-        """Take it, unless that is done: hold everything from these ticks on."""
+        """Take the cursor unless that is done: hold the log from these ticks on."""
         if self._is_taken:
             return
         seen = survey.look()
         held = self.standing(seen)
         if held is None:
-            # What the log does not have (any more) cannot be held; an archive may have it.
+            # Ticks that the log no longer has cannot be held; an archive may have them.
             ticks = {
                 stream: max(first[stream], extent.oldest) - 1
                 for stream, extent in seen.extents.items()
                 if stream in first
             }
-            made = ResumePoint(name=self.name, filter=_NOTHING, start="tick", start_ticks=ticks)
-            self._visit(made, seen.network)
+            start = ResumePoint(name=self.name, filter=_MATCH_NONE, start="tick", start_ticks=ticks)
+            self._visit(start, seen.network)
         for stream, tick in (held or {}).items():
             if tick > first.get(stream, tick):
                 log.warning(
-                    "cursor %r holds stream %r from tick %d on, and the query begins with %d: what"
-                    " is between may be forgotten before it is read",
+                    "Cursor %r holds stream %r from tick %d, but the query starts at tick %d: the"
+                    " log may trim the events in between before they are read.",
                     self.name,
                     stream,
                     tick,
@@ -119,50 +123,50 @@ class Cursor:
         self._moved_at = time.monotonic()
 
     def move(self, first: Ticks, survey: Survey) -> None:
-        """Everything before these ticks has been dealt with."""
-        self._owed = dict(first)
+        """Record that all events before these ticks are processed."""
+        self._pending = dict(first)
         if time.monotonic() - self._moved_at >= MOVE_EVERY_S:
             self.settle(survey)
 
     def settle(self, survey: Survey) -> None:
-        """Tell the broker what it was not told yet."""
-        if not self._owed:
+        """Send the pending ticks to the broker."""
+        if not self._pending:
             return
         self._moved_at = time.monotonic()
         everything = bool(self._options.streams)
         seen = survey.look(everything=everything)
         ticks = {stream: extent.end - 1 for stream, extent in seen.extents.items() if everything}
-        ticks |= {s: tick - 1 for s, tick in self._owed.items() if s in seen.origins}
-        standing = ResumePoint(name=self.name, filter=_NOTHING, number=self._number, acked=ticks)
+        ticks |= {s: tick - 1 for s, tick in self._pending.items() if s in seen.origins}
+        standing = ResumePoint(name=self.name, filter=_MATCH_NONE, number=self._number, acked=ticks)
         try:
             self._visit(standing, seen.network)
         except ConnectError as error:
-            log.warning("cursor %r is not moved for now: %s", self.name, error)
+            log.warning("Cursor %r was not moved, retrying later: %s", self.name, error)
             return
-        self._owed = {}
+        self._pending = {}
 
-    # -- one visit ------------------------------------------------------------------------------
+    # -- visits ---------------------------------------------------------------------------------
 
     def _visit(self, standing: ResumePoint, network: str) -> dict[str, int] | None:
-        """Come to the subscription, or make it, and leave. Stream → where it begins, of those that
-        the standing does not name; None if it was to be found, and is not there."""
-        plug = self._dialled(network)
+        """Resume or create the subscription, then disconnect. Returns the start of each stream
+        that `standing` does not name, or None if the subscription was not found."""
+        connection = self._connect(network)
         try:
             session = ClientSession(self._client)
-            _send(plug, session.connected(time.monotonic()))
-            _send(plug, session.take_over(time.monotonic(), standing))
-            return self._answer(plug, session)
+            _send(connection, session.connected(time.monotonic()))
+            _send(connection, session.take_over(time.monotonic(), standing))
+            return self._answer(connection, session)
         except RemoteError as error:
-            raise ConnectError(f"{plug.address}: {error}") from error
+            raise ConnectError(f"{connection.address}: {error}") from error
         finally:
-            plug.close()
+            connection.close()
 
-    def _answer(self, plug: SyncConnection, session: ClientSession) -> dict[str, int] | None:
+    def _answer(self, connection: SyncConnection, session: ClientSession) -> dict[str, int] | None:
         starts: dict[str, int] = {}
         deadline = time.monotonic() + _ANSWER_WITHIN_S
         while time.monotonic() < deadline:
             stands = False
-            for effect in session.frame(time.monotonic(), plug.receive()):
+            for effect in session.frame(time.monotonic(), connection.receive()):
                 if isinstance(effect, TellStart):
                     starts[effect.stream] = effect.tick
                 elif isinstance(effect, TellStands):
@@ -174,15 +178,15 @@ class Cursor:
                         _OPTION, f"{effect.reason}; does another query use {self.name!r}?"
                     )
                 elif isinstance(effect, TellCut):
-                    raise LocalError(f"the cursor {self.name!r} was cut: {effect.reason}")
+                    raise LocalError(f"the broker closed cursor {self.name!r}: {effect.reason}")
             if stands:
                 return starts
         raise ConnectError(
-            f"{plug.address}: the durable subscription {self.name!r} was not found within"
-            f" {_ANSWER_WITHIN_S:g} s; a broker that may have it does not answer"
+            f"{connection.address}: durable subscription {self.name!r} was not found within"
+            f" {_ANSWER_WITHIN_S:g} s; a broker that may hold it does not answer"
         )
 
-    def _dialled(self, network: str) -> SyncConnection:
+    def _connect(self, network: str) -> SyncConnection:
         ours = Greeting(
             kind="client",
             network=network,
@@ -199,7 +203,7 @@ class Cursor:
         raise ConnectError("; ".join(problems))
 
 
-def _send(plug: SyncConnection, effects: SessionEffects) -> None:
+def _send(connection: SyncConnection, effects: SessionEffects) -> None:
     for effect in effects:
         assert isinstance(effect, SendFrame)
-        plug.send(effect.frame)
+        connection.send(effect.frame)

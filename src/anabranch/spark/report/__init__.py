@@ -1,1 +1,1 @@
-"""Reports as web pages: one file each, with everything in it, for people who look at a browser."""
+"""HTML reports: one self-contained file each."""
