@@ -19,7 +19,7 @@ FALSE, so the broker delivers nothing. Rules:
    that the other one needs.
 5. The cursor survives the query and holds the log until it is unsubscribed.
 
-State: the durable subscription at its broker; here, the attachment number of the last visit, which
+State: the durable subscription at its broker; here, the ownership number of the last visit, which
 can be looked up again.
 """
 
@@ -77,7 +77,7 @@ class Cursor:
             check_name(self._client, "it", DEFAULT_LIMITS.name_bytes_max)
         except EventError as error:
             raise OptionError(_OPTION, str(error)) from error
-        #: Attachment number of the last visit; 0 before the first.
+        #: Ownership number of the last visit; 0 before the first.
         self._number = 0
         self._is_taken = False
         self._moved_at = 0.0

@@ -122,7 +122,7 @@ def holds(order: Order, left: Operand, right: Operand) -> Column:
     return _of_terms(order, left, right)
 
 
-# -- column and constant
+# -- column and constant ---------------------------------------------------------------------------
 
 
 def _against(order: Order, term: Term, constant: Constant) -> Column:
@@ -178,7 +178,7 @@ def _guarded(order: Order, column: Column, value: float) -> Column:
     return found & (column <= F.lit(INFINITY)) if order in (">", ">=", "<>") else found
 
 
-# -- two columns
+# -- two columns -----------------------------------------------------------------------------------
 
 
 def _of_pairs(order: Order, left: Term, right: Term) -> Column:

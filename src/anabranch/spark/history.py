@@ -142,8 +142,8 @@ class _Query:
         if tail is not None:
             batches = self._spark.range(0, len(tail.parts), 1, max(len(tail.parts), 1))
             frame = frame.unionByName(batches.mapInArrow(tail.reading(columns), schema))
-        everything = 0 if self._reader is None else len(self._reader.state.files)
-        return History(frame, self._past, columns, files, everything)
+        files_all = 0 if self._reader is None else len(self._reader.state.files)
+        return History(frame, self._past, columns, files, files_all)
 
     # -- archive --------------------------------------------------------------------------------
 
@@ -272,8 +272,8 @@ class _DiscoverTask(msgspec.Struct, frozen=True):
             for _, batch in self.tail.batches(numbers):
                 for name in batch.schema.names:
                     if name not in OWN:
-                        here = batch.num_rows - batch.column(name).null_count
-                        counts[name] = counts.get(name, 0) + here
+                        values = batch.num_rows - batch.column(name).null_count
+                        counts[name] = counts.get(name, 0) + values
         except (AnabranchError, OSError) as error:
             problem = str(error)
         found = [(name, count, "") for name, count in counts.items()]

@@ -153,14 +153,14 @@ def _written(index: MatchIndex, problems: list[Problem]) -> Subscriptions:
     return subscriptions
 
 
-def _index_of(entry: Iterator[_Entry], skip_invalid: bool, problems: list[Problem]) -> MatchIndex:
+def _index_of(entries: Iterator[_Entry], skip_invalid: bool, problems: list[Problem]) -> MatchIndex:
     index = MatchIndex(engine="numba")
-    for each in entry:
-        error_text = each.error_text or _problem(index, each)
+    for entry in entries:
+        error_text = entry.error_text or _problem(index, entry)
         if error_text and not skip_invalid:
-            raise SubscriptionsError(f"{each.place}: {error_text}")
+            raise SubscriptionsError(f"{entry.place}: {error_text}")
         if error_text:
-            problems.append(Problem(each.place, error_text))
+            problems.append(Problem(entry.place, error_text))
     return index
 
 

@@ -39,10 +39,10 @@ def list_variants(column: pa.Array, before: int) -> Listed:
     data, value_offsets = _binary(values)
     dictionary, name_offsets = _binary(names)
     is_valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-    problem = np.zeros(at.TOLD, np.int64)
-    capacity = at.count_fields(data, value_offsets, is_valid, len(column), problem)
+    report = np.zeros(at.TOLD, np.int64)
+    capacity = at.count_fields(data, value_offsets, is_valid, len(column), report)
     if capacity < 0:
-        raise RowError(_problem(problem, before, dictionary))
+        raise RowError(_problem(report, before, dictionary))
     offsets = np.zeros(len(column) + 1, np.int32)
     spots, bits = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
     kinds = np.empty(capacity, np.uint8)
@@ -56,10 +56,10 @@ def list_variants(column: pa.Array, before: int) -> Listed:
         spots,
         kinds,
         bits,
-        problem,
+        report,
     )
     if count < 0:
-        raise RowError(_problem(problem, before, dictionary))
+        raise RowError(_problem(report, before, dictionary))
     buffer = values.buffers()[2]
     keys = _keys(dictionary, spots[:count])
     return Listed(offsets, keys, kinds, bits, pa.py_buffer(b"\0") if buffer is None else buffer)
@@ -80,13 +80,13 @@ def _keys(dictionary: NDArray[np.uint8], spots: Integers) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(spots), buffers)
 
 
-def _problem(problem: Integers, before: int, dictionary: NDArray[np.uint8]) -> str:
-    where = f"row {before + int(problem[at.ROW])}: column 'attributes'"
-    if problem[at.PROBLEM] == at.NO_OBJECT:
+def _problem(report: Integers, before: int, dictionary: NDArray[np.uint8]) -> str:
+    where = f"row {before + int(report[at.ROW])}: column 'attributes'"
+    if report[at.PROBLEM] == at.NO_OBJECT:
         return f"{where} is a variant but not an object"
-    if problem[at.PROBLEM] == at.BROKEN:
+    if report[at.PROBLEM] == at.BROKEN:
         return f"{where} is not a valid variant"
-    first, length = int(problem[at.KEY_FIRST]), int(problem[at.KEY_LENGTH])
+    first, length = int(report[at.KEY_FIRST]), int(report[at.KEY_LENGTH])
     key = dictionary[first : first + length].tobytes().decode(errors="replace")
     return (
         f"{where}, key {key!r} is not a text, integer, float or boolean; cast it (a decimal to"

@@ -96,10 +96,10 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
         holes = self.holes.get(stream)
         if holes is None or not len(ticks):
             return found
-        near = np.flatnonzero((holes.lasts >= ticks.min()) & (holes.firsts <= ticks.max()))
-        for hole in near:
-            is_here = (ticks >= holes.firsts[hole]) & (ticks <= holes.lasts[hole])
-            found |= is_here & (numbers == holes.numbers[hole])
+        overlapping = np.flatnonzero((holes.lasts >= ticks.min()) & (holes.firsts <= ticks.max()))
+        for hole in overlapping:
+            is_inside = (ticks >= holes.firsts[hole]) & (ticks <= holes.lasts[hole])
+            found |= is_inside & (numbers == holes.numbers[hole])
         return found
 
 
@@ -264,10 +264,10 @@ class Episodes(msgspec.Struct, frozen=True):
         return pa.Table.from_pylist(rows, schema=_WITHHELD)
 
 
-def read_episodes(told: Sequence[tuple[int, saw.Record]]) -> Episodes:
+def read_episodes(records: Sequence[tuple[int, saw.Record]]) -> Episodes:
     """Read episodes from ordered trace records."""
     found = Episodes({}, [])
-    for order, record in told:
+    for order, record in records:
         match record:
             case saw.Subscribed():
                 found.every.setdefault(record.subscription, _Episode(record, {}, {}))

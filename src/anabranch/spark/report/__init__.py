@@ -1,1 +1,1 @@
-"""HTML reports: one self-contained file each."""
+"""HTML reports of audits: one self-contained file each, with inline styles and plots."""
