@@ -142,7 +142,7 @@ def _against(order: Order, term: Term, constant: Constant) -> Column:
 
 
 def integer_against(order: Order, column: Column, value: Number) -> Column:
-    """Where a column of integers compares with a number."""
+    """Where `column order value` is TRUE for a column of integers."""
     if math.isinf(value):
         is_below = (value > 0) == (order in ("<", "<=")) and order not in ("=", "<>")
         return column.isNotNull() if is_below or order == "<>" else F.lit(False)
@@ -160,7 +160,7 @@ def integer_against(order: Order, column: Column, value: Number) -> Column:
 
 
 def float_against(order: Order, column: Column, value: Number) -> Column:
-    """Where a column of floats compares with a number."""
+    """Where `column order value` is TRUE for a column of floats."""
     near = float(value)
     if near == value:
         return _guarded(order, column, near)

@@ -3,7 +3,7 @@
 1. A stream continues where the archive ends; a new stream starts at the oldest tick of the log.
 2. Ticks in between that the log has trimmed are missing. That is an error or, if the user has
    allowed it, recorded.
-3. Work is done in rounds, each of which is one commit. Every round advances all streams in
+3. Work is done in rounds, with one commit per round. Every round advances all streams in
    proportion to their backlogs, so a busy stream does not delay the others. A stream with a hundred
    times the backlog of another gets a hundred times as many tasks.
 

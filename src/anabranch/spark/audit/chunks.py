@@ -3,7 +3,7 @@
 Events and deliveries are compared per *block*, a fixed number of consecutive ticks of one stream.
 Instead of single rows, a task shuffles *chunks*: one row that holds all its data of a block as
 packed arrays. An event carries the numbers of the filters that it matches (`filter_matches`), not
-the subscriptions, of which there may be many.
+the subscriptions, which may be many.
 
     stream, block     the block
     kind              EVENTS, DELIVERIES, or STRANGERS: deliveries to an unknown subscription

@@ -201,7 +201,7 @@ def _lines(sizes: Sequence[_Size], groups: Sequence[_Group], key: Key) -> list[L
 
 
 def _notes(groups: Sequence[_Group]) -> list[str]:
-    """What the report omits."""
+    """Notes on data that the report omits."""
     found = [_TOO_MANY] if len(groups) == GROUPS_MAX else []
     hours = {group.hour for group in groups if group.hour is not None}
     if len(hours) > HOURS_MAX:
