@@ -1,6 +1,6 @@
-"""Where Spark looks for data sources: `format("anabranch")` works without a call to register it.
+"""Registration of the Spark data source: `format("anabranch")` works without an explicit call.
 
-Spark imports every top-level module whose name begins with `pyspark_`, and takes its
+Spark imports every top-level module whose name begins with `pyspark_`, and registers its
 `DefaultSource`.
 """
 

@@ -220,5 +220,5 @@ def test_rows_are_counted_over_batches_and_bad_utf8_is_told_with_its_column() ->
     bytes_ = pa.array([b"c", b"\xff\xfe"], pa.binary())
     torn = pa.Array.from_buffers(form, 2, bytes_.buffers())
     drafting = Drafting([Part("x", 0, "attribute", "x", "text")])
-    with pytest.raises(RowError, match="row 3: column 'x' is no UTF-8"):
+    with pytest.raises(RowError, match="row 3: column 'x' is not valid UTF-8"):
         list(drafting.chunks([fine, pa.record_batch([torn], names=["x"])]))

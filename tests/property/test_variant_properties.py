@@ -65,11 +65,11 @@ def test_what_spark_makes_of_json_is_written() -> None:
 @pytest.mark.parametrize(
     ("json", "problem"),
     [
-        ('{"a": 1, "b": 1.5}', "row 1: column 'attributes', key 'b' is no text, integer, float"),
-        ('{"a": [1]}', "row 1: column 'attributes', key 'a' is no text"),
-        ('{"a": {"b": 1}}', "row 1: column 'attributes', key 'a' is no text"),
-        ("[1, 2]", "row 1: column 'attributes' is a variant, but no object"),
-        ("7", "row 1: column 'attributes' is a variant, but no object"),
+        ('{"a": 1, "b": 1.5}', "row 1: column 'attributes', key 'b' is not a text, integer, float"),
+        ('{"a": [1]}', "row 1: column 'attributes', key 'a' is not a text"),
+        ('{"a": {"b": 1}}', "row 1: column 'attributes', key 'a' is not a text"),
+        ("[1, 2]", "row 1: column 'attributes' is a variant but not an object"),
+        ("7", "row 1: column 'attributes' is a variant but not an object"),
     ],
 )
 def test_what_no_attribute_can_be_is_told_with_its_row_and_key(json: str, problem: str) -> None:

@@ -263,7 +263,7 @@ def test_files_that_tasks_wrote_where_nobody_else_sees_them_are_not_committed(
         client.publish_many({"n": n} for n in range(50))
         with monkeypatch.context() as patched:
             patched.setattr(Archiver, "_answers", written_elsewhere)
-            with pytest.raises(LocalError, match="on a file system that they share"):
+            with pytest.raises(LocalError, match="on a shared file system"):
                 archived(network, directory)
         assert read_state(directory).number == 0
         assert archived(network, directory).rows == 50
@@ -304,18 +304,18 @@ def test_a_damaged_file_is_named_by_verify_and_by_whoever_reads_it(tmp_path: Pat
 
 
 def test_what_is_no_archive_or_another_ones_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="is no archive"):
+    with pytest.raises(LocalError, match="is not an archive"):
         ArchiveReader(tmp_path)
     with network_of(tmp_path, PAIR) as network:
         archived(network, tmp_path / "archive")
-        with pytest.raises(LocalError, match="there is no 'c'"):
+        with pytest.raises(LocalError, match="no stream 'c'"):
             archived(network, tmp_path / "archive", streams="c")
-    told = pytest.raises(LocalError, match="an archive of the network 'pair'")
+    told = pytest.raises(LocalError, match="an archive of network 'pair'")
     with network_of(tmp_path, LOSSY) as other, told:
         archived(other, tmp_path / "archive")
     commit = layout.commits_directory(tmp_path / "archive") / f"{1:020}.json"
     commit.write_text('{"number": 1')
-    with pytest.raises(LocalError, match="changed or damaged"):
+    with pytest.raises(LocalError, match="modified or damaged"):
         read_state(tmp_path / "archive")
 
 

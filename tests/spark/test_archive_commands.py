@@ -70,9 +70,9 @@ def test_a_damaged_archive_is_a_finding_and_no_failure(tmp_path: Path) -> None:
         (("--to", "x"), "give the address of a broker"),
         (("host:x", "--to", "x"), "host:x"),
         (("127.0.0.1:1",), "--to"),
-        (("verify", "x"), "is no archive"),
-        (("show", "x"), "is no archive"),
-        (("compact", "x"), "is no archive"),
+        (("verify", "x"), "is not an archive"),
+        (("show", "x"), "is not an archive"),
+        (("compact", "x"), "is not an archive"),
         (("127.0.0.1:1", "--to", "x", "--missing", "what"), "--missing"),
     ],
 )

@@ -59,7 +59,7 @@ def test_a_filter_over_a_table_finds_what_it_matches(events: list[bytes], chosen
 def test_events_without_end_of_new_names_are_told_that_names_are_no_data() -> None:
     many = [encode_event(Event({f"customer {n}": 1}, id=EventId("p", 1, n))) for n in range(60)]
     assert len(restored(rows_of(many), 60)) == 60
-    with pytest.raises(LocalError, match="more than 20 attributes together"):
+    with pytest.raises(LocalError, match="more than 20 distinct attributes"):
         Tabling(columns_max=20).batch(rows_of(many), 60)
 
 

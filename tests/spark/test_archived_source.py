@@ -89,10 +89,10 @@ def test_ticks_that_neither_has_are_an_error_or_reported(
     folder.mkdir()
     with (
         network_of(folder) as network,
-        pytest.raises(OptionError, match=r"'archive': .* of the network 'lossy', and the brokers"),
+        pytest.raises(OptionError, match=r"'archive': .* of network 'lossy', but the brokers"),
     ):
         rows(*network.addresses, archive=str(directory))
-    with pytest.raises(OptionError, match=r"option 'archive': .* is no archive"):
+    with pytest.raises(OptionError, match=r"option 'archive': .* is not an archive"):
         rows(address, archive=str(tmp_path))
     # An archive that was left alone for a while: as it was after its first commits.
     short = tmp_path / "short"
@@ -106,4 +106,4 @@ def test_ticks_that_neither_has_are_an_error_or_reported(
     assert found[0] == 0
     assert found[-1] == 2_999
     assert len(found) < 3_000
-    assert "neither in the log nor in the archive, and are passed over" in caplog.text
+    assert "neither in the log nor in the archive; skipping them" in caplog.text

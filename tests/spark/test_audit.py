@@ -148,7 +148,7 @@ def test_the_command_judges_tables_and_ends_well(spark: SparkSession, tmp_path: 
     ("words", "problem"),
     [
         (["gone.jsonl"], "there is no"),
-        (["torn.jsonl", "--published", "tables"], "its first line does not end"),
+        (["torn.jsonl", "--published", "tables"], "its first line is incomplete"),
         (["trace.jsonl"], "say where what was published is"),
         (["damaged.jsonl", "--published", "tables"], "damaged.jsonl, byte 77"),
         (["trace.jsonl", "--published", "tables"], "nothing to audit"),
@@ -218,5 +218,5 @@ def test_tables_that_are_none_say_what_they_lack(spark: SparkSession) -> None:
         audit(spark, broken, subscriptions, deliveries)
     with pytest.raises(LocalError, match="is empty"):
         audit(spark, published, subscriptions.limit(0), deliveries)
-    with pytest.raises(LocalError, match="there twice"):
+    with pytest.raises(LocalError, match="has two rows for stream"):
         audit(spark, published, subscriptions.union(subscriptions), deliveries)

@@ -127,7 +127,7 @@ def test_an_attribute_may_have_a_column_for_each_of_its_types() -> None:
 def test_rows_that_are_not_as_many_as_announced_are_an_error() -> None:
     body = encode_event(Event({"a": 1}, id=EventId("p", 1, 1)))
     for count in (1, 3):
-        with pytest.raises(RemoteError, match="rows of 's' were announced"):
+        with pytest.raises(RemoteError, match="'s' announced"):
             Columns(EVERYTHING).batch(rows_of([body, body]), count, "s")
 
 
@@ -179,7 +179,7 @@ def test_without_a_timestamp_the_time_of_the_log_stands_in() -> None:
 
 
 def test_a_column_that_is_asked_for_twice_is_an_error() -> None:
-    with pytest.raises(LocalError, match="'a' is asked for twice"):
+    with pytest.raises(LocalError, match="'a' is requested twice"):
         check_wanted([Wanted("a", "text"), Wanted("a", "float")])
 
 

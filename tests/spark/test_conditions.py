@@ -229,6 +229,6 @@ def test_a_column_that_no_attribute_can_be_is_an_error_if_the_filter_names_it(
     spark: SparkSession,
 ) -> None:
     columns = columns_of(spark.sql("SELECT 1L AS n, DATE '2026-01-31' AS day").schema)
-    with pytest.raises(LocalError, match="column 'day' is of a type that no attribute has"):
+    with pytest.raises(LocalError, match="column 'day' has a type that attributes do not have"):
         condition("n > 0 AND day > 'x'", columns)
     condition("n > 0", columns)

@@ -123,7 +123,7 @@ def test_a_query_that_begins_before_its_cursor_is_warned(
         Cursor(held.options()).begin(first, survey)
         with caplog.at_level(logging.WARNING):
             Cursor(held.options()).begin({**first, "a": 1}, survey)
-    assert f"holds stream 'a' from tick {first['a']} on, and the query begins with 1" in caplog.text
+    assert f"holds stream 'a' from tick {first['a']}, but the query starts at tick 1" in caplog.text
 
 
 def test_a_cursor_is_ended_like_any_durable_subscription(held: Held) -> None:

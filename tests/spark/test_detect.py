@@ -322,7 +322,7 @@ def test_bad_frames_and_patterns_are_refused_with_what_is_wrong(spark: SparkSess
         detect(frame, PATTERNS[0], time="loggedAt")
     with pytest.raises(LocalError, match="column 'x' is bigint, not timestamp"):
         detect(frame, PATTERNS[0], time="x")
-    with pytest.raises(LocalError, match="at least one bucket"):
+    with pytest.raises(LocalError, match="buckets must be at least 1"):
         detect(frame, PATTERNS[0], buckets=0)
     with pytest.raises(PatternError, match="position"):
         detect(frame, "a:{x = 1} THEN")

@@ -230,7 +230,7 @@ def test_bad_frames_are_refused_with_what_is_wrong(spark: SparkSession) -> None:
         interleave([frame], time="loggedAt")
     with pytest.raises(LocalError, match="column 'price' is double, not timestamp"):
         interleave([frame], time="price")
-    with pytest.raises(LocalError, match="a column 'late' already"):
+    with pytest.raises(LocalError, match="column 'late' already"):
         interleave([frame.withColumnRenamed("price", "late")])
     with pytest.raises(LocalError, match="nothing to interleave"):
         interleave([])

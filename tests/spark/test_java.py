@@ -57,7 +57,7 @@ def test_java_home_is_taken_if_it_is_recent_enough(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("version", "what"), [("11.0.2", "has Java 11"), ("", "has no Java that runs")]
+    ("version", "what"), [("11.0.2", "is Java 11"), ("", "is not a working Java installation")]
 )
 def test_java_home_that_is_of_no_use_is_an_error(
     tmp_path: Path, monkeypatch: Patch, version: str, what: str

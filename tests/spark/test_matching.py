@@ -153,7 +153,7 @@ def test_bytes_that_are_no_event_are_an_error_that_says_so(
     spark: SparkSession, live: MatchIndex
 ) -> None:
     frame = spark.createDataFrame([(1, bytearray(b"nonsense"))], "tick bigint, event binary")
-    with pytest.raises(PythonException, match="row 0 of a batch holds no event"):
+    with pytest.raises(PythonException, match="row 0 of a batch is not a valid event"):
         match_counts(frame, live, encoded="event").collect()
 
 
@@ -185,11 +185,13 @@ def test_columns_that_are_missing_are_told(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1, "IBM")], "day int, symbol string")
     ready = prepared({1: "symbol = 'IBM' AND price > 5"})
     assert missing_attributes(frame, ready) == ["price"]
-    with pytest.raises(LocalError, match="say which columns are the keys"):
+    with pytest.raises(LocalError, match="name the key columns"):
         match(frame, ready)
-    with pytest.raises(LocalError, match="there is no column 'tick'; there is day, symbol"):
+    with pytest.raises(LocalError, match="no column 'tick'; the columns are day, symbol"):
         match(frame, ready, keys=["tick"])
-    with pytest.raises(LocalError, match="column 'symbol' is string; encoded events are binary"):
+    with pytest.raises(
+        LocalError, match="column 'symbol' is string; encoded events must be binary"
+    ):
         match_counts(frame, ready, encoded="symbol")
 
 
@@ -278,7 +280,7 @@ def test_command_reports_and_writes(
         (["events", "bad.jsonl"], "bad.jsonl, line 1: "),
         (["events", "good.jsonl", "--counts"], "give --output too"),
         (["events", "good.jsonl", "--output", "events"], "events is there already"),
-        (["events", "good.jsonl", "--output", "o"], "say which columns are the keys"),
+        (["events", "good.jsonl", "--output", "o"], "name the key columns"),
         (["broken.parquet", "good.jsonl"], "broken.parquet"),
     ],
 )

@@ -83,11 +83,13 @@ def test_a_query_begins_where_it_is_told() -> None:
 
 
 def test_ticks_beyond_the_end_and_streams_that_are_not_read_are_errors() -> None:
-    with pytest.raises(OptionError, match=r"startingOffsets.*before 20 only, and 21 is asked"):
+    with pytest.raises(OptionError, match=r"startingOffsets.*before tick 20, and 21 is requested"):
         first_ticks({"a": 21}, THERE)
-    with pytest.raises(OptionError, match=r"startingOffsets.*'c' is not read; a, b is"):
+    with pytest.raises(
+        OptionError, match=r"startingOffsets.*'c' is not read; the streams are a, b"
+    ):
         first_ticks({"c": 1}, THERE)
-    with pytest.raises(OptionError, match=r"endingOffsets.*ticks before 20 only, and 99 is asked"):
+    with pytest.raises(OptionError, match=r"endingOffsets.*before tick 20, and 99 is requested"):
         end_ticks({"a": 99}, THERE)
 
 
@@ -133,7 +135,7 @@ def test_a_stream_that_comes_back_goes_on_where_it_was() -> None:
     first = next_ticks({"a": 9}, there, 0, {"back": 50})
     assert first == {"a": 9, "back": 50}
     assert covered(divided(first, next_ticks(first, there, 0), 0)) == {"back": [*range(50, 60)]}
-    with pytest.raises(LocalError, match="tick 61 of 'back', of which there are only those before"):
+    with pytest.raises(LocalError, match="tick 61 of 'back', but the stream ends before"):
         check_position(Position("net", {}, {"back": 61}), "net", there)
 
 
@@ -153,16 +155,16 @@ def test_a_position_is_what_spark_keeps() -> None:
 
 @pytest.mark.parametrize("offset", [{}, {"a": 3}, {"network": "net", "streams": {"a": "b"}}])
 def test_an_offset_of_another_source_is_an_error(offset: dict[str, object]) -> None:
-    with pytest.raises(LocalError, match="none of this source"):
+    with pytest.raises(LocalError, match="does not belong to this"):
         read_position(offset)
 
 
 def test_a_checkpoint_of_another_network_is_an_error() -> None:
-    with pytest.raises(LocalError, match="network 'other', and the brokers are of 'net'"):
+    with pytest.raises(LocalError, match="network 'other', but the brokers belong to 'net'"):
         check_position(Position("other", {}), "net", {})
 
 
 def test_a_checkpoint_beyond_the_end_of_a_stream_is_an_error() -> None:
     check_position(Position("net", {"a": 20, "gone": 4}), "net", THERE)
-    with pytest.raises(LocalError, match=r"tick 21 of 'a'.*only those before 20"):
+    with pytest.raises(LocalError, match=r"tick 21 of 'a'.*ends before tick 20"):
         check_position(Position("net", {"a": 21}), "net", THERE)

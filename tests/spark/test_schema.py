@@ -68,7 +68,7 @@ def test_parts_of_the_envelope_may_be_declared_as_never_null_and_attributes_may_
     field = StructField("tick", LongType(), nullable=False)
     assert wanted_of(StructType([field])) == [Wanted("tick")]
     field = StructField("price", DoubleType(), nullable=False)
-    with pytest.raises(LocalError, match="'price' is NOT NULL, and events need not have"):
+    with pytest.raises(LocalError, match="'price' is NOT NULL, but events may lack"):
         wanted_of(StructType([field]))
 
 
@@ -79,10 +79,10 @@ def test_parts_of_the_envelope_may_be_declared_as_never_null_and_attributes_may_
         ("price", IntegerType(), "'price' is int"),
         ("price", StringType("UTF8_LCASE"), "'price' is string collate UTF8_LCASE"),
         ("price", StructType(), "'price' is struct"),
-        ("tick", IntegerType(), "'tick' is a part of the envelope and is bigint, not int"),
-        ("timestamp", LongType(), "'timestamp' is a part of the envelope and is timestamp"),
-        ("attributes", StringType(), "'attributes' is string; all attributes together are map"),
-        ("attributes", MapType(StringType(), LongType()), "together are map<string,string>"),
+        ("tick", IntegerType(), "'tick' is an envelope field of type bigint, not int"),
+        ("timestamp", LongType(), "'timestamp' is an envelope field of type timestamp"),
+        ("attributes", StringType(), "'attributes' is string; a column of all attributes is map"),
+        ("attributes", MapType(StringType(), LongType()), "all attributes is map<string,string>"),
     ],
 )
 def test_a_column_that_cannot_be_had_is_an_error_that_names_it(
@@ -93,7 +93,7 @@ def test_a_column_that_cannot_be_had_is_an_error_that_names_it(
 
 
 def test_a_column_that_is_declared_twice_is_an_error() -> None:
-    with pytest.raises(LocalError, match="'a' is asked for twice"):
+    with pytest.raises(LocalError, match="'a' is requested twice"):
         of(("a", StringType()), ("a", LongType()))
 
 
@@ -130,7 +130,7 @@ def test_names_that_spark_cannot_tell_apart_are_told(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         found = inferred([{"price": 1, "Price": 2}])[len(OWN) :]
     assert found == [Wanted("Price", "integer")]
-    assert "'Price' and 'price' are one column to Spark" in caplog.text
+    assert "'Price' and 'price' are the same column for Spark" in caplog.text
 
 
 def test_no_events_are_the_envelope_alone() -> None:
@@ -153,5 +153,5 @@ def test_silence_cannot_fill_a_column_that_is_never_null() -> None:
 def test_a_schema_without_the_column_that_an_option_asks_for_is_an_error() -> None:
     check_asked(of(("attributes", VariantType())), "variant")
     check_asked(of(("price", DoubleType())), "columns")
-    with pytest.raises(OptionError, match="variant is asked for, and the schema has no column"):
+    with pytest.raises(OptionError, match="set to variant, but the schema has no column"):
         check_asked(of(("attributes", TEXTS)), "variant")

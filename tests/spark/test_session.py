@@ -43,11 +43,15 @@ def test_the_session_that_there_is_is_given_back_with_new_settings(spark: SparkS
 
 
 def test_another_master_or_a_setting_that_comes_too_late_is_an_error(spark: SparkSession) -> None:
-    with pytest.raises(LocalError, match=r"session at local\[2\], and local\[9\] is asked for"):
+    with pytest.raises(
+        LocalError, match=r"session at local\[2\] is running, but local\[9\] was requested"
+    ):
         session("local[9]")
-    with pytest.raises(LocalError, match=r"session at local\[2\], and sc://host is asked for"):
+    with pytest.raises(
+        LocalError, match=r"session at local\[2\] is running, but sc://host was requested"
+    ):
         session("sc://host")
-    with pytest.raises(LocalError, match=r"cannot take spark\.driver\.memory=9g any more"):
+    with pytest.raises(LocalError, match=r"cannot set spark\.driver\.memory=9g"):
         session(**{"spark.driver.memory": "9g"})
 
 

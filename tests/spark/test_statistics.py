@@ -245,26 +245,26 @@ def test_parts_add_up_and_what_was_counted_is_not_read_again(
 
 def test_directory_of_something_else_is_left_alone(tmp_path: Path, frame: DataFrame) -> None:
     (tmp_path / "precious").write_text("precious")
-    with pytest.raises(StateError, match="holds something else than statistics"):
+    with pytest.raises(StateError, match="contains something other than statistics"):
         stats(frame, state=tmp_path)
-    with pytest.raises(StateError, match="have no tick, so nobody can tell"):
+    with pytest.raises(StateError, match="have no tick column"):
         stats(frame.drop("tick"), state=tmp_path / "new")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "state.json").write_text('{"format": 9}')
-    with pytest.raises(StateError, match="is of format 9; this version reads 1"):
+    with pytest.raises(StateError, match="has format 9; this version reads 1"):
         stats(frame, state=tmp_path / "old")
 
 
 def test_second_run_at_the_same_time_is_refused(tmp_path: Path, frame: DataFrame) -> None:
     state = State(tmp_path / "state")
-    with state.locked(), pytest.raises(StateError, match="another run is at work"):
+    with state.locked(), pytest.raises(StateError, match="another run is using"):
         stats(frame, state=tmp_path / "state")
 
 
 def test_a_state_is_of_one_network(tmp_path: Path, frame: DataFrame) -> None:
     few = frame.where("tick < 3")
     stats(few, state=tmp_path / "state", attributes=NAMES, network="one")
-    with pytest.raises(StateError, match="events of the network 'one', and these are of 'other'"):
+    with pytest.raises(StateError, match="network 'one', but the events belong to 'other'"):
         stats(few, state=tmp_path / "state", attributes=NAMES, network="other")
     assert State(tmp_path / "state").known.network == "one"
 
@@ -278,9 +278,9 @@ def test_events_without_time_stream_or_values_are_counted(spark: SparkSession) -
     assert (found.stream, found.events, found.rate_per_s) == ("", 3, None)
     assert found.attributes["x"].present == 2
     assert stats(frame.where("x > 5")) == []
-    with pytest.raises(LocalError, match="no column that could be an attribute"):
+    with pytest.raises(LocalError, match="no attribute column"):
         stats(spark.range(3).selectExpr("id AS tick"))
-    with pytest.raises(LocalError, match="there is no column 'when'; there is x"):
+    with pytest.raises(LocalError, match="no column 'when'; the columns are x"):
         stats(frame, time="when")
 
 

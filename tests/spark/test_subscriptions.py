@@ -54,10 +54,10 @@ def test_bad_filter_is_named_with_its_line_and_position(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "this is no"),
-        ('{"id": 1.5, "filter": "a = 1"}', "this is no"),
-        ('{"id": 3}', "this is no"),
-        ('{"id": 1, "filter": "b = 1"}', "the id 1 is there already"),
+        ("{", "not {"),
+        ('{"id": 1.5, "filter": "a = 1"}', "not {"),
+        ('{"id": 3}', "not {"),
+        ('{"id": 1, "filter": "b = 1"}', "duplicate id 1"),
         ('{"id": 3, "filter": "a + > 1"}', "position"),
     ],
 )
@@ -77,14 +77,14 @@ def test_invalid_line_is_passed_over_on_request_and_noted(
 def test_ids_that_would_look_the_same_are_refused() -> None:
     index = MatchIndex()
     index.add_many([(5, "a = 1"), ("5", "a = 2")])
-    with pytest.raises(SubscriptionsError, match="there are the ids 5 and '5'"):
+    with pytest.raises(SubscriptionsError, match="ids 5 and '5' are ambiguous"):
         prepared(index)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(SubscriptionsError, match="nowhere cannot be read"):
         prepared(tmp_path / "nowhere")
-    with pytest.raises(SubscriptionsError, match="has no Parquet file"):
+    with pytest.raises(SubscriptionsError, match="contains no Parquet file"):
         prepared(tmp_path)
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(SubscriptionsError, match=r"cut.parquet cannot be read as Parquet"):

@@ -178,13 +178,13 @@ def _schema(*fields: tuple[str, DataType]) -> StructType:
         (_schema(("x", DateType())), "column 'x' is date"),
         (_schema(("x", ArrayType(LongType()))), "column 'x' is array<bigint>"),
         (_schema(("x", NullType())), "column 'x' is void"),
-        (_schema(("payload", StringType())), "'payload' is a part of the envelope and is binary"),
-        (_schema(("timestamp", TimestampNTZType())), "and is timestamp, not timestamp_ntz"),
+        (_schema(("payload", StringType())), "'payload' is an envelope field of type binary"),
+        (_schema(("timestamp", TimestampNTZType())), "of type timestamp, not timestamp_ntz"),
         (_schema(("tick", LongType())), "column 'tick' is assigned by the broker"),
         (_schema(("loggedAt", LongType())), "column 'loggedAt' is assigned by the broker"),
         (
             _schema(("attributes", MapType(LongType(), LongType()))),
-            "a map of attributes has strings",
+            "a map of attributes needs string",
         ),
         (_schema(("attributes", MapType(StringType(), NullType()))), "with values that are void"),
         (
@@ -208,13 +208,13 @@ def test_columns_that_cannot_be_written_are_refused_by_name(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, "option 'transactionId': say which write this is"),
-        ({"transactionId": "t", "sinkId": "s"}, "'t' is no number from 0 on"),
+        ({}, "option 'transactionId': missing; set an id"),
+        ({"transactionId": "t", "sinkId": "s"}, "'t' is not a number from 0 on"),
         ({"transactionId": "t", "streams": "a,b"}, "option 'streams': a sink writes to one broker"),
-        ({"transactionId": "t" * 129}, "option 'transactionId': it has more than 128 bytes"),
-        ({"transactionId": "t", "subscription": "TRUE"}, "option 'subscription': it makes no"),
+        ({"transactionId": "t" * 129}, "option 'transactionId': longer than 128 bytes"),
+        ({"transactionId": "t", "subscription": "TRUE"}, "option 'subscription': not applicable"),
         ({"transactionId": "t", "sinkID": "1", "snkId": "s"}, "did you mean sinkId"),
-        ({"transactionId": "t", "patienceSeconds": "soon"}, "'patienceSeconds': 'soon' is no"),
+        ({"transactionId": "t", "patienceSeconds": "soon"}, "'patienceSeconds': 'soon' is not"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_name(
@@ -230,11 +230,11 @@ def test_options_that_make_no_sense_are_refused_by_name(
 
 def test_a_stream_is_not_overwritten() -> None:
     options = read_options({"brokers": "127.0.0.1:9", "transactionId": "never"})
-    with pytest.raises(SinkError, match=r"cannot be overwritten; write with mode\('append'\)"):
+    with pytest.raises(SinkError, match=r"cannot be overwritten; use mode\('append'\)"):
         BatchWriter(options, ONE_COLUMN, True)
-    with pytest.raises(SinkError, match=r"outputMode\('complete'\) is not possible"):
+    with pytest.raises(SinkError, match=r"does not support outputMode\('complete'\)"):
         StreamWriter(_streaming("127.0.0.1:9"), ONE_COLUMN, True)
-    with pytest.raises(OptionError, match="option 'sinkId': say whose batches these are"):
+    with pytest.raises(OptionError, match="option 'sinkId': missing; set a name"):
         StreamWriter(read_options({"brokers": "127.0.0.1:9"}), ONE_COLUMN, False)
 
 
@@ -268,7 +268,7 @@ def test_partitions_come_in_order(place: str) -> None:
 
 def test_a_batch_that_lacks_a_task_is_not_committed(place: str) -> None:
     writer = StreamWriter(_streaming(place, "half"), ONE_COLUMN, False)
-    with pytest.raises(SinkError, match="1 of 2 tasks did not tell what they have staged"):
+    with pytest.raises(SinkError, match="1 of 2 tasks did not report their staged events"):
         writer.commit([_staged(place, "h0"), None], 0)
     assert events_of(place, publisher="sink/half") == []
 
@@ -296,7 +296,9 @@ def test_a_batch_of_an_old_checkpoint_is_not_passed_over(place: str) -> None:
 def test_a_second_query_with_the_sink_is_refused(place: str) -> None:
     writer = StreamWriter(_streaming(place, "mine"), ONE_COLUMN, False)
     writer.commit([_staged(place, "m0", "one query")], 0)
-    with pytest.raises(SinkError, match=r"belongs to the query 'one query'.*give every query a"):
+    with pytest.raises(
+        SinkError, match=r"belongs to the query 'one query'.*give each query its own"
+    ):
         writer.commit([_staged(place, "m1", "another")], 1)
 
 
@@ -304,7 +306,7 @@ def test_what_a_broker_has_dropped_is_executed_anew(place: str) -> None:
     writer = StreamWriter(_streaming(place, "late"), ONE_COLUMN, False)
     message = _staged(place, "l0")
     writer.abort([message, None], 0)
-    with pytest.raises(SinkError, match=r"'l0' is not staged here.*start the query again"):
+    with pytest.raises(SinkError, match=r"'l0' is not staged here.*restart the query"):
         writer.commit([message], 0)
     writer.commit([_staged(place, "l1")], 0)
     assert [each["t"] for each in events_of(place, publisher="sink/late")] == ["l1", "l1"]
@@ -313,11 +315,11 @@ def test_what_a_broker_has_dropped_is_executed_anew(place: str) -> None:
 def test_tasks_that_wrote_to_several_brokers_are_not_committed(network: anabranch.Embedded) -> None:
     messages = [_staged(place, "x", partition=n) for n, place in enumerate(network.addresses)]
     writer = StreamWriter(_streaming(network.addresses[0], "torn"), ONE_COLUMN, False)
-    with pytest.raises(SinkError, match="do not agree about their broker: 'a', 'b'"):
+    with pytest.raises(SinkError, match="disagree about their broker: 'a', 'b'"):
         writer.commit(messages, 0)
 
 
 def test_rows_without_a_query_are_not_committed_as_a_stream(place: str) -> None:
     writer = StreamWriter(_streaming(place, "nobody"), ONE_COLUMN, False)
-    with pytest.raises(SinkError, match="Spark does not tell tasks the id of their query"):
+    with pytest.raises(SinkError, match="Spark did not pass the query id to tasks"):
         writer.commit([_staged(place, "n0", query="")], 0)

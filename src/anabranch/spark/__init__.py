@@ -1,11 +1,11 @@
-"""The data pipeline on Apache Spark: the network as a source and a sink, and what is done with many
-events at once.
+"""Apache Spark integration: the broker network as a data source and sink, and bulk analysis of
+events.
 
     from anabranch.spark import session
     spark = session()
     quotes = spark.read.format("anabranch").option("brokers", "host:4100").load()
 
-It needs `pip install anabranch[spark]`.
+Install it with `pip install anabranch[spark]`.
 """
 
 from anabranch.spark.session import session

@@ -1,11 +1,11 @@
-"""What the log no longer has, from an archive: one sequence without a gap, in the same read.
+"""Archive fallback: reads ticks that the log no longer has from an archive, within the same read.
 
-With the option `archive=DIRECTORY`, ticks that a log has forgotten are read from the archive there
-(docs/ARCHIVE.md), and those that it has from the log. Rules:
+With the option `archive=DIRECTORY`, ticks that a log has trimmed are read from that archive
+(docs/ARCHIVE.md), and retained ticks from the log. Rules:
 
-1. A stream begins with its first archived tick, if the archive reaches up to the log, or begins
-   before it. Where it does not, what is between is missing, and said (`fetches.tell_missing`).
-2. What both have is read from the log: that needs no file, and its broker evaluates the filter.
+1. A stream starts at its first archived tick if the archive reaches the log or starts before it.
+   Ticks in a gap between archive and log are missing and reported (`fetch_task.tell_missing`).
+2. Ticks that both have are read from the log: no file access, and the broker evaluates the filter.
 3. An archive of another network is an error.
 
 This module keeps no state.
@@ -22,12 +22,12 @@ from anabranch.spark.options import OptionError, Options
 from anabranch.spark.survey import Extent, Seen, first_since
 from anabranch.spark.tick_ranges import Range
 
-#: Says that ticks of a stream are missing, or fails.
+#: Reports missing ticks of a stream, or fails.
 TellMissing = Callable[[Options, str, int, int], None]
 
 
 def extended(seen: Seen, options: Options) -> Seen:
-    """What can be read of a network, with its archive."""
+    """The survey, with extents that include the archive."""
     reader = _reader(options, seen.network)
     extents = {
         stream: _extended(extent, reader.span(stream)) for stream, extent in seen.extents.items()
@@ -42,7 +42,7 @@ def _extended(extent: Extent, archived: Span | None) -> Extent:
 
 
 def since(connection: Fetcher, stream: str, extent: Extent, options: Options, time_ns: int) -> int:
-    """The first tick of a stream that was logged at that time or later."""
+    """The first tick of a stream logged at or after a time."""
     reader = _reader(options, "")
     archived = reader.span(stream)
     if archived is not None:
@@ -54,10 +54,14 @@ def since(connection: Fetcher, stream: str, extent: Extent, options: Options, ti
 
 
 def pieces(
-    options: Options, there: Range, last: int, subscription: str, tell_missing: TellMissing
+    options: Options, tick_range: Range, last: int, subscription: str, tell_missing: TellMissing
 ) -> Iterator[Fetched]:
-    """The events of a range up to a tick, as far as the archive has them."""
-    reader, stream, first = _reader(options, there.network), there.stream, there.first
+    """Events of a range up to tick `last`, as far as the archive has them."""
+    reader, stream, first = (
+        _reader(options, tick_range.network),
+        tick_range.stream,
+        tick_range.first,
+    )
     archived = reader.span(stream)
     if archived is None or archived.last < first or archived.first > last:
         tell_missing(options, stream, first, last)
@@ -80,7 +84,7 @@ def _reader(options: Options, network: str) -> ArchiveReader:
     if network and reader.network != network:
         raise OptionError(
             "archive",
-            f"{options.archive} is an archive of the network {reader.network!r}, and the brokers"
-            f" are of {network!r}",
+            f"{options.archive} is an archive of network {reader.network!r}, but the brokers belong"
+            f" to {network!r}",
         )
     return reader

@@ -1,7 +1,8 @@
-"""Arrow arrays of what the kernels have found in rows of events.
+"""Arrow arrays built from kernel tables.
 
-Kernels leave tables: for each row, where a text is, or of which kind the value of an attribute is,
-and its bits. Here a column of such a table becomes an array. What it is not to hold is null.
+Kernels fill tables: for each row, the position of a text, or the kind of an attribute's value and
+its bits. This module turns a column of such a table into an Arrow array. Values of another kind are
+null.
 
 This module keeps no state.
 """
@@ -17,33 +18,33 @@ from anabranch.spark.kernels import gather
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
-#: Where things are in the data, a row's things side by side; how many, and which is meant.
+#: Positions in the data, row by row; number of positions per row, and the index of the column.
 SpotTable = tuple[Words, int, int]
-#: Kinds and bits of values, a row's values side by side; how many a row has, and which is meant.
+#: Kinds and bits of values, row by row; number of values per row, and the index of the column.
 ValueTable = tuple[Bytes, Words, int, int]
-#: A kernel that gathers floats: with the integers among them, or without.
+#: A kernel that gathers floats, with or without converting integers.
 Floats = Callable[..., int]
 
 
 def array_of(
-    form: pa.DataType, count: int, valid: Bytes | None, *buffers: NDArray[np.generic]
+    data_type: pa.DataType, count: int, valid: Bytes | None, *buffers: NDArray[np.generic]
 ) -> pa.Array:
-    """An array round buffers that are not copied; without `valid` nothing is null."""
+    """An array around buffers, without copying; without `valid` nothing is null."""
     wrapped = [None if valid is None else pa.py_buffer(valid), *map(pa.py_buffer, buffers)]
-    return pa.Array.from_buffers(form, count, wrapped)
+    return pa.Array.from_buffers(data_type, count, wrapped)
 
 
-def texts(form: pa.DataType, data: Bytes, count: int, table: SpotTable) -> pa.Array:
-    """Texts, or bytes, of which a table says where in `data` they are."""
+def texts(data_type: pa.DataType, data: Bytes, count: int, table: SpotTable) -> pa.Array:
+    """Texts, or bytes, at the positions in `data` that a table gives."""
     offsets = np.empty(count + 1, np.int32)
     size = gather.place_texts(*table, offsets)
     out = np.empty(size + gather.SLACK_BYTES, np.uint8)
     gather.gather(data, *table, offsets, out)
-    return array_of(form, count, None, offsets, out)
+    return array_of(data_type, count, None, offsets, out)
 
 
 def values(kind: Kind, data: Bytes, count: int, table: ValueTable, floats: Floats) -> pa.Array:
-    """The values of one attribute that are of a kind."""
+    """The values of one attribute that are of this kind."""
     valid = np.zeros(-(-count // 8), np.uint8)
     if kind == "text":
         offsets = np.empty(count + 1, np.int32)

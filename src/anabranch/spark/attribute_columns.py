@@ -1,16 +1,17 @@
-"""Which columns of a data frame are attributes of events, and of which kind.
+"""Detection of data frame columns that hold event attributes, and of their kind.
 
     frame                                  attributes
-    stream, tick, timestamp, payload, …    none: parts of the envelope, also those of archives
+    stream, tick, timestamp, payload, …    none: envelope fields, including those of archives
     price double                           price, a float
-    attributes.stream string               stream, a text: called like a part of the envelope
-    day date, tags array<…>                none: no attribute has such a type
+    attributes.stream string               stream, a text with the name of an envelope field
+    day date, tags array<…>                none: not an attribute type
 
-Integers of fewer bits are integers, and 32-bit floats are floats. An attribute may have several
-columns, one for each kind of value it has had: of these the first that is not null counts. Archives
-are so; of other frames the caller has to say it: `{"size_text": "size"}`.
+Smaller integers count as integers and 32-bit floats as floats. An attribute may have several
+columns, one per kind of value; the first that is not null counts. Archives are laid out like this.
+For other frames the caller states it: `{"size_text": "size"}`.
 
-This module keeps no state.
+`AttributeColumn` does not need Spark: archives and historical queries know their columns and create
+it directly. This module keeps no state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,14 +36,9 @@ from anabranch.model.errors import LocalError
 from anabranch.spark.archive.columns import OWN, PARTITIONS, ColumnName
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind
 
-# A column that holds values of an attribute: its name, the attribute's, and the kind of value.
-#
-# Who has a frame of Spark finds its columns with `attribute_columns`; an archive, and a look into
-# the past, say themselves what they have. This module needs no Spark, and keeps no state.
-
 
 class AttributeColumn(msgspec.Struct, frozen=True):
-    """A column that holds values of an attribute."""
+    """A column that holds values of one kind of an attribute."""
 
     column: str
     attribute: str
@@ -50,7 +46,7 @@ class AttributeColumn(msgspec.Struct, frozen=True):
 
 
 def archived_columns(columns: Iterable[ColumnName]) -> list[AttributeColumn]:
-    """The columns of an archive, or of a look into the past (`history.look_into`)."""
+    """The attribute columns of an archive or of a historical query (`history.look_into`)."""
     return [AttributeColumn(each.name, each.attribute, each.kind) for each in columns]
 
 
@@ -70,7 +66,7 @@ _KINDS: dict[type[DataType], Kind] = {
 _RESERVED = frozenset((*ENVELOPE, *OWN, *PARTITIONS))
 
 
-#: What a caller may say about columns: which attribute some of them hold, or all that hold any.
+#: The caller's mapping of some columns to attributes, or the full list of attribute columns.
 Attributes = Mapping[str, str] | Sequence[AttributeColumn]
 
 
@@ -80,7 +76,7 @@ def attribute_columns(schema: StructType, attributes: Attributes = ()) -> list[A
     named = [*given] if given else [each.column for each in _listed(attributes)]
     for column in named:
         if column not in schema.names:
-            raise LocalError(f"there is no column {column!r}; there is {', '.join(schema.names)}")
+            raise LocalError(f"no column {column!r}; the columns are {', '.join(schema.names)}")
     if _listed(attributes):
         return list(_listed(attributes))
     found = []
@@ -88,7 +84,7 @@ def attribute_columns(schema: StructType, attributes: Attributes = ()) -> list[A
         kind = kind_of(field.dataType)
         if field.name in given and kind is None:
             what = field.dataType.simpleString()
-            raise LocalError(f"column {field.name!r} is {what}, which no attribute can be")
+            raise LocalError(f"column {field.name!r} is {what}, which is not an attribute type")
         if kind is not None and (field.name in given or field.name not in _RESERVED):
             attribute = given.get(field.name, field.name.removeprefix(ATTRIBUTE_PREFIX))
             found.append(AttributeColumn(field.name, attribute, kind))
@@ -100,5 +96,5 @@ def _listed(attributes: Attributes) -> Sequence[AttributeColumn]:
 
 
 def kind_of(data_type: DataType) -> Kind | None:
-    """The kind of attribute that a column of this type holds; None: it holds none."""
+    """The kind of attribute that a column of this type holds; None if it cannot hold any."""
     return next((kind for each, kind in _KINDS.items() if isinstance(data_type, each)), None)

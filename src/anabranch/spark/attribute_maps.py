@@ -1,18 +1,18 @@
-"""All attributes of an event in one column: as a map of texts, or as a variant, which keeps types.
+"""Columns that hold all attributes of an event: a map of texts, or a variant, which keeps types.
 
-For whoever does not know in advance what attributes there are, or whose attributes change their
-type over time. Rules:
+They serve users who do not know the attributes in advance, or whose attributes change type over
+time. Rules:
 
-1. A *map* has every value as text: texts as they are, numbers as Arrow writes them (1.0 is `1`),
-   truths as `true` and `false`. What type a value had cannot be told from it any more.
+1. A *map* holds every value as text: texts unchanged, numbers as Arrow formats them (1.0 is `1`),
+   booleans as `true` and `false`. The original type is lost.
 2. A *variant* is Spark's: `attributes:price::double`, `variant_get`, `schema_of_variant`. Integers,
-   floats, texts and truths stay what they are.
-3. Both have all attributes of an event, and no nulls.
+   floats, texts and booleans keep their types.
+3. Both hold all attributes of an event, and no nulls.
 
-This module keeps no state. Kernels do the work (`kernels.entries`); the functions for one event are
-for rows that kernels do not know.
+This module keeps no state. Kernels do the work (`kernels.entries`); the functions for a single
+event are the fallback for rows that the kernels cannot parse.
 
-Prior art: the binary encoding of variants is specified in the repository of Apache Parquet.
+Prior art: the binary encoding of variants is specified in the Apache Parquet repository.
 """
 
 import struct
@@ -35,7 +35,7 @@ Integers = NDArray[np.int64]
 
 
 class _Entries:
-    """The attributes of all rows, one behind the other."""
+    """The attributes of all rows, concatenated."""
 
     def __init__(self, data: Bytes, fields: Integers, rows: int) -> None:
         self.rows = rows
@@ -48,7 +48,7 @@ class _Entries:
 
 
 def as_map(data: Bytes, fields: Integers, rows: int) -> pa.Array:
-    """A column of maps, from the table of `kernels.unpacking`."""
+    """A column of maps, from the table of `kernels.unpack`."""
     found = _Entries(data, fields, rows)
     count = len(found.names)
     keys = _gathered(data, found.names)
@@ -64,11 +64,11 @@ def as_map(data: Bytes, fields: Integers, rows: int) -> pa.Array:
 
 
 def as_variant(data: Bytes, fields: Integers, rows: int) -> pa.Array:
-    """A column of variants, likewise."""
+    """A column of variants, from the table of `kernels.unpack`."""
     found = _Entries(data, fields, rows)
-    room = len(data) + at.ENTRY_BYTES_MAX * len(found.names) + at.OBJECT_BYTES_MAX * rows
+    capacity = len(data) + at.ENTRY_BYTES_MAX * len(found.names) + at.OBJECT_BYTES_MAX * rows
     value_offsets, name_offsets = np.empty(rows + 1, np.int32), np.empty(rows + 1, np.int32)
-    values, names = np.empty(room, np.uint8), np.empty(room, np.uint8)
+    values, names = np.empty(capacity, np.uint8), np.empty(capacity, np.uint8)
     order = np.empty(int(np.diff(found.offsets).max(initial=0)), np.int64)
     at.write_variants(
         data,
@@ -101,7 +101,7 @@ def _binary(offsets: NDArray[np.int32], data: Bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
-# -- one event -------------------------------------------------------------------------------------
+# -- single events ---------------------------------------------------------------------------------
 
 
 def map_of(attributes: Mapping[str, Value]) -> list[tuple[str, str]]:
@@ -114,7 +114,7 @@ def map_of(attributes: Mapping[str, Value]) -> list[tuple[str, str]]:
 
 def variant_of(attributes: Mapping[str, Value]) -> dict[str, bytes]:
     """The attributes of one event as a variant."""
-    # Java compares texts by their UTF-16.
+    # Java compares strings by UTF-16 code units.
     names = sorted(attributes, key=lambda name: name.encode("utf-16-be"))
     encoded = [name.encode() for name in names]
     ends = _ends(encoded)
@@ -135,7 +135,7 @@ def variant_of(attributes: Mapping[str, Value]) -> dict[str, bytes]:
 
 
 def _ends(parts: Sequence[bytes]) -> list[int]:
-    """Where each part begins, and where the last one ends."""
+    """The start of each part, and the end of the last."""
     ends = [0]
     for part in parts:
         ends.append(ends[-1] + len(part))

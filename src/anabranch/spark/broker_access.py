@@ -1,11 +1,12 @@
-"""How tasks and drivers of a query reach brokers, by what its options say.
+"""Broker connections of drivers and tasks, created from the options of a query.
 
-Contexts and sockets cannot be sent to a task; options can. So whoever needs a connection makes it
-here, where it is used. Files for TLS have to be at the same place on every machine.
+TLS contexts and sockets cannot be sent to a task, but options can. Each process therefore opens its
+connections here. TLS files must have the same path on every machine.
 
-1. Every connection has a name of its own, that begins with the option `client`: of two clients with
-   one name at a broker the later one stays. So events that are addressed to clients are not read.
-2. A network is known by its name once it has been met; a broker of another one is an error.
+1. Each connection has a unique client name that starts with the option `client`, because a broker
+   keeps only the latest of two clients with the same name. As a consequence, addressed events are
+   not read.
+2. Once the network's name is known, a broker of another network is an error.
 
 This module keeps no state.
 """
@@ -25,7 +26,7 @@ Tls = SSLContext | Literal[False] | None
 
 
 def tls_of(options: Options) -> Tls:
-    """What `connect` and `Fetcher` want to know about TLS."""
+    """TLS argument for `connect` and `Fetcher`."""
     if options.plaintext:
         return False
     if not options.ca:
@@ -39,13 +40,13 @@ def tls_of(options: Options) -> Tls:
 
 
 def _option_of(options: Options, error: ConfigError) -> str:
-    """Which option a bad file is from."""
+    """The option that names the bad file."""
     texts = {"ca": options.ca, "certificate": options.certificate, "key": options.key}
     return next((name for name, text in texts.items() if Path(text) == error.path), "ca")
 
 
 def client_name(options: Options, role: str) -> str:
-    """A name that no other connection has."""
+    """A unique client name."""
     return f"{options.client or 'spark'}-{role}-{secrets.token_hex(6)}"
 
 
@@ -57,7 +58,7 @@ def fetcher(
     addresses: Sequence[str] = (),
     patience_s: float | None = None,
 ) -> Fetcher:
-    """A reader of one stream, or of that of the first broker that answers. `addresses` are tried
+    """Connect to the origin of `stream`, or to the first broker that answers. `addresses` are tried
     before those of the options."""
     return Fetcher(
         *addresses,

@@ -1,23 +1,24 @@
-"""Events × subscriptions in bulk: who would have received what, how often, and how selective it is.
+"""Bulk matching of events against subscriptions: matches, match counts and selectivity.
 
-    match(events, "subscriptions.jsonl")            # a row for each match: event, subscription
-    match_lists(events, subscriptions)              # a row for each event: its subscriptions
-    match_counts(events, subscriptions)             # a row for each subscription: how often
-    match_sizes(events, subscriptions)              # a row for each event: how many
+    match(events, "subscriptions.jsonl")            # one row per match: event, subscription
+    match_lists(events, subscriptions)              # one row per event: its subscriptions
+    match_counts(events, subscriptions)             # one row per subscription: number of matches
+    match_sizes(events, subscriptions)              # one row per event: number of matches
 
-`events` is a data frame in which attributes are columns, or, with `encoded`, one in which a column
-holds events as they were published. `subscriptions` is whatever `subscriptions.prepared` takes. The
-index is that of a broker, in a snapshot that the tasks of a machine share. Rules:
+`events` is a data frame with attributes as columns or, with `encoded`, with a column of events in
+their published encoding. `subscriptions` is any input of `subscriptions.prepared`. The index is the
+brokers' matching index, in a snapshot that the tasks of a machine share. Rules:
 
-1. An event matches exactly as it would at a broker that was told the same attributes. A column has
-   one type; where an attribute has had several, each has a column (`attributes`), or events come
-   encoded.
-2. Of each event only the key columns and those that some filter names are read.
-3. An attribute that filters name and no column has is absent everywhere; see `missing_attributes`.
-4. Counting is done inside the tasks, which is the way for many subscriptions: a match is a number
-   that goes up. Rows of matches cost as much as Spark takes for that many rows.
+1. An event matches exactly as it would at a broker that received the same attributes. A column has
+   one type; an attribute with values of several types needs one column per type (`attributes`), or
+   encoded events.
+2. Only the key columns and the columns that filters name are read.
+3. An attribute that filters name but that has no column is absent from every event; see
+   `missing_attributes`.
+4. Counting happens inside the tasks and is the efficient way for many subscriptions: a match only
+   increments a counter. Returning matches as rows costs as much as Spark needs for that many rows.
 
-State: none, but for the snapshot that `prepared` may write.
+State: none, except the snapshot that `prepared` may write.
 """
 
 import atexit
@@ -43,23 +44,23 @@ from anabranch.spark.event_batches import Reader, column_reader, encoded_reader
 from anabranch.spark.subscriptions import Source, Subscriptions, prepared
 from anabranch.spark.task_matcher import Matcher, matcher_of
 
-#: What tells events apart, in the order in which it is looked for.
+#: Columns that identify an event, in order of preference.
 _KEYS: Final = (("stream", "tick"), ("publisher", "incarnation", "seq"))
-#: In place of the number of a subscription: how many events there were, how many of them matched
-#: nothing, nanoseconds of CPU that matching took, how many decisions were left to Python, and
-#: nanoseconds of CPU of the Python processes as a whole while tasks ran.
+#: Pseudo subscription numbers: number of events, of events without a match, CPU nanoseconds of
+#: matching, decisions that were left to Python, and CPU nanoseconds of the Python processes as a
+#: whole while tasks ran.
 EVENTS: Final = -1
 UNMATCHED: Final = -2
 CPU_NS: Final = -3
 DECIDED: Final = -4
 TASKS_NS: Final = -5
 
-#: So many tasks may end at different times without a core that has nothing to do for long.
+#: Enough tasks per core that no core is idle for long when tasks end at different times.
 _TASKS_PER_CORE: Final = 3
-#: Nobody says how many cores a server of Spark Connect has.
+#: A Spark Connect server does not report its number of cores.
 _CORES_REMOTE: Final = 64
 
-#: Matches that are held at once, about; and events, at first and at most.
+#: Approximate number of matches held at once; and events per step, initial and maximum.
 _MATCHES_AT_ONCE: Final = 1 << 20
 _ROWS_FIRST: Final = 64
 _ROWS_MAX: Final = 16_384
@@ -75,13 +76,13 @@ def match(
     attributes: Attributes = (),
     encoded: str = "",
 ) -> DataFrame:
-    """A row for each match: the key columns of the event, and `subscription`.
+    """One row per match: the key columns of the event, and `subscription`.
 
-    keys         the columns that tell which event it is; by default stream and tick, else its id
-    attributes   which attribute some columns hold, or all columns that hold any
-    encoded      the column with encoded events, in place of attributes as columns
+    keys         columns that identify the event (default: stream and tick, else the event id)
+    attributes   mapping of some columns to attributes, or the list of all attribute columns
+    encoded      column with encoded events, instead of attributes as columns
     """
-    return _Asked(events, prepared(subscriptions), keys, attributes, encoded).answer("pairs")
+    return _Query(events, prepared(subscriptions), keys, attributes, encoded).answer("pairs")
 
 
 def match_lists(
@@ -92,8 +93,8 @@ def match_lists(
     attributes: Attributes = (),
     encoded: str = "",
 ) -> DataFrame:
-    """A row for each event: its key columns, and `subscriptions`, an array."""
-    return _Asked(events, prepared(subscriptions), keys, attributes, encoded).answer("lists")
+    """One row per event: its key columns, and `subscriptions`, an array."""
+    return _Query(events, prepared(subscriptions), keys, attributes, encoded).answer("lists")
 
 
 def match_sizes(
@@ -104,8 +105,8 @@ def match_sizes(
     attributes: Attributes = (),
     encoded: str = "",
 ) -> DataFrame:
-    """A row for each event: its key columns, and `matches`, how many there are."""
-    return _Asked(events, prepared(subscriptions), keys, attributes, encoded).answer("sizes")
+    """One row per event: its key columns, and `matches`, the number of matches."""
+    return _Query(events, prepared(subscriptions), keys, attributes, encoded).answer("sizes")
 
 
 def match_counts(
@@ -115,7 +116,7 @@ def match_counts(
     attributes: Attributes = (),
     encoded: str = "",
 ) -> DataFrame:
-    """A row for each subscription: `subscription`, `matches`, and `share` of all events."""
+    """One row per subscription: `subscription`, `matches`, and `share` of all events."""
     ready = prepared(subscriptions)
     tallies = tallied(events, ready, attributes=attributes, encoded=encoded)
     total = tallies.where(sf.col("number") == EVENTS).select(sf.col("matches").alias("events"))
@@ -124,7 +125,7 @@ def match_counts(
     matches = sf.coalesce(sf.col("matches"), sf.lit(0))
     share = matches / sf.greatest(sf.col("events"), sf.lit(1))
     whole = counts.select("number", matches.alias("matches"), share.alias("share"))
-    naming = _Naming(_placed(events.sparkSession, ready.path))
+    naming = _NamingTask(_distributed(events.sparkSession, ready.path))
     schema = f"subscription {_id_type(ready)}, matches bigint, share double"
     return whole.mapInArrow(naming, schema)
 
@@ -136,24 +137,24 @@ def tallied(
     attributes: Attributes = (),
     encoded: str = "",
 ) -> DataFrame:
-    """How often each subscription is matched: `number`, `matches`; only those that are.
+    """Match counts by subscription number: `number`, `matches`; only subscriptions with a match.
 
-    A number is the place of a subscription in `Subscriptions.ids`; negative ones are EVENTS and the
-    like at the top of this module."""
-    parts = _Asked(_in_few_tasks(events), subscriptions, (), attributes, encoded).answer("counts")
+    A number is an index into `Subscriptions.ids`; negative numbers are EVENTS and the other
+    constants at the top of this module."""
+    parts = _Query(_in_few_tasks(events), subscriptions, (), attributes, encoded).answer("counts")
     return parts.groupBy("number").agg(sf.sum("matches").alias("matches"))
 
 
 def _in_few_tasks(events: DataFrame) -> DataFrame:
-    """The same events in no more tasks than keep all cores busy: each of them tells what it has
-    counted, which may be a row for every subscription."""
+    """Coalesce to the number of tasks that keeps all cores busy: each task returns its counts,
+    which may be one row per subscription."""
     spark = events.sparkSession
     cores = _CORES_REMOTE if is_remote() else spark.sparkContext.defaultParallelism
     return events.coalesce(_TASKS_PER_CORE * max(cores, 1))
 
 
 def counts_table(subscriptions: Subscriptions, matches: NDArray[np.int64], events: int) -> pa.Table:
-    """What `match_counts` gives, from counts by number that are here already."""
+    """Result of `match_counts` as a table, from counts by number that are already local."""
     ids = subscriptions.ids
     listed = ids.names if ids.are_integers else [str(ids.of_number(n)) for n in range(len(matches))]
     share = matches / max(events, 1)
@@ -163,41 +164,40 @@ def counts_table(subscriptions: Subscriptions, matches: NDArray[np.int64], event
 def missing_attributes(
     events: DataFrame, subscriptions: Subscriptions, attributes: Attributes = ()
 ) -> list[str]:
-    """Attributes that filters name and no column of the events has."""
-    there = {each.attribute for each in attribute_columns(events.schema, attributes)}
-    return sorted(subscriptions.attributes - there)
+    """Attributes that filters name but no column of the events holds."""
+    available = {each.attribute for each in attribute_columns(events.schema, attributes)}
+    return sorted(subscriptions.attributes - available)
 
 
-# -- what tasks are sent ---------------------------------------------------------------------------
+# -- task parameters -------------------------------------------------------------------------------
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Where tasks find the snapshot: a path, or the name of a file that Spark brings them."""
+class _SnapshotLocation(msgspec.Struct, frozen=True):
+    """Location of the snapshot for tasks: a path, or the name of a file that Spark distributes."""
 
     path: str
-    is_brought: bool
+    is_distributed: bool
 
-    def here(self) -> Path:
-        """The path on this machine."""
-        return Path(SparkFiles.get(self.path) if self.is_brought else self.path)
+    def local_path(self) -> Path:
+        return Path(SparkFiles.get(self.path) if self.is_distributed else self.path)
 
 
-def _placed(spark: SparkSession, path: Path) -> _Place:
-    """Let tasks have a snapshot; on this machine they have it already."""
+def _distributed(spark: SparkSession, path: Path) -> _SnapshotLocation:
+    """Make a snapshot available to tasks; in local mode they read it directly."""
     if not is_remote() and (spark.sparkContext.master or "").startswith("local["):
-        return _Place(str(path.resolve()), False)
-    named = _named_alone(path, path.stat().st_mtime_ns)
+        return _SnapshotLocation(str(path.resolve()), False)
+    named = _uniquely_named(path, path.stat().st_mtime_ns)
     if is_remote():
         spark.addArtifacts(str(named), file=True)
     else:
         spark.sparkContext.addFile(str(named))
-    return _Place(named.name, True)
+    return _SnapshotLocation(named.name, True)
 
 
 @lru_cache(maxsize=64)
-def _named_alone(path: Path, mtime_ns: int) -> Path:
-    """A copy with a name that no other has: Spark knows files by their names, and serves them from
-    where they are until it ends."""
+def _uniquely_named(path: Path, mtime_ns: int) -> Path:
+    """A copy with a unique name: Spark identifies files by name, and serves them from their path
+    until it ends."""
     directory = tempfile.mkdtemp(prefix="anabranch-match-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     named = Path(directory) / f"{path.name}-{mtime_ns:x}-{Path(directory).name}"
@@ -205,8 +205,8 @@ def _named_alone(path: Path, mtime_ns: int) -> Path:
     return named
 
 
-class _Asked:
-    """Events and subscriptions, and how the ones become columns for the others."""
+class _Query:
+    """Events and subscriptions, and the columns that matching needs."""
 
     def __init__(
         self,
@@ -230,19 +230,19 @@ class _Asked:
     def _check_encoded(self) -> None:
         fields = {field.name: field.dataType.simpleString() for field in self._events.schema.fields}
         if fields.get(self._encoded) != "binary":
-            what = fields.get(self._encoded, "not there")
-            raise LocalError(f"column {self._encoded!r} is {what}; encoded events are binary")
+            what = fields.get(self._encoded, "missing")
+            raise LocalError(f"column {self._encoded!r} is {what}; encoded events must be binary")
 
     def answer(self, answer: _Answer) -> DataFrame:
         keys = () if answer == "counts" else self._key_columns()
         wanted = [self._encoded] if self._encoded else [each.column for each in self._columns]
-        # Tasks know columns by other names: Spark cannot send one that has a dot in it.
+        # Tasks see columns under aliases: Spark cannot send a column name with a dot in it.
         sent = {name: f"_{place}" for place, name in enumerate(dict.fromkeys([*keys, *wanted]))}
-        # Nor can it send no column at all, and events without any have to be counted too.
+        # Spark cannot send zero columns either, and events without attributes count, too.
         columns = [sf.col(f"`{name}`").alias(alias) for name, alias in sent.items()]
         task = _Task(
             answer=answer,
-            place=_placed(self._events.sparkSession, self._subscriptions.path),
+            place=_distributed(self._events.sparkSession, self._subscriptions.path),
             keys=tuple(sent[key] for key in keys),
             columns=tuple(
                 msgspec.structs.replace(each, column=sent[each.column]) for each in self._columns
@@ -253,15 +253,15 @@ class _Asked:
         return chosen.mapInArrow(task, self._schema(answer, keys))
 
     def _key_columns(self) -> Sequence[str]:
-        there = self._events.columns
+        available = self._events.columns
         if self._keys:
             for key in self._keys:
-                if key not in there:
-                    raise LocalError(f"there is no column {key!r}; there is {', '.join(there)}")
+                if key not in available:
+                    raise LocalError(f"no column {key!r}; the columns are {', '.join(available)}")
             return self._keys
-        found = next((keys for keys in _KEYS if set(keys) <= set(there)), None)
+        found = next((keys for keys in _KEYS if set(keys) <= set(available)), None)
         if found is None:
-            raise LocalError("these events have no stream and tick; say which columns are the keys")
+            raise LocalError("the events have no stream and tick; name the key columns in keys")
         return found
 
     def _schema(self, answer: _Answer, keys: Sequence[str]) -> str:
@@ -280,16 +280,16 @@ def _id_type(subscriptions: Subscriptions) -> str:
 
 
 class _Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task does with its batches."""
+    """Task function: matches the batches of one partition."""
 
     answer: _Answer
-    place: _Place
+    place: _SnapshotLocation
     keys: tuple[str, ...]
     columns: tuple[AttributeColumn, ...]
     encoded: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        matcher = matcher_of(self.place.here())
+        matcher = matcher_of(self.place.local_path())
         read: Reader = (
             encoded_reader(self.encoded)
             if self.encoded
@@ -306,13 +306,13 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
                 answered, matches = self._answered(matcher, read, piece)
                 yield answered
                 first += piece.num_rows
-                # About as many matches the next time; and not all of a sudden a multiple of that.
+                # Aim at the same number of matches for the next step, without a sudden jump.
                 rows = min(max(rows * _MATCHES_AT_ONCE // (matches + 1), 1), 2 * rows, _ROWS_MAX)
 
     def _answered(
         self, matcher: Matcher, read: Reader, batch: pa.RecordBatch
     ) -> tuple[pa.RecordBatch, int]:
-        """The rows that answer a batch, and how many matches had to be held for them."""
+        """The result rows of a batch, and the number of matches that were held for them."""
         keys = [batch.column(key) for key in self.keys]
         if self.answer == "sizes":
             sizes = pa.array(matcher.count(read(batch)))
@@ -330,7 +330,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _counted(matcher: Matcher, read: Reader, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    """The tallies of all batches of a task."""
+    """Match counts over all batches of a task."""
     events = unmatched = cpu_ns = 0
     before = time.process_time_ns()
     for batch in batches:
@@ -348,13 +348,13 @@ def _counted(matcher: Matcher, read: Reader, batches: Iterator[pa.RecordBatch]) 
     return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["number", "matches"])
 
 
-class _Naming(msgspec.Struct, frozen=True):
-    """Puts ids in the place of numbers."""
+class _NamingTask(msgspec.Struct, frozen=True):
+    """Replaces subscription numbers by ids."""
 
-    place: _Place
+    place: _SnapshotLocation
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        matcher = matcher_of(self.place.here())
+        matcher = matcher_of(self.place.local_path())
         ids = matcher.ids
         table = pa.array(ids.names) if ids.are_integers else matcher.texts
         for batch in batches:

@@ -1,20 +1,21 @@
-"""What may stand in a column, and what is null there.
+"""Columns that a read can request, their types, and when a value is null.
 
-A *wanted* column is a part of the envelope, an attribute with a type, or all attributes together.
-What an event does not have is null. So is a value of another type than the column's, as it is
-unknown to a filter; but an integer is taken where a float is wanted, as filters compare the two by
-value. Names of parts of the envelope stand for them; an attribute that is called like one is
-reached as `attributes.NAME`, and so may any other be.
+A *wanted* column is an envelope field, an attribute with a type, or all attributes. A value that an
+event does not have is null. So is a value of another type than the column's, as it is unknown to a
+filter; but a float column accepts integers, because filters compare the two by value. Names of
+envelope fields refer to these fields; an attribute of the same name is available as
+`attributes.NAME`, and this prefix is allowed for every attribute.
 
-    stream, tick       where it is
-    publisher, incarnation, seq     its id
-    timestamp          when its publisher says it happened, or, if it does not, when it was logged
-    loggedAt           when its origin logged it; in a stream it never goes back but by a clock
+    stream, tick       position of the event
+    publisher, incarnation, seq     id of the event
+    timestamp          time of the event as stated by its publisher, else the time it was logged
+    loggedAt           time at which the origin logged it; never decreases within a stream unless
+                       the clock was set back
     contentType, correlationId, payload
-    attributes         all of them, in one column (`whole`)
+    attributes         all attributes, in one column (`attribute_maps`)
 
-Whoever plans a query needs this and no kernels, which take a second to load. This module keeps no
-state.
+Planning a query needs this module but not the kernels, which take a second to load. This module
+keeps no state.
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,12 @@ from anabranch.model.event import Value
 
 Kind = Literal["text", "integer", "float", "truth"]
 Whole = Literal["map", "variant"]
-#: All attributes in one column; and what stands before the name of one that is called like a part
-#: of the envelope.
+#: Name of the column with all attributes; and prefix for attributes that have the name of an
+#: envelope field.
 ATTRIBUTES: Final = "attributes"
 ATTRIBUTE_PREFIX: Final = f"{ATTRIBUTES}."
 
-#: Types in Arrow; a variant as Spark exchanges it.
+#: Arrow types; a variant in Spark's exchange format.
 ARROW: dict[Kind | Whole, pa.DataType] = {
     "text": pa.string(),
     "integer": pa.int64(),
@@ -48,7 +49,7 @@ ARROW: dict[Kind | Whole, pa.DataType] = {
     ),
 }
 _TIME = pa.timestamp("us", tz="UTC")
-#: Parts of the envelope and their types.
+#: Envelope fields and their types.
 ENVELOPE: dict[str, pa.DataType] = {
     "stream": pa.string(),
     "tick": pa.int64(),
@@ -64,31 +65,29 @@ ENVELOPE: dict[str, pa.DataType] = {
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A column: a part of the envelope if `kind` is None, one attribute or all otherwise."""
+    """A column: an envelope field if `kind` is None, otherwise one attribute or all."""
 
     name: str
     kind: Kind | Whole | None = None
 
     @property
     def attribute(self) -> str:
-        """The name of the attribute."""
         return self.name.removeprefix(ATTRIBUTE_PREFIX)
 
     @property
     def single(self) -> Kind | None:
-        """The kind of one attribute; None if it is something else."""
-        if self.kind == "map" or self.kind == "variant":  # noqa: PLR1714 - types are told apart
+        """The kind of a single attribute; None for other columns."""
+        if self.kind == "map" or self.kind == "variant":  # noqa: PLR1714 - narrows the type
             return None
         return self.kind
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Its type in Arrow."""
         return ENVELOPE[self.name] if self.kind is None else ARROW[self.kind]
 
 
 def as_kind(kind: Kind, value: Value | None) -> Value | None:
-    """A value in a column of a kind; None if it does not fit."""
+    """The value as a column of this kind holds it; None if it does not fit."""
     if isinstance(value, bool):
         return value if kind == "truth" else None
     if isinstance(value, int):
@@ -99,9 +98,9 @@ def as_kind(kind: Kind, value: Value | None) -> Value | None:
 
 
 def check_wanted(wanted: Sequence[Wanted]) -> None:
-    """`LocalError` if a column comes twice."""
+    """Raise `LocalError` if a column is duplicated."""
     seen: set[str] = set()
     for each in wanted:
         if each.name in seen:
-            raise LocalError(f"column {each.name!r} is asked for twice")
+            raise LocalError(f"column {each.name!r} is requested twice")
         seen.add(each.name)

@@ -1,12 +1,12 @@
-"""Events as Arrow columns.
+"""Conversion of encoded events to Arrow columns.
 
     columns = Columns(wanted)
     batch = columns.batch(data, count, stream)
 
-What a column is, and what is null in it, is said in `wanted`. Rows are read by kernels. Rows that
-those do not know are decoded one by one, and are errors if they cannot be.
+`column_types` defines the columns and their nulls. Kernels parse the rows. Rows in an encoding that
+the kernels do not handle are decoded one by one, and raise an error if they are invalid.
 
-State: tables that are filled anew with every batch, for one thread.
+State: work tables that each batch overwrites; use from one thread only.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,15 +40,15 @@ Integers = NDArray[np.int64]
 
 
 class Columns:
-    """Makes batches of these columns. See the top of this module."""
+    """Builds record batches with these columns. See the top of this module."""
 
     def __init__(self, wanted: Sequence[Wanted], schema: pa.Schema | None = None) -> None:
-        """`schema` is the same columns as somebody else describes them, with nulls or without."""
+        """`schema` describes the same columns, possibly with other nullability."""
         self.wanted = tuple(wanted)
         fields = [pa.field(each.name, each.arrow_type) for each in wanted]
         self.schema = pa.schema(fields) if schema is None else schema
         single = [each.attribute for each in wanted if each.single is not None]
-        #: Attribute → its place in the tables of values; columns of several kinds may share it.
+        #: Attribute → index in the value tables; columns of several kinds may share it.
         self._places = {name: place for place, name in enumerate(dict.fromkeys(single))}
         encoded = [name.encode() for name in self._places]
         self._names: Bytes = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
@@ -61,7 +61,7 @@ class Columns:
         self._bits: Integers = np.empty(0, np.int64)
 
     def batch(self, data: bytes, count: int, stream: str) -> pa.RecordBatch:
-        """The rows of one answer; `RemoteError` if they are none."""
+        """The rows of one fetch response. Raises `RemoteError` if they are invalid."""
         if self._is_plain(data, count):
             found: Bytes = np.frombuffer(data, np.uint8)
             arrays = [self._column(each, found, count, stream) for each in self.wanted]
@@ -69,10 +69,10 @@ class Columns:
             arrays = self._one_by_one(data, count, stream)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    # -- by kernel ------------------------------------------------------------------------------
+    # -- kernels --------------------------------------------------------------------------------
 
     def _is_plain(self, data: bytes, count: int) -> bool:
-        """Fill the tables; whether kernels know all rows."""
+        """Fill the tables. Returns whether the kernels could parse all rows."""
         width = len(self._places)
         if count > self._rows:
             self._rows = count
@@ -121,17 +121,17 @@ class Columns:
             (tick, time, decode_event(body, STORED_LIMITS)) for tick, time, body in rows_in(data)
         ]
         if len(rows) != count:
-            raise RemoteError(f"{count} rows of {stream!r} were announced, and {len(rows)} came")
+            raise RemoteError(f"{stream!r} announced {count} rows but sent {len(rows)}")
         try:
             return [
                 pa.array([_value(each, stream, *row) for row in rows], each.arrow_type)
                 for each in self.wanted
             ]
         except (OverflowError, pa.ArrowException) as error:
-            raise RemoteError(f"rows of {stream!r} have a number beyond all bounds") from error
+            raise RemoteError(f"rows of {stream!r} have a number out of range") from error
 
 
-# -- the plain way ---------------------------------------------------------------------------------
+# -- fallback --------------------------------------------------------------------------------------
 
 _PARTS: dict[str, Callable[[int, int, Event], object]] = {
     "tick": lambda tick, _time, _event: tick,

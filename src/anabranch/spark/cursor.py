@@ -1,21 +1,25 @@
-"""A named cursor at the brokers: so that logs keep what a streaming query has not read yet.
+"""Named cursor at the brokers: makes logs retain events that a streaming query has not read yet.
 
-A log forgets what no subscription needs any more. The option `durableSubscription` makes a query
-count: it takes a durable subscription of that name, and lets it follow. The query does not read
-from it; events come by fetches, in bulk, and the offsets of the query are Spark's. Theory of
-operation: a durable subscription holds the log from where it stands. A client that comes back to
-one says which ticks it has dealt with, and is believed; so to move the cursor, come back and leave.
-Nothing is delivered to it, since its filter is FALSE. Rules:
+A log trims events that no subscription needs. With the option `durableSubscription`, a query holds
+a durable subscription of that name and advances it as the query progresses. The query does not
+read through this subscription: it fetches events in bulk, and Spark keeps its offsets.
 
-1. It is taken at the first offsets of the query, or found where it stood; a query without a
-   checkpoint, which is not told where to begin, begins there.
-2. It follows `commit`, at most every `MOVE_EVERY_S`: a lower bound of what was dealt with.
-3. Streams that the query does not read are not held: there it is always at the newest tick.
-4. A broker that does not answer is asked again with the next commit. A cursor that somebody else
-   has moved meanwhile is an error: two queries with one cursor would let go what the other needs.
-5. It stays when the query ends, and holds the log, until it is unsubscribed.
+Theory of operation: a durable subscription holds the log from its position on. When a client
+resumes a durable subscription, it states the ticks it has processed and the broker accepts them.
+To move the cursor, this module therefore resumes the subscription and disconnects. The filter is
+FALSE, so the broker delivers nothing. Rules:
 
-State: the subscription at its broker, which is durable (`client.durable_cursor`).
+1. The cursor is created at the first offsets of the query, or found at its previous position. A
+   query without a checkpoint and without an explicit start begins at that position.
+2. The cursor follows `commit`, at most once per `MOVE_EVERY_S`. It is a lower bound of the
+   processed ticks.
+3. Streams that the query does not read are not held: on them the cursor stays at the newest tick.
+4. If a broker does not answer, the cursor retries at the next commit. If another client has moved
+   the cursor meanwhile, that is an error: two queries that share a cursor would release events
+   that the other one needs.
+5. The cursor survives the query and holds the log until it is unsubscribed.
+
+State: the durable subscription at its broker (`client.durable_cursor`).
 """
 
 import logging
@@ -41,12 +45,12 @@ Ticks = Mapping[str, int]
 
 
 def owner_of(name: str) -> str:
-    """The client whose durable subscription a cursor is."""
+    """Name of the client that owns the cursor's durable subscription."""
     return f"spark-cursor-{name}"
 
 
 class Cursor:
-    """One cursor. See the rules at the top of this module."""
+    """A named cursor. See the rules at the top of this module."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -60,8 +64,8 @@ class Cursor:
         self._cursor = DurableCursor(self._client, self.name, addresses, tls_of(options))
         self._is_taken = False
         self._moved_at = 0.0
-        #: What was committed since.
-        self._owed: dict[str, int] = {}
+        #: Committed ticks that the broker has not received yet.
+        self._pending: dict[str, int] = {}
 
     def standing(self, seen: Seen) -> dict[str, int] | None:
         """The first ticks that it holds; None if there is no such cursor."""
@@ -77,13 +81,13 @@ class Cursor:
         }
 
     def begin(self, first: Ticks, survey: Survey) -> None:
-        """Take it, unless that is done: hold everything from these ticks on."""
+        """Take the cursor unless that is done: hold the log from these ticks on."""
         if self._is_taken:
             return
         seen = survey.look()
         held = self.standing(seen)
         if held is None:
-            # What the log does not have (any more) cannot be held; an archive may have it.
+            # Ticks that the log no longer has cannot be held; an archive may have them.
             ticks = {
                 stream: max(first[stream], extent.oldest) - 1
                 for stream, extent in seen.extents.items()
@@ -96,8 +100,8 @@ class Cursor:
         for stream, tick in (held or {}).items():
             if tick > first.get(stream, tick):
                 log.warning(
-                    "cursor %r holds stream %r from tick %d on, and the query begins with %d: what"
-                    " is between may be forgotten before it is read",
+                    "Cursor %r holds stream %r from tick %d, but the query starts at tick %d: the"
+                    " log may trim the events in between before they are read.",
                     self.name,
                     stream,
                     tick,
@@ -107,28 +111,28 @@ class Cursor:
         self._moved_at = time.monotonic()
 
     def move(self, first: Ticks, survey: Survey) -> None:
-        """Everything before these ticks has been dealt with."""
-        self._owed = dict(first)
+        """Record that all events before these ticks are processed."""
+        self._pending = dict(first)
         if time.monotonic() - self._moved_at >= MOVE_EVERY_S:
             self.settle(survey)
 
     def settle(self, survey: Survey) -> None:
-        """Tell the broker what it was not told yet."""
-        if not self._owed:
+        """Send the pending ticks to the broker."""
+        if not self._pending:
             return
         self._moved_at = time.monotonic()
         everything = bool(self._options.streams)
         seen = survey.look(everything=everything)
         ticks = {stream: extent.end - 1 for stream, extent in seen.extents.items() if everything}
-        ticks |= {s: tick - 1 for s, tick in self._owed.items() if s in seen.origins}
+        ticks |= {s: tick - 1 for s, tick in self._pending.items() if s in seen.origins}
         try:
             self._cursor.move(ticks, seen.network)
         except CursorRefusedError as error:
             raise self._refusal(error) from error
         except ConnectError as error:
-            log.warning("cursor %r is not moved for now: %s", self.name, error)
+            log.warning("Cursor %r was not moved, retrying later: %s", self.name, error)
             return
-        self._owed = {}
+        self._pending = {}
 
     def _refusal(self, error: CursorRefusedError) -> OptionError:
         return OptionError(_OPTION, f"{error}; does another query use {self.name!r}?")

@@ -1,23 +1,24 @@
-"""Patterns detected on Spark, in what there is and in what comes.
+"""Pattern detection on Spark, over stored events or over a live stream.
 
     detect(events, "a:{x = 1} THEN b:{x = 2} WHERE a.s = b.s WITHIN 5 s", pattern_id="mine")
 
-`events` is a data frame in which attributes are columns, with `stream`, `tick` and a time. What
-comes out are findings (`detecting.findings`): a row for each match with its events, and a row for
-whatever could not be done. Rules:
+`events` is a data frame with attributes as columns, and with `stream`, `tick` and a time. The
+result consists of findings (`detection.matches`): one row per match with its events, and one row
+per event that could not be processed. Rules:
 
-1. A pattern means what docs/PATTERNS.md says, and the detector is that of the network.
-2. In batch the history is complete: nothing is late, and every window has passed in the end.
-3. In streaming the watermark of a batch is the greatest time that was seen in those before it, of
-   all rows, also of those that no part wants. Whatever is older than that by more than the
-   pattern's lateness is late: a row says so. The others give the matches of batch. Where more end
-   with one event than `matches_max`, and earlier events come in a later batch, some that batch
-   leaves out may have been found before.
-4. Where all parts share a key (`core.patterns.scheme`) events are divided into `buckets` by it.
-   Otherwise one task has all that some part wants.
-5. An event without a time, or one beyond what 64 bits of nanoseconds can say, is told as `no-time`.
+1. docs/PATTERNS.md defines the semantics of patterns; the detector is that of the brokers.
+2. In batch, the history is complete: no event is late, and every window closes at the end.
+3. In streaming, the watermark of a batch is the greatest time in the previous batches, over all
+   rows, including those that match no part. An event older than the watermark by more than the
+   pattern's lateness is late and reported in a row. The other events yield the matches of batch. If
+   more matches than `matches_max` end with one event, and earlier events arrive in a later batch,
+   streaming may have reported matches that batch leaves out.
+4. If all parts share a key (`core.patterns.scheme`), events are partitioned by it into `buckets`.
+   Otherwise one task processes all events that match a part.
+5. An event without a time, or with a time outside of 64-bit nanoseconds, is reported as `no-time`.
 
-State: none here; of a streaming query, Spark has it in the checkpoint (`detecting.following`).
+State: none here; Spark keeps the state of a streaming query in its checkpoint
+(`detection.streaming`).
 """
 
 from collections.abc import Sequence
@@ -50,17 +51,17 @@ def detect(
 ) -> DataFrame:
     """The findings: pattern, finding, identity, time, events.
 
-    pattern_id   what the pattern is called in results
-    time         the column by which events are ordered
-    attributes   which attribute some columns hold, or all columns that hold any
-    carry        the attributes that events in results have, beside those that joins name; None: all
-    presence     a column that is null in rows that are no events (`silenceRows`)
-    buckets      into how many shares events are divided; a checkpoint keeps to its own
-    matches_max  how many matches may end with one event: `pattern_matches_max` of the network; a
-                 checkpoint keeps to its own
+    pattern_id   name of the pattern in results
+    time         column that orders events
+    attributes   mapping of some columns to attributes, or the list of all attribute columns
+    carry        attributes that results include, in addition to those that joins name; None: all
+    presence     column that is null in rows without an event (`silenceRows`)
+    buckets      number of partitions by key; fixed for the life of a checkpoint
+    matches_max  maximum matches that end with one event: `pattern_matches_max` of the network;
+                 fixed for the life of a checkpoint
     """
     if matches_max < 1:
-        raise LocalError("one match at least may end with an event: matches_max is 1 or more")
+        raise LocalError("matches_max must be at least 1")
     parsed = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
     scheme = PatternScheme(parsed, pattern_id, Limits(pattern_matches_max=matches_max))
     columns = attribute_columns(events.schema, attributes)
@@ -78,8 +79,8 @@ def detect(
 def missing_attributes(
     events: DataFrame, pattern: Pattern, attributes: Attributes = ()
 ) -> list[str]:
-    """Attributes that the pattern names and no column of the events has."""
-    there = {each.attribute for each in attribute_columns(events.schema, attributes)}
+    """Attributes that the pattern names but no column of the events holds."""
+    available = {each.attribute for each in attribute_columns(events.schema, attributes)}
     named = {name for part in pattern.parts for name in attribute_names(part.filter.expression)}
     joined = {term.attribute for join in pattern.joins for term in (join.left, join.right)}
-    return sorted((named | joined) - there)
+    return sorted((named | joined) - available)

@@ -1,4 +1,4 @@
-"""Arrow batches as drafts: rows become events that have no id yet, encoded by a kernel.
+"""Encoding of Arrow batches as drafts: rows become events without an id, encoded by a kernel.
 
     drafting = Drafting(parts)
     for chunk in drafting.chunks(batches):
@@ -6,14 +6,14 @@
 
 Rules:
 
-1. What comes out is what `model.drafts.encode_draft` makes of the same events, byte by byte; the
-   broker checks it again.
-2. A row that cannot be an event is a `RowError` that names row and column; rows are counted from 0
-   over all batches of a task. Nothing of its chunk is given out.
-3. A timestamp that is null is the time of writing. NaN, −0.0 and the infinities are floats like any
-   other, as in events everywhere.
+1. The output equals that of `model.encoding.encode_draft` for the same events, byte by byte. The
+   broker validates it again.
+2. A row that cannot be encoded raises a `RowError` that names the row and the column; rows are
+   counted from 0 over all batches of a task. No part of its chunk is returned.
+3. A null timestamp becomes the time of writing. NaN, −0.0 and the infinities are ordinary floats,
+   as in all events.
 
-State: a buffer, for one thread.
+State: a buffer; use from one thread only.
 """
 
 import time
@@ -34,11 +34,11 @@ from anabranch.spark.kernels.pack import pack
 from anabranch.spark.variant_attributes import Listed, list_variants
 from anabranch.spark.write_columns import Part, Role, RowError
 
-#: What one chunk holds at most; it has to fit into the frames of any broker.
+#: Maximum size of a chunk; it has to fit into the frames of every broker.
 CHUNK_EVENTS: Final = 256
 CHUNK_BYTES: Final = 262_144
 _SPARE_BYTES: Final = 65_536
-#: What an id takes beside a name; see `model.encoding`.
+#: Size of an event id in addition to its name; see `model.encoding`.
 _ID_FRAMING_BYTES_MAX: Final = 24
 
 _ARROW: Final[dict[Kind, tuple[int, pa.DataType]]] = {
@@ -60,7 +60,7 @@ _list_decoder = msgspec.msgpack.Decoder(list[bytes])
 
 
 class Drafting:
-    """Makes drafts of rows. See the rules at the top of this module."""
+    """Encodes rows as drafts. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Drafting:
         names = [msgspec.msgpack.encode(part.attribute) for part in self._attributes]
         self._names = np.frombuffer(b"".join(names) or b"\0", np.uint8)
         starts = np.cumsum([0, *map(len, names)], dtype=np.int64)
-        #: The description of no columns, with the names of attributes.
+        #: Column description without addresses, but with the names of attributes.
         self._table = np.zeros(((at.FIRST_ATTRIBUTE + len(names)), at.WIDTH), np.int64)
         described = self._table[at.FIRST_ATTRIBUTE :]
         described[:, at.NAME_FIRST] = starts[:-1]
@@ -87,8 +87,8 @@ class Drafting:
         self._heads, self._split = _heads()
         self._bounds = _bounds(limits, chunk_events, chunk_bytes)
         self._out = np.empty(chunk_bytes + _SPARE_BYTES, np.uint8)
-        self._told = np.zeros(at.TOLD, np.int64)
-        #: Kept while the kernel has their addresses.
+        self._report = np.zeros(at.TOLD, np.int64)
+        #: Referenced here while the kernel uses their addresses.
         self._listed: Listed | None = None
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[bytes]]:
@@ -99,18 +99,18 @@ class Drafting:
             before += batch.num_rows
 
     def _chunks(self, batch: pa.RecordBatch, before: int) -> Iterator[list[bytes]]:
-        # The arrays have a name here because the kernel has only their addresses.
+        # Keep a reference to the arrays: the kernel has only their addresses.
         table, arrays = self._described(batch, before)
         row = 0
         while row < batch.num_rows:
             size = pack(
                 table, self._names, self._heads, self._split, self._bounds,
-                row, batch.num_rows, self._clock(), self._out, self._told,
+                row, batch.num_rows, self._clock(), self._out, self._report,
             )  # fmt: skip
-            row = int(self._told[at.NEXT])
-            if self._told[at.PROBLEM] == at.FULL:
-                self._out = np.empty(int(self._told[at.SIZE]) + _SPARE_BYTES, np.uint8)
-            elif self._told[at.PROBLEM] != at.FINE:
+            row = int(self._report[at.NEXT])
+            if self._report[at.PROBLEM] == at.FULL:
+                self._out = np.empty(int(self._report[at.SIZE]) + _SPARE_BYTES, np.uint8)
+            elif self._report[at.PROBLEM] != at.FINE:
                 raise self._problem(before + row, arrays)
             else:
                 yield _list_decoder.decode(self._out[:size].data)
@@ -120,15 +120,15 @@ class Drafting:
     def _described(
         self, batch: pa.RecordBatch, before: int
     ) -> tuple[NDArray[np.int64], dict[int, pa.Array]]:
-        """What the kernel has to know of a batch, and the arrays that it knows so."""
+        """Column description of a batch for the kernel, and the arrays that it refers to."""
         table = self._table.copy()
         arrays: dict[int, pa.Array] = {}
         slot = at.FIRST_ATTRIBUTE
         for part in self._parts:
             array = batch.column(part.place)
             if part.role == "attribute":
-                kind, form = _ARROW[part.kind]
-                arrays[slot] = _describe(table, slot, kind, _as(array, form))
+                kind, data_type = _ARROW[part.kind]
+                arrays[slot] = _describe(table, slot, kind, _as(array, data_type))
                 slot += 1
             elif part.role == "attributes" and part.is_variant:
                 self._listed = list_variants(array, before)
@@ -139,58 +139,60 @@ class Drafting:
                 moments = _as(_as(array, _MICROSECONDS), pa.int64())
                 arrays[at.STAMP] = _describe(table, at.STAMP, at.INTEGER, moments)
             else:
-                form = pa.binary() if part.role == "payload" else pa.string()
+                data_type = pa.binary() if part.role == "payload" else pa.string()
                 place = _SLOTS[part.role]
-                arrays[place] = _describe(table, place, at.TEXT, _as(array, form))
+                arrays[place] = _describe(table, place, at.TEXT, _as(array, data_type))
         for place, array in arrays.items():
             if array.type == pa.string():
                 self._check_text(place, array, before)
         return table.reshape(-1), arrays
 
     def _check_text(self, place: int, array: pa.Array, before: int) -> None:
-        """`RowError` if a text is none; a frame may have any bytes for one."""
+        """Raise `RowError` for invalid UTF-8; a frame may hold any bytes in a text column."""
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
             row = next((i for i, each in enumerate(array.cast(pa.binary())) if _is_bad(each)), 0)
             where = "" if place in {at.KEYS, at.VALUES} else f"row {before + row}: "
-            raise RowError(f"{where}column {self._column(place)!r} is no UTF-8: {error}") from error
+            raise RowError(
+                f"{where}column {self._column(place)!r} is not valid UTF-8: {error}"
+            ) from error
 
     def _column(self, place: int) -> str:
-        """The name of the column that is described there."""
+        """The name of the column described at this index."""
         if place >= at.FIRST_ATTRIBUTE:
             return self._attributes[place - at.FIRST_ATTRIBUTE].column
         slot = at.ENTRIES if place in {at.KEYS, at.VALUES} else place
         return next(p.column for p in self._parts if _SLOTS.get(p.role) == slot)
 
     def _problem(self, row: int, arrays: dict[int, pa.Array]) -> RowError:
-        """What the kernel has found, in words."""
-        limits, told = self._limits, self._told
-        problem, place, size = (int(told[each]) for each in (at.PROBLEM, at.COLUMN, at.SIZE))
+        """The error that the kernel reports, as an exception."""
+        limits, report = self._limits, self._report
+        problem, place, size = (int(report[each]) for each in (at.PROBLEM, at.COLUMN, at.SIZE))
         if problem == at.MANY:
-            return RowError(f"row {row}: it has more attributes than {limits.attributes_max}")
+            return RowError(f"row {row}: more than {limits.attributes_max} attributes")
         if problem == at.LARGE:
             most = self._bounds[at.EVENT_BYTES]
-            return RowError(f"row {row}: it takes {size} bytes as an event; at most {most} may be")
+            return RowError(f"row {row}: the encoded event has {size} bytes; the limit is {most}")
         what = f"row {row}: column {self._column(place)!r}"
         if place in {at.KEYS, at.VALUES}:
-            what += f", key {arrays[at.KEYS][int(told[at.ENTRY])].as_py()!r}"
+            what += f", key {arrays[at.KEYS][int(report[at.ENTRY])].as_py()!r}"
         texts = {
-            at.LONG_VALUE: f"has {size} bytes; at most {limits.value_bytes_max} may be, put large"
+            at.LONG_VALUE: f"has {size} bytes; the limit is {limits.value_bytes_max}, put large"
             " content into the payload",
-            at.LONG_PAYLOAD: f"has {size} bytes; at most {limits.payload_bytes_max} may be",
-            at.BAD_NAME: f"is no name: it has {size} bytes, of 1 to {limits.name_bytes_max}, or a"
-            " control character",
-            at.TWICE: "is an attribute that the row has twice",
-            at.BAD_STAMP: "is a time that nanoseconds in 64 bits do not reach (1677 to 2262)",
+            at.LONG_PAYLOAD: f"has {size} bytes; the limit is {limits.payload_bytes_max}",
+            at.BAD_NAME: f"is not a valid name: it has {size} bytes (allowed: 1 to"
+            f" {limits.name_bytes_max}), or a control character",
+            at.TWICE: "is a duplicate attribute in this row",
+            at.BAD_STAMP: "is a time outside of 64-bit nanoseconds (1677 to 2262)",
         }
         return RowError(f"{what} {texts[problem]}")
 
 
 def _heads() -> tuple[NDArray[np.uint8], int]:
-    """What stands in a draft before the timestamp and behind it, and where the one ends."""
+    """The constant bytes of a draft before and after the timestamp, and where they are split."""
     control = msgspec.msgpack.encode(DEFAULT_CONTROL)
-    # Without the correlation and the destinations, which are empty.
+    # Without correlation id and destinations, which are empty.
     control = control[:-2]
     draft = encode_draft(Event({}), 1)
     split = draft.index(b"\x01" + control)
@@ -209,12 +211,12 @@ def _bounds(limits: Limits, chunk_events: int, chunk_bytes: int) -> NDArray[np.i
     return bounds
 
 
-def _as(array: pa.Array, form: pa.DataType) -> pa.Array:
-    return array if array.type == form else array.cast(form)
+def _as(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    return array if array.type == data_type else array.cast(data_type)
 
 
 def _describe(table: NDArray[np.int64], place: int, kind: int, array: pa.Array) -> pa.Array:
-    """Say where an array is."""
+    """Write the addresses of an array into the column description."""
     buffers = array.buffers()
     table[place, at.KIND] = kind
     table[place, at.SHIFT] = array.offset
@@ -227,16 +229,16 @@ def _describe(table: NDArray[np.int64], place: int, kind: int, array: pa.Array) 
 
 
 def _describe_map(table: NDArray[np.int64], array: pa.Array, kind: Kind) -> dict[int, pa.Array]:
-    number, form = _ARROW[kind]
+    number, data_type = _ARROW[kind]
     return {
         at.ENTRIES: _describe(table, at.ENTRIES, at.MAP, array),
         at.KEYS: _describe(table, at.KEYS, at.TEXT, _as(array.keys, pa.string())),
-        at.VALUES: _describe(table, at.VALUES, number, _as(array.items, form)),
+        at.VALUES: _describe(table, at.VALUES, number, _as(array.items, data_type)),
     }
 
 
 def _describe_listed(table: NDArray[np.int64], found: Listed) -> pa.Array:
-    """The same for attributes of all kinds; the array of their names."""
+    """Describe decoded variants. Returns the array of their names."""
     table[at.ENTRIES, at.KIND] = at.MAP
     table[at.ENTRIES, at.OFFSETS] = found.offsets.ctypes.data
     table[at.VALUES, at.KIND] = at.MIXED

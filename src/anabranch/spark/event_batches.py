@@ -1,13 +1,13 @@
-"""Batches of Arrow as kernels search them: a column for each attribute, or encoded events.
+"""Arrow batches in the form that the matching kernels search: attribute columns or encoded events.
 
-A `Reader` knows which columns of a batch matter to an index, and makes `Events` of it. Only
-attributes that some filter names are looked at. Rules:
+A `Reader` selects the columns of a batch that an index needs and creates `Events` from it. Only
+attributes that filters name are read. Rules:
 
-1. A column is searched as it lies in memory. Only those of fewer bits than attributes have, and
-   those with a dictionary, are turned into plain ones first.
-2. The arrays of a batch are held as long as its events are.
-3. An encoded event is as `model.encoding` writes it; one that cannot be read at all is an error
-   that names its row.
+1. A column is searched in place. Only narrower types and dictionary-encoded columns are converted
+   first.
+2. The arrays of a batch are kept alive as long as its events.
+3. An encoded event has the encoding of `model.encoding`; an invalid one is an error that names its
+   row.
 
 State: none beyond the arrays.
 """
@@ -28,7 +28,7 @@ from anabranch.spark.task_matcher import Events, Words
 
 Reader = Callable[[pa.RecordBatch], Events]
 
-#: What a column of a kind is before it is searched, and how kernels call it.
+#: Kind → Arrow type that is searched, and its number in the kernels.
 _PLAIN: dict[Kind, tuple[pa.DataType, int]] = {
     "text": (pa.string(), kernels.TEXT),
     "integer": (pa.int64(), kernels.INTEGER),
@@ -38,7 +38,7 @@ _PLAIN: dict[Kind, tuple[pa.DataType, int]] = {
 
 
 class ColumnEvents:
-    """Events of which each attribute is a column."""
+    """Events with one column per attribute."""
 
     is_encoded = False
 
@@ -56,7 +56,7 @@ class ColumnEvents:
         self.plan: Words = np.array(words, np.int64).reshape(-1)
 
     def attributes(self, rows: Words) -> list[Attributes]:
-        """See `matcher.Events`."""
+        """See `task_matcher.Events`."""
         found: list[dict[str, Value]] = [{} for _ in range(len(rows))]
         chosen = pa.array(rows)
         for each, array in zip(self._columns, self._arrays, strict=True):
@@ -74,7 +74,7 @@ def _plain(array: pa.Array, kind: Kind) -> pa.Array:
 
 
 def _words(array: pa.Array, kind: int, attribute: int) -> list[int]:
-    """One column of a plan."""
+    """The plan entry of one column."""
     buffers = array.buffers()
     validity = buffers[0] if array.null_count else None
     letters = buffers[2] if kind in (kernels.TEXT, kernels.ENCODED) else None
@@ -91,7 +91,7 @@ def _words(array: pa.Array, kind: int, attribute: int) -> list[int]:
 
 
 class EncodedEvents:
-    """Events as they were published, a column of bytes."""
+    """Events in their published encoding, as a binary column."""
 
     is_encoded = True
 
@@ -101,7 +101,7 @@ class EncodedEvents:
         self.plan: Words = np.array(_words(bodies, kernels.ENCODED, 0), np.int64)
 
     def attributes(self, rows: Words) -> list[Attributes]:
-        """See `matcher.Events`."""
+        """See `task_matcher.Events`."""
         return [self._decoded(row) for row in rows.tolist()]
 
     def _decoded(self, row: int) -> Attributes:
@@ -109,14 +109,14 @@ class EncodedEvents:
         try:
             return decode_event(body or b"", STORED_LIMITS).attributes
         except RemoteError as error:
-            raise RemoteError(f"row {row} of a batch holds no event: {error}") from error
+            raise RemoteError(f"row {row} of a batch is not a valid event: {error}") from error
 
 
 def column_reader(columns: Sequence[AttributeColumn], numbers: Mapping[str, int]) -> Reader:
-    """Batches with these columns; `numbers` are those of the attributes of an index."""
+    """Reader for attribute columns; `numbers` maps the attributes of the index to their numbers."""
     return lambda batch: ColumnEvents(batch, columns, numbers)
 
 
 def encoded_reader(column: str) -> Reader:
-    """Batches whose events stand encoded in one column."""
+    """Reader for encoded events in one column."""
     return lambda batch: EncodedEvents(batch.column(column))

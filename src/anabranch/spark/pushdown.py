@@ -1,17 +1,17 @@
-"""Conditions of Spark as filters of the brokers, for `pushdown=true`.
+"""Filter pushdown: translates Spark conditions to broker filters, for `pushdown=true`.
 
-Spark keeps every condition and evaluates it once more, so a broker may send too much and never too
-little. What is handed over is therefore what loses no row that Spark would keep:
+Spark evaluates every condition again, so a broker may send too many events but never too few. Only
+conditions that lose no row that Spark would keep are pushed down:
 
-1. A column that is null is not kept by any condition here. An attribute of another type is null in
-   its column; a filter may match it nevertheless, which does no harm. Hence no IS NULL.
-2. To Spark NaN is greater than every number and equal to itself; to a filter it compares with
-   nothing. Hence of DOUBLE columns only `<`, `<=`, `=` and IN, and no negation.
-3. A DOUBLE column has integers as floats; beyond 2**53 these are rounded, and filters do not round.
-   Hence only literals below that.
-4. Parts of the envelope, and attributes in one column, are not known to filters.
+1. None of these conditions keeps a null column. An attribute of another type is null in its column;
+   a filter may still match it, which is harmless. Hence no IS NULL.
+2. For Spark, NaN is greater than every number and equal to itself; for a filter, comparisons with
+   NaN are unknown. Hence for DOUBLE columns only `<`, `<=`, `=` and IN, and no negation.
+3. A DOUBLE column holds integers as floats, rounded beyond 2**53; filters do not round. Hence only
+   literals below that.
+4. Filters cannot refer to envelope fields or to attributes in a single column.
 
-What is not handed over costs no more than it did. This module keeps no state.
+Other conditions cost as much as without pushdown. This module keeps no state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ _ORDERS: dict[type[spark.Filter], Order] = {
     spark.GreaterThan: ">",
     spark.GreaterThanOrEqual: ">=",
 }
-#: Of each kind, what loses nothing.
+#: Kind → comparisons that lose no row.
 _ALL: frozenset[Order] = frozenset(_ORDERS.values())
 _SAFE: Mapping[Kind, frozenset[Order]] = {
     "text": _ALL,
@@ -60,7 +60,7 @@ _SAFE: Mapping[Kind, frozenset[Order]] = {
 def pushed(
     filters: Iterable[spark.Filter], wanted: Iterable[Wanted], subscription: str
 ) -> tuple[str, list[spark.Filter]]:
-    """The subscription with what can be handed over, and which conditions those are."""
+    """The subscription extended by the conditions that can be pushed down, and those conditions."""
     kinds = {each.name: each for each in wanted if each.single is not None}
     found: list[tuple[spark.Filter, Expression]] = []
     for each in filters:
@@ -72,7 +72,7 @@ def pushed(
     own = [Filter.parse(subscription).expression] if subscription else []
     try:
         whole = Filter(conjunction_of([*own, *(expression for _, expression in found)]))
-        # Whether its normal form is within the limits shows only when it is made.
+        # Only building the normal form shows whether it is within the limits.
         assert whole.conjunctions is not None
     except FilterError:
         return subscription, []
@@ -80,7 +80,7 @@ def pushed(
 
 
 def converted(condition: spark.Filter, columns: Mapping[str, Wanted]) -> Expression | None:
-    """A condition of Spark as one of ours, which keeps all that it keeps; None if there is none."""
+    """A filter expression that keeps all rows of a Spark condition; None if there is none."""
     if isinstance(condition, spark.Not):
         return _negated(condition.child, columns)
     column = _column(condition, columns)

@@ -1,18 +1,19 @@
-"""The reading half of the data source: what Spark asks on the driver, and in its tasks.
+"""Read side of the data source: planning on the driver, reading in tasks.
 
-Spark makes a reader in a process of its own to plan a query, sends copies of it to the tasks, and,
-for a streaming query, keeps one in a process on the driver for as long as the query runs. So a
-reader has nothing when it is made that cannot be sent, and gets the rest when it is needed. Rules:
+Spark creates a reader in a separate process to plan a query, sends copies of it to tasks and, for
+a streaming query, keeps one in a process on the driver while the query runs. A reader therefore
+holds only serializable state when created and opens connections on first use. Rules:
 
-1. Nobody is asked for anything before Spark asks; what is wrong with options or a schema is said
-   when the reader is made.
-2. A streaming query is told the newest ticks by the brokers' origins every time it looks; what it
-   reads of them, how much at once, and into how many tasks that is divided, is in `reading`.
-3. A query with `availableNow` ends at what there was when it began, streams included.
-4. Spark's `commit` comes late and not for the last batch: it is a lower bound of what was done, and
-   so is the cursor that moves with it.
+1. No network access before Spark asks for offsets or partitions. Invalid options and schemas fail
+   when the reader is created.
+2. A streaming query asks the origin brokers for the newest ticks on each trigger. `tick_ranges`
+   decides which ticks a micro-batch reads, how many, and how they are divided into tasks.
+3. A query with the trigger `availableNow` ends at the streams and ticks that existed at its start.
+4. Spark calls `commit` late and never for the last batch. It is a lower bound of the processed
+   ticks, and so is the cursor that follows it.
 
-State: of a streaming reader, connections and what was seen last; offsets are Spark's.
+State: a streaming reader keeps its connections and its last survey of the network. Spark keeps the
+offsets.
 """
 
 import logging
@@ -58,8 +59,7 @@ log = logging.getLogger("anabranch.spark")
 
 
 def offered_schema(options: Options) -> StructType:
-    """The columns for whoever does not say which: the envelope, and attributes of statistics or of
-    a sample."""
+    """The default columns: the envelope, plus the attributes found in statistics or in a sample."""
     if options.attributes != "columns":
         return schema_of(offered(options.attributes, []))
     if options.statistics:
@@ -68,26 +68,25 @@ def offered_schema(options: Options) -> StructType:
         return schema_of(offered("columns", sample(survey, survey.look(), options.subscription)))
 
 
-class _Reading:
-    """What both readers do in tasks."""
+class _TaskReader:
+    """Task-side reading, shared by both readers."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._wanted = wanted_of(schema)
         check_asked(self._wanted, options.attributes)
-        #: The filter that brokers are told.
+        #: The filter sent to brokers.
         self._subscription = options.subscription
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The events of one range."""
-        # Kernels are loaded where rows are read, and nowhere else.
+        # Only tasks load the kernels.
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
         from anabranch.spark.fetch_task import read_range  # noqa: PLC0415
 
         if not isinstance(partition, Range):
-            # Spark's word for a plan without partitions: there is nothing to read.
+            # Spark's placeholder for a plan without partitions: nothing to read.
             return iter(())
         schema = to_arrow_schema(self._schema, timezone="UTC")
         return read_range(self._options, partition, self._wanted, schema, self._subscription)
@@ -100,26 +99,25 @@ class _Reading:
         return ranges
 
 
-class BatchReader(_Reading, DataSourceReader):
-    """For `spark.read`. See the rules at the top of this module."""
+class BatchReader(_TaskReader, DataSourceReader):
+    """Batch reader for `spark.read`. See the rules at the top of this module."""
 
     def partitions(self) -> list[InputPartition]:
-        """Everything between the first and the last offsets."""
         options = self._options
         with Survey(options) as survey:
             seen = _with_archive(survey.look(), options)
             start = beginning(survey, seen, options, "earliest")
         end = end_ticks(options.ending_offsets, seen.extents)
         for stream, extent in seen.extents.items():
-            start[stream] = _kept(options, stream, start[stream], end[stream], extent)
+            start[stream] = _first_kept(options, stream, start[stream], end[stream], extent)
         return list(self._ranges(start, end, seen))
 
 
 class PushingReader(BatchReader):
-    """The same, for those who opted in to hand conditions to the brokers (`pushdown`)."""
+    """Batch reader that pushes conditions down to the brokers (option `pushdown`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take what loses nothing. Spark evaluates all of it once more."""
+        """Push down conditions that cannot lose rows. Spark evaluates all of them again."""
         from anabranch.spark.pushdown import pushed  # noqa: PLC0415
 
         self._subscription, _ = pushed(filters, self._wanted, self._options.subscription)
@@ -127,18 +125,18 @@ class PushingReader(BatchReader):
 
 
 def batch_reader(options: Options, schema: StructType) -> BatchReader:
-    """The reader that the options ask for; Spark looks whether it takes conditions."""
+    """Spark inspects the class to see whether the reader supports filter pushdown."""
     return PushingReader(options, schema) if options.pushdown else BatchReader(options, schema)
 
 
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """For `spark.readStream`. See the rules at the top of this module."""
+class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Streaming reader for `spark.readStream`. See the rules at the top of this module."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self._survey: Survey | None = None
         self._seen: Seen | None = None
-        #: With `availableNow`: where the query ends.
+        #: With `availableNow`: the ticks at which the query ends.
         self._target: Ticks | None = None
         self._cursor: Cursor | None = None
         if options.durable_subscription:
@@ -149,13 +147,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """Where a query begins that has no checkpoint."""
+        """First offsets of a query without a checkpoint."""
         seen = self._look()
         assert self._survey is not None
         options = self._options
-        is_told = options.starting_offsets is not None or options.starting_time_ns is not None
+        is_explicit = options.starting_offsets is not None or options.starting_time_ns is not None
         start: Ticks | None = None
-        if self._cursor is not None and not is_told:
+        if self._cursor is not None and not is_explicit:
             start = self._cursor.standing(seen)
         if start is None:
             start = beginning(self._survey, seen, options, "latest")
@@ -164,7 +162,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return Position(seen.network, start).offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What `maxOffsetsPerTrigger` says."""
+        """The limit set by `maxOffsetsPerTrigger`."""
         ticks_max = self._options.offsets_per_trigger_max
         return ReadMaxRows(ticks_max) if ticks_max else ReadAllAvailable()
 
@@ -175,12 +173,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, object], limit: ReadLimit
     ) -> dict[str, object]:
-        """How far the next batch goes."""
+        """End offsets of the next micro-batch."""
         position = read_position(start)
         before = self._seen
         seen = self._look()
         check_position(position, seen.network, seen.extents)
-        left = position.left | self._left(position.streams, before, seen)
+        left = position.left | self._departed(position.streams, before, seen)
         streams = {s: tick for s, tick in position.streams.items() if s not in left}
         if self._cursor is not None:
             assert self._survey is not None
@@ -191,7 +189,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return Position(seen.network, end, left).offset()
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
-        """How far the streams go, for the progress of the query."""
+        """Newest offsets of the streams, for Spark's progress report."""
         seen = self._seen
         if seen is None:
             return None
@@ -204,7 +202,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._seen
 
     def _reachable(self, seen: Seen) -> dict[str, Extent]:
-        """What may be read of what is there (rule 3)."""
+        """Ticks that the query may read (rule 3)."""
         target = self._target
         if target is None:
             return seen.extents
@@ -214,53 +212,51 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if stream in target
         }
 
-    def _left(self, start: Ticks, before: Seen | None, seen: Seen) -> Ticks:
-        """The offsets of streams that have left the network since."""
+    def _departed(self, start: Ticks, before: Seen | None, seen: Seen) -> Ticks:
+        """Offsets of streams that have left the network since the last trigger."""
         left = {stream: tick for stream, tick in start.items() if stream not in seen.origins}
         for stream, tick in left.items():
             known = before.extents.get(stream) if before is not None else None
             if known is not None and tick >= known.end:
-                log.info("stream %r has left the network, and was read to its end", stream)
+                log.info("Stream %r has left the network; it was read to its end.", stream)
                 continue
-            what = f"stream {stream!r} has left the network, and was read before tick {tick} only"
+            what = f"stream {stream!r} has left the network and was read only up to tick {tick - 1}"
             if self._options.fail_on_data_loss:
-                raise LocalError(f"{what}; go on without the rest with failOnDataLoss=false")
-            log.warning("%s; the rest is passed over", what)
+                raise LocalError(f"{what}; to continue without the rest, set failOnDataLoss=false")
+            log.warning("%s; skipping the rest", what)
         return left
 
     # -- batches --------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
-        """The ranges of one batch."""
         seen = self._seen or self._look()
         first, last = read_position(start), read_position(end)
         check_position(last, seen.network, {})
         return list(self._ranges(first.streams, last.streams, seen))
 
     def commit(self, end: dict[str, object]) -> None:
-        """Everything before these offsets has been dealt with, at least (rule 4)."""
+        """All events before these offsets are processed, at least (rule 4)."""
         if self._cursor is not None and self._survey is not None:
             self._cursor.move(read_position(end).streams, self._survey)
 
     def stop(self) -> None:
-        """The query is over."""
         if self._survey is None:
             return
         try:
             if self._cursor is not None:
                 self._cursor.settle(self._survey)
         except AnabranchError as error:
-            # It is a lower bound, and what follows moves it on.
-            log.warning("the cursor was not moved at the end of the query: %s", error)
+            # The cursor is a lower bound, and the next run of the query advances it.
+            log.warning("Could not move the cursor at the end of the query: %s", error)
         self._survey.close()
         self._survey = None
 
 
-# -- where to begin --------------------------------------------------------------------------------
+# -- starting offsets ------------------------------------------------------------------------------
 
 
 def beginning(survey: Survey, seen: Seen, options: Options, otherwise: str) -> Ticks:
-    """The first ticks, as the options say."""
+    """First ticks to read, according to the options; `otherwise` is the default."""
     if options.starting_time_ns is not None:
         time_ns = options.starting_time_ns
         return {
@@ -289,8 +285,8 @@ def _since(connection: Fetcher, stream: str, extent: Extent, options: Options, t
     return since(connection, stream, extent, options, time_ns)
 
 
-def _kept(options: Options, stream: str, first: int, end: int, extent: Extent) -> int:
-    """The first tick of a stream that can be read, if what is before may be missing."""
+def _first_kept(options: Options, stream: str, first: int, end: int, extent: Extent) -> int:
+    """First readable tick of a stream; fails if missing ticks are an error."""
     if first >= extent.oldest or first >= end:
         return first
     from anabranch.spark.fetch_task import tell_missing  # noqa: PLC0415 - see `read`

@@ -1,17 +1,16 @@
-"""Columns of a data frame and columns of events.
+"""Mapping between Spark schemas and wanted event columns.
 
-    wanted = wanted_of(schema)          # what a reader was asked for
-    schema = schema_of(wanted)          # what is offered when nobody asks for anything
+    wanted = wanted_of(schema)          # columns that the user requested
+    schema = schema_of(wanted)          # default schema for a read without one
 
-Types of attributes: STRING, BIGINT, DOUBLE, BOOLEAN. INT and FLOAT would lose some of what events
-have; whoever wants them casts. A column that is called like a part of the envelope is that part,
-and must have its type. A column `attributes` of the type MAP<STRING, STRING> or VARIANT is all
-attributes together.
+Attribute types: STRING, BIGINT, DOUBLE, BOOLEAN. INT and FLOAT would lose precision; cast to them
+if needed. A column with the name of an envelope field is that field and must have its type. A
+column `attributes` of type MAP<STRING, STRING> or VARIANT holds all attributes.
 
-Without a schema, all of the envelope is offered, and the attributes that a sample of the newest
-events has, or that statistics name (`inferred`): integers and floats together are floats; an
-attribute that has been text and something else is text, and null where it is not. Spark does not
-tell `Price` from `price`; of two such names the first is offered, with a warning.
+A read without a schema gets all envelope fields, and the attributes that occur in a sample of the
+newest events or in statistics (`inferred`). Integers and floats together become floats. An
+attribute that has been text and something else becomes text, and is null for other values. Spark
+ignores case, so of `Price` and `price` only the first becomes a column, with a warning.
 
 This module keeps no state.
 """
@@ -54,41 +53,41 @@ _KINDS: tuple[tuple[DataType, Kind], ...] = (
     (DoubleType(), "float"),
     (BooleanType(), "truth"),
 )
-#: What a row has that stands for silence.
+#: Columns that are set in a silence row.
 SILENT = ("stream", "tick", "timestamp", "loggedAt")
 _RESERVED = {name.lower() for name in (*ENVELOPE, ATTRIBUTES)}
 
 
 def schema_of(wanted: Iterable[Wanted]) -> StructType:
-    """The same columns for Spark."""
+    """The Spark schema of these columns."""
     fields = [pa.field(each.name, each.arrow_type) for each in wanted]
     return from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=False)
 
 
 def wanted_of(schema: StructType) -> list[Wanted]:
-    """The columns that Spark wants; `LocalError` if one cannot be had."""
+    """The columns that a Spark schema requests. Raises `LocalError` if one is not available."""
     own = {field.name: field.dataType for field in schema_of(map(Wanted, ENVELOPE))}
     found = [_wanted(field, own) for field in schema.fields]
     check_wanted(found)
     return found
 
 
-def check_asked(wanted: Iterable[Wanted], asked: AttributesAs) -> None:
-    """`OptionError` if attributes were asked for in one column, and the schema has none."""
-    if asked != "columns" and not any(each.kind == asked for each in wanted):
+def check_asked(wanted: Iterable[Wanted], requested: AttributesAs) -> None:
+    """Raise `OptionError` if the option requests a single column that the schema does not have."""
+    if requested != "columns" and not any(each.kind == requested for each in wanted):
         raise OptionError(
             "attributes",
-            f"{asked} is asked for, and the schema has no column {ATTRIBUTES!r} of that type;"
-            " add it, or leave the option out",
+            f"set to {requested}, but the schema has no column {ATTRIBUTES!r} of that type; add the"
+            " column, or remove the option",
         )
 
 
 def check_silence(schema: StructType) -> None:
-    """`OptionError` if a column that rows of silence do not have is declared as never null."""
+    """Raise `OptionError` if a column that is null in silence rows is declared NOT NULL."""
     for field in schema.fields:
         if not field.nullable and field.name not in SILENT:
             raise OptionError(
-                "silenceRows", f"column {field.name!r} is NOT NULL, and silence has none"
+                "silenceRows", f"column {field.name!r} is NOT NULL, but is null in silence rows"
             )
 
 
@@ -97,15 +96,15 @@ def _wanted(field: StructField, own: Mapping[str, DataType]) -> Wanted:
     if name in own:
         if kind != own[name]:
             raise LocalError(
-                f"column {name!r} is a part of the envelope and is {own[name].simpleString()}, not"
-                f" {kind.simpleString()}; an attribute of that name is {ATTRIBUTE_PREFIX}{name}"
+                f"column {name!r} is an envelope field of type {own[name].simpleString()}, not"
+                f" {kind.simpleString()}; name an attribute {ATTRIBUTE_PREFIX}{name}"
             )
         return Wanted(name)
     if name == ATTRIBUTES:
         return Wanted(name, _whole(kind))
     if not field.nullable:
         raise LocalError(
-            f"column {name!r} is NOT NULL, and events need not have that attribute; leave that out"
+            f"column {name!r} is NOT NULL, but events may lack that attribute; make it nullable"
         )
     return Wanted(name, _attribute(name, kind))
 
@@ -117,8 +116,8 @@ def _whole(kind: DataType) -> Whole:
     if isinstance(kind, MapType) and kind.keyType == texts and kind.valueType == texts:
         return "map"
     raise LocalError(
-        f"column {ATTRIBUTES!r} is {kind.simpleString()}; all attributes together are"
-        f" map<string,string> or variant, and one that is called so is {ATTRIBUTE_PREFIX}"
+        f"column {ATTRIBUTES!r} is {kind.simpleString()}; a column of all attributes is"
+        f" map<string,string> or variant, and an attribute of that name is {ATTRIBUTE_PREFIX}"
         f"{ATTRIBUTES}"
     )
 
@@ -129,33 +128,33 @@ def _attribute(name: str, kind: DataType) -> Kind:
             return found
     raise LocalError(
         f"column {name!r} is {kind.simpleString()}; attributes are string, bigint, double or"
-        " boolean: read it as one of these and cast it"
+        " boolean: read it as one of these, then cast it"
     )
 
 
-# -- without a schema ------------------------------------------------------------------------------
+# -- default schema --------------------------------------------------------------------------------
 
 
-def offered(asked: AttributesAs, events: Iterable[Mapping[str, Value]]) -> list[Wanted]:
-    """What is offered to whoever does not say what is wanted."""
-    if asked == "columns":
+def offered(requested: AttributesAs, events: Iterable[Mapping[str, Value]]) -> list[Wanted]:
+    """The columns of a read without a schema."""
+    if requested == "columns":
         return inferred(events)
-    return [*map(Wanted, ENVELOPE), Wanted(ATTRIBUTES, asked)]
+    return [*map(Wanted, ENVELOPE), Wanted(ATTRIBUTES, requested)]
 
 
 def inferred(events: Iterable[Mapping[str, Value]]) -> list[Wanted]:
-    """All of the envelope, and the attributes of some events, in the order of their names."""
+    """All envelope fields, and the attributes of these events, ordered by name."""
     kinds: dict[str, Kind] = {}
     for attributes in events:
         for name, value in attributes.items():
             kinds[name] = _joined(kinds.get(name), _kind_of(value))
-    named = {name: kinds[name] for name in _told_apart(sorted(kinds))}
+    named = {name: kinds[name] for name in _distinct(sorted(kinds))}
     columns = [Wanted(_column_name(name), kind) for name, kind in named.items()]
     return [*map(Wanted, ENVELOPE), *columns]
 
 
-def _told_apart(names: Iterable[str]) -> Iterable[str]:
-    """Names that differ in more than upper and lower case."""
+def _distinct(names: Iterable[str]) -> Iterable[str]:
+    """The first of each group of names that differ only in case."""
     seen: dict[str, str] = {}
     for name in names:
         known = seen.setdefault(name.lower(), name)
@@ -163,8 +162,8 @@ def _told_apart(names: Iterable[str]) -> Iterable[str]:
             yield name
         else:
             log.warning(
-                "attributes %r and %r are one column to Spark, and only the first is offered; with"
-                " attributes=variant both can be read",
+                "Attributes %r and %r are the same column for Spark; only the first is included."
+                " Use attributes=variant to read both.",
                 known,
                 name,
             )

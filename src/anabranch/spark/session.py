@@ -1,22 +1,22 @@
-"""One way to get a Spark session, with settings under which this project is tested.
+"""Creation of Spark sessions with the settings that this project is tested with.
 
     spark = session()                                  # all cores of this machine
     spark = session("spark://host:7077", **{"spark.executor.memory": "4g"})
 
-What is set unless the caller, or a Spark configuration file, says otherwise:
+Defaults, unless the caller or a Spark configuration file overrides them:
 
-1. Workers run this Python (`PYSPARK_PYTHON`); any other could not import what is needed. On a
-   cluster whose machines have it elsewhere, set the variable before.
-2. A local master listens on loopback only, and has no user interface.
+1. Workers run this Python interpreter (`PYSPARK_PYTHON`); another one could not import the
+   dependencies. On a cluster that has it at another path, set the variable beforehand.
+2. A local master listens on loopback only and has no user interface.
 3. Times are UTC.
-4. State of streaming queries is in RocksDB, so that its size is not bounded by Java's heap.
-5. Shuffles have as many partitions as the machine has cores, where the master is local: 200 of
-   them would cost a small job seconds.
-6. Conditions may be handed to data sources that ask for them; this one does with `pushdown`.
+4. Streaming queries keep their state in RocksDB, so that it is not bounded by the Java heap.
+5. With a local master, shuffles have one partition per core: Spark's 200 would cost a small job
+   seconds.
+6. Spark may push filters down to data sources that support it; this one does with `pushdown`.
 
-Spark has one session per process. If there is one, it is given back, with the caller's settings; a
-setting that a running session cannot take, or another master, is an error. This module keeps no
-state.
+Spark has one session per process. An existing session is reused, with the caller's settings. A
+setting that cannot change in a running session, or another master, is an error. This module keeps
+no state.
 """
 
 import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
-#: Names the master where the caller does not.
+#: Environment variable with the master, if the caller does not pass one.
 MASTER_VARIABLE = "ANABRANCH_SPARK_MASTER"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -39,40 +39,40 @@ _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStore
 def session(
     master: str | None = None, *, name: str = "anabranch", **settings: str
 ) -> "SparkSession":
-    """A Spark session: the one there is, or a new one."""
+    """The existing Spark session, or a new one."""
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed
     except ImportError as error:
         raise LocalError("Spark is not installed: `pip install 'anabranch[spark]'`") from error
     current = SparkSession.getActiveSession()
     if current is not None:
-        return _again(current, master, settings)
+        return _reused(current, master, settings)
     prepare_environment()
-    place = _place(master)
+    address = _master(master)
     builder = SparkSession.builder.appName(name)
-    if place.startswith("sc://"):
-        builder, own = builder.remote(place), {}
+    if address.startswith("sc://"):
+        builder, own = builder.remote(address), {}
     else:
-        builder, own = builder.master(place), defaults(place)
+        builder, own = builder.master(address), defaults(address)
     for key, value in {**own, **settings}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def _again(
+def _reused(
     current: "SparkSession", master: str | None, settings: Mapping[str, str]
 ) -> "SparkSession":
-    """The session that there is, if it is what is wanted."""
+    """The existing session, if it has the requested master and settings."""
     if master is not None and not _is_at(current, master):
         raise LocalError(
-            f"there is a session at {_master_of(current)}, and {master} is asked for; stop that one"
-            " before"
+            f"a session at {_master_of(current)} is running, but {master} was requested; stop the"
+            " running session first"
         )
     for key, value in settings.items():
         if current.conf.get(key, None) == value:
             continue
         if not current.conf.isModifiable(key):
-            raise LocalError(f"there is a session, which cannot take {key}={value} any more")
+            raise LocalError(f"cannot set {key}={value}: a session is already running")
         current.conf.set(key, value)
     return current
 
@@ -80,7 +80,7 @@ def _again(
 def _is_at(current: "SparkSession", master: str) -> bool:
     from pyspark.sql.utils import is_remote  # noqa: PLC0415 - see `session`
 
-    # A session of Spark Connect does not tell where its server is; the server's master is not ours.
+    # A Spark Connect session does not report its server's address, and its master is the server's.
     if is_remote() or master.startswith("sc://"):
         return is_remote() and master.startswith("sc://")
     return master == _master_of(current)
@@ -89,24 +89,24 @@ def _is_at(current: "SparkSession", master: str) -> bool:
 def _master_of(current: "SparkSession") -> str:
     from pyspark.sql.utils import is_remote  # noqa: PLC0415 - see `session`
 
-    found: str = current.conf.get("spark.master", None) or "somewhere else"
-    return "a server of Spark Connect" if is_remote() else found
+    found: str = current.conf.get("spark.master", None) or "an unknown master"
+    return "a Spark Connect server" if is_remote() else found
 
 
-def _place(master: str | None) -> str:
+def _master(master: str | None) -> str:
     return master or os.environ.get(MASTER_VARIABLE, "") or DEFAULT_MASTER
 
 
 def chosen(master: str | None = None) -> str:
-    """What a session with this master runs on, in words."""
-    place = _place(master)
-    if place.startswith("sc://"):
-        return f"Spark Connect at {place}"
-    return f"Spark at {place}, {find_java()}"
+    """Description of the runtime that a session with this master uses."""
+    address = _master(master)
+    if address.startswith("sc://"):
+        return f"Spark Connect at {address}"
+    return f"Spark at {address}, {find_java()}"
 
 
 def prepare_environment() -> None:
-    """What processes that Spark starts will find in their environment."""
+    """Set environment variables for processes that Spark starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "JAVA_HOME" not in os.environ:
@@ -114,7 +114,6 @@ def prepare_environment() -> None:
 
 
 def defaults(master: str) -> dict[str, str]:
-    """The settings for a master."""
     found = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,

@@ -1,23 +1,23 @@
-"""Subscriptions for bulk matching: from a file, a table, or an index, to a snapshot that tasks map.
+"""Subscription sets for bulk matching: loads them from files, and writes a snapshot that tasks map.
 
     subscriptions = prepared("subscriptions.jsonl")
 
-What can be given:
+Supported inputs:
 
-    a file of JSON lines     {"id": "cheap", "filter": "price < 50"}, one subscription per line
-    a Parquet file           with the columns id and filter
-    a snapshot               as `MatchIndex.save` writes it
-    an index, or a mapping   of ids to filters
+    JSON lines file          {"id": "cheap", "filter": "price < 50"}, one subscription per line
+    Parquet file             with the columns id and filter
+    snapshot                 as `MatchIndex.save` writes it
+    index, or mapping        of ids to filters
 
 Rules:
 
-1. An id is a text or an integer, and comes once. If one of them is a text, the answer has all of
-   them as texts; then 5 and '5' would be the same, and are an error.
-2. What is wrong is an error with the file, the line, and the position in the filter. With
-   `skip_invalid` it is noted, and the rest is taken.
-3. A snapshot that is given is verified once, here, and used where it is. Any other is written to a
-   temporary directory, which goes when the subscriptions are closed, or with the process: a data
-   frame may be asked for its rows long after it was made.
+1. An id is a text or an integer, and unique. If one id is a text, results contain all ids as texts;
+   5 and '5' would then be the same, so that is an error.
+2. An invalid subscription is an error with the file, the line, and the position in the filter. With
+   `skip_invalid` it is recorded and skipped.
+3. A snapshot passed as input is verified once and used in place. Any other input is written to a
+   temporary directory, which is removed when the subscriptions are closed, or at process exit: a
+   data frame may be evaluated long after its creation.
 
 State: that directory.
 """
@@ -41,8 +41,8 @@ from anabranch.model.errors import DuplicateIdError, FilterError, LocalError
 from anabranch.model.filter import Filter
 
 Source = str | Path | MatchIndex | Mapping[str, str | Filter] | Mapping[int, str | Filter]
-#: Characters of a filter that an error shows on either side of the place where it is wrong.
-_AROUND = 20
+#: Characters of a filter that an error shows on either side of the error position.
+_CONTEXT_CHARACTERS = 20
 _PARQUET = b"PAR1"
 _BATCH_ROWS = 8_192
 
@@ -52,19 +52,19 @@ class SubscriptionsError(LocalError):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A subscription that was left out: where it stands, and why."""
+    """A subscription that was skipped: its location, and why."""
 
     place: str
     reason: str
 
 
-class _Given(msgspec.Struct, frozen=True):
-    """One subscription, and where it stands; or what is wrong with that place."""
+class _Entry(msgspec.Struct, frozen=True):
+    """A subscription and its location, or an error at that location."""
 
     place: str
     id: Hashable = None
     filter: str | Filter = ""
-    wrong: str = ""
+    error_text: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class Subscriptions:
         assert isinstance(identities, StoredIdentities)
         self.path = path
         self.ids: StoredIds = identities.stored
-        #: Attributes that some filter names.
+        #: Attributes that filters name.
         self.attributes = frozenset(index._schema.attributes)
         self.problems = problems
         self._directory = directory
@@ -99,14 +99,14 @@ class Subscriptions:
         texts = {ids.of_number(number) for number in ids.kinds.nonzero()[0].tolist()}
         for name in ids.names[ids.kinds == 0].tolist():
             if str(name) in texts:
-                raise SubscriptionsError(f"there are the ids {name} and '{name}'; keep one of them")
+                raise SubscriptionsError(f"ids {name} and '{name}' are ambiguous; keep only one")
 
     def keep(self, path: Path) -> None:
-        """Write the snapshot to a place where it stays."""
+        """Copy the snapshot to a permanent path."""
         copy(self.path, path)
 
     def close(self) -> None:
-        """Remove what was written for this run."""
+        """Remove temporary files."""
         if self._directory is not None:
             atexit.unregister(self.close)
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -125,7 +125,7 @@ class Subscriptions:
 
 
 def prepared(source: Source | Subscriptions, *, skip_invalid: bool = False) -> Subscriptions:
-    """Subscriptions that tasks can match with."""
+    """Load subscriptions so that tasks can match with them."""
     if isinstance(source, Subscriptions):
         return source
     problems: list[Problem] = []
@@ -143,58 +143,60 @@ def _written(index: MatchIndex, problems: list[Problem]) -> Subscriptions:
     directory = Path(tempfile.mkdtemp(prefix="anabranch-match-"))
     try:
         index.save(directory / "subscriptions")
-        made = Subscriptions(
+        subscriptions = Subscriptions(
             directory / "subscriptions", verify=False, directory=directory, problems=problems
         )
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    atexit.register(made.close)
-    return made
+    atexit.register(subscriptions.close)
+    return subscriptions
 
 
-def _index_of(given: Iterator[_Given], skip_invalid: bool, problems: list[Problem]) -> MatchIndex:
+def _index_of(entries: Iterator[_Entry], skip_invalid: bool, problems: list[Problem]) -> MatchIndex:
     index = MatchIndex(engine="numba")
-    for each in given:
-        wrong = each.wrong or _problem(index, each)
-        if wrong and not skip_invalid:
-            raise SubscriptionsError(f"{each.place}: {wrong}")
-        if wrong:
-            problems.append(Problem(each.place, wrong))
+    for entry in entries:
+        error_text = entry.error_text or _problem(index, entry)
+        if error_text and not skip_invalid:
+            raise SubscriptionsError(f"{entry.place}: {error_text}")
+        if error_text:
+            problems.append(Problem(entry.place, error_text))
     return index
 
 
-def _problem(index: MatchIndex, given: _Given) -> str:
-    """Add a subscription; what is wrong with it, or "" if it was added."""
+def _problem(index: MatchIndex, entry: _Entry) -> str:
+    """Add a subscription. Returns the error, or "" if it was added."""
     try:
-        index.add(given.id, given.filter)
+        index.add(entry.id, entry.filter)
     except FilterError as error:
         return _explained(error)
     except DuplicateIdError:
-        return f"the id {given.id!r} is there already"
+        return f"duplicate id {entry.id!r}"
     return ""
 
 
 def _explained(error: FilterError) -> str:
-    """In one line, with the words around the place where the filter is wrong."""
+    """The error in one line, with the text around its position in the filter."""
     summary = str(error).split("\n", 1)[0]
     if error.position < 0 or not error.text:
         return summary
-    near = error.text[max(0, error.position - _AROUND) : error.position + _AROUND]
+    near = error.text[
+        max(0, error.position - _CONTEXT_CHARACTERS) : error.position + _CONTEXT_CHARACTERS
+    ]
     return f"{summary}; near: {' '.join(near.split())}"
 
 
-# -- where they stand ------------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------------
 
 
 def _in_mapping(
     source: Mapping[str, str | Filter] | Mapping[int, str | Filter],
-) -> Iterator[_Given]:
+) -> Iterator[_Entry]:
     for identity, filter in source.items():
-        yield _Given(f"subscription {identity!r}", identity, filter)
+        yield _Entry(f"subscription {identity!r}", identity, filter)
 
 
-def _in_file(path: Path) -> Iterator[_Given]:
+def _in_file(path: Path) -> Iterator[_Entry]:
     try:
         with path.open("rb") as file:
             is_parquet = file.read(len(_PARQUET)) == _PARQUET
@@ -205,7 +207,7 @@ def _in_file(path: Path) -> Iterator[_Given]:
     return _in_table(path) if is_parquet else _in_lines(path)
 
 
-def _in_lines(path: Path) -> Iterator[_Given]:
+def _in_lines(path: Path) -> Iterator[_Entry]:
     decoder = msgspec.json.Decoder(_Line)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -214,23 +216,23 @@ def _in_lines(path: Path) -> Iterator[_Given]:
             place = f"{path}, line {number}"
             try:
                 found = decoder.decode(line)
-                yield _Given(place, found.id, found.filter)
+                yield _Entry(place, found.id, found.filter)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                yield _Given(place, wrong=f'this is no {{"id": …, "filter": …}}: {error}')
+                yield _Entry(place, error_text=f'not {{"id": …, "filter": …}}: {error}')
 
 
-def _in_table(path: Path) -> Iterator[_Given]:
+def _in_table(path: Path) -> Iterator[_Entry]:
     try:
         files = sorted(path.glob("**/*.parquet")) if path.is_dir() else [path]
         if not files:
-            raise SubscriptionsError(f"{path} has no Parquet file in it")
+            raise SubscriptionsError(f"{path} contains no Parquet file")
         for file in files:
             yield from _in_parquet(file)
     except (pa.ArrowException, OSError) as error:
         raise SubscriptionsError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _in_parquet(path: Path) -> Iterator[_Given]:
+def _in_parquet(path: Path) -> Iterator[_Entry]:
     with pq.ParquetFile(path) as table:
         missing = {"id", "filter"} - set(table.schema_arrow.names)
         if missing:
@@ -246,6 +248,8 @@ def _in_parquet(path: Path) -> Iterator[_Given]:
                 row += 1
                 place = f"{path}, row {row}"
                 if not isinstance(identity, str | int) or not isinstance(filter, str):
-                    yield _Given(place, wrong="a row has an id, a text or an integer, and a filter")
+                    yield _Entry(
+                        place, error_text="a row needs an id (text or integer) and a filter"
+                    )
                 else:
-                    yield _Given(place, identity, filter)
+                    yield _Entry(place, identity, filter)

@@ -1,20 +1,29 @@
-"""What streams a network has, and what of each of them can be read.
+"""Survey of a network: its streams, and the readable ticks of each.
 
     survey = Survey(options)
     seen = survey.look()
     seen.extents["edge-1"].end
 
-Any broker says which streams there are; how far each goes is said by its own origin. Rules:
+Any broker lists the streams; the origin of a stream reports how far it goes. Rules:
 
-1. The first look needs an answer from the origin of every stream that is wanted, or it fails. With
-   `failOnDataLoss=false` a stream without an answer is left out, with a warning; and so is always
-   one that is not wanted.
-2. Later a broker that does not answer is passed over, and its stream is as far as it was: what is
-   known of a log stays true. So a query goes on with the others while one broker restarts, or one
-   that is new in the network file has not started yet.
-3. A stream that is not among those of the network any more has left; `seen` does not have it.
+1. The first look fails unless the origin of every wanted stream answers. With
+   `failOnDataLoss=false`, a stream whose origin does not answer is left out with a warning; so is,
+   always, a stream that is not wanted.
+2. Later looks skip a broker that does not answer and keep the last known extent of its stream,
+   which stays valid for a log. A query therefore continues with the other streams while a broker
+   restarts, or while a broker that is new in the network file has not started yet.
+3. A stream that the network no longer lists has left; `Seen` does not contain it.
 
-State: connections, and what was seen last. Losing it costs asking again.
+Sampling streams before a read:
+
+4. Attributes are taken from the newest matching events: from the last thousand ticks of each
+   stream, or from more if these hold too few matches.
+5. Alternatively they come from exported statistics, which include rare attributes and cover empty
+   streams. Statistics do not distinguish integers from floats, so all numbers become floats.
+6. The first tick logged at or after a time is found by binary search. The times of a log do not
+   decrease unless the clock was set back; in that case any of the candidate ticks is returned.
+
+State: connections, and the last survey. Losing it costs one more round of requests.
 """
 
 import logging
@@ -37,55 +46,55 @@ from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.broker_access import fetcher
 from anabranch.spark.options import OptionError, Options
 
-#: How long brokers may take to answer for the first time.
+#: How long brokers may take to answer the first look.
 START_PATIENCE_S = 10.0
-#: ... and later, when a query has something else to do meanwhile.
+#: How long they may take later, while the query could do other work.
 _LATER_PATIENCE_S = 0.2
 
 log = logging.getLogger("anabranch.spark")
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """What there is of a stream: its oldest tick, and the one after its newest."""
+    """Readable ticks of a stream: the oldest tick, and the one after the newest."""
 
     oldest: int
     end: int
-    #: When the newest was made, in nanoseconds; 0 if there is none.
+    #: Log time of the newest tick in nanoseconds; 0 if there is none.
     newest_ns: int = 0
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A network at one moment."""
+    """Survey of a network at one moment."""
 
     network: str
-    #: All its streams → where clients reach their origins, or "".
+    #: All streams → client address of their origin, or "".
     origins: dict[str, str]
-    #: Of the streams that are wanted.
+    #: Extents of the wanted streams.
     extents: dict[str, Extent]
 
     def addresses(self, stream: str) -> tuple[str, ...]:
-        """Where the origin of a stream is, as far as it is known."""
+        """Address of the origin of a stream, if known."""
         found = self.origins.get(stream, "")
         return (found,) if found else ()
 
 
 class Survey:
-    """Looks at a network. See the rules at the top of this module."""
+    """Surveys a network. See the rules at the top of this module."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._guide: Fetcher | None = None
         self._fetchers: dict[str, Fetcher] = {}
-        #: The last look; None before the first.
+        #: The last survey; None before the first.
         self._seen: Seen | None = None
 
     @property
     def streams(self) -> Sequence[str]:
-        """The streams that are wanted; none: all there are."""
+        """The wanted streams; empty means all."""
         return self._options.streams
 
     def look(self, *, everything: bool = False) -> Seen:
-        """What there is now, of the streams that are wanted or of all."""
+        """Survey the wanted streams, or with `everything` all of them."""
         described = self._described()
         if described is None:
             assert self._seen is not None
@@ -98,21 +107,21 @@ class Survey:
             if extent is not None:
                 extents[stream] = extent
         if self._seen is None:
-            # These connections are patient; later ones are not.
+            # These connections wait longer than later ones should.
             self.close()
         self._seen = Seen(described.network, dict(described.origins), extents)
         return self._seen
 
     def stream(self, stream: str) -> Fetcher:
-        """A connection to the origin of a stream that was seen."""
+        """A connection to the origin of a surveyed stream."""
         assert self._seen is not None
         found = self._fetchers.get(stream)
         if found is None:
-            found = self._made(stream, self._seen.network, self._seen.addresses(stream))
+            found = self._connect(stream, self._seen.network, self._seen.addresses(stream))
         return found
 
     def close(self) -> None:
-        """Leave all brokers."""
+        """Disconnect from all brokers."""
         for each in (self._guide, *self._fetchers.values()):
             if each is not None:
                 each.close()
@@ -130,10 +139,10 @@ class Survey:
     ) -> None:
         self.close()
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     def _described(self) -> Described | None:
-        """What any broker says; None if nobody answers, and somebody did before."""
+        """Description from any broker; None if none answers now, but one did before."""
         for _ in range(2):
             guide = self._guide
             if guide is None:
@@ -142,14 +151,14 @@ class Survey:
             try:
                 described = guide.describe()
             except ConnectError as error:
-                # It asks for the one broker that it met; the next one may be any.
+                # The guide retries only its own broker; a new one may connect to any.
                 guide.close()
                 had_one, self._guide = self._guide is not None, None
                 if had_one:
                     continue
                 if self._seen is None:
                     raise
-                log.warning("no broker answers, and the query waits for one: %s", error)
+                log.warning("No broker answers; the query waits for one: %s", error)
                 return None
             self._guide = guide
             return described
@@ -172,7 +181,7 @@ class Survey:
         return not self._options.streams or stream in self._options.streams
 
     def _only_wanted(self, seen: Seen) -> Seen:
-        """What was seen, without what a look at everything has found beside."""
+        """A survey reduced to the wanted streams."""
         extents = {s: extent for s, extent in seen.extents.items() if self._is_wanted(s)}
         return Seen(seen.network, seen.origins, extents)
 
@@ -181,60 +190,52 @@ class Survey:
             described = guide
             if stream != guide.broker:
                 origin = guide.origins[stream]
-                described = self._asked(stream, guide.network, (origin,) if origin else ())
+                described = self._describe_origin(
+                    stream, guide.network, (origin,) if origin else ()
+                )
         except ConnectError as error:
             is_needed = self._options.fail_on_data_loss and self._is_wanted(stream)
             if self._seen is None and is_needed:
                 raise ConnectError(
-                    f"the origin of stream {stream!r} does not answer ({error}); start it, give its"
-                    " address in brokers, or name the streams you want in streams"
+                    f"the origin of stream {stream!r} does not answer ({error}); start it, add its"
+                    " address to brokers, or list only the streams you need in streams"
                 ) from error
-            log.warning("the origin of stream %r does not answer: %s", stream, error)
+            log.warning("The origin of stream %r does not answer: %s", stream, error)
             return before
         return Extent(described.oldest, described.head + 1, described.head_ns)
 
-    def _asked(self, stream: str, network: str, addresses: tuple[str, ...]) -> Described:
-        asked = self._fetchers.get(stream) or self._made(stream, network, addresses)
+    def _describe_origin(self, stream: str, network: str, addresses: tuple[str, ...]) -> Described:
+        connection = self._fetchers.get(stream) or self._connect(stream, network, addresses)
         try:
-            return asked.describe()
+            return connection.describe()
         except ConnectError:
-            # The next one waits no longer than it has to.
+            # The next connection is created with the shorter timeout.
             self._fetchers.pop(stream).close()
             raise
 
-    def _made(self, stream: str, network: str, addresses: tuple[str, ...]) -> Fetcher:
-        made = self._fetchers[stream] = fetcher(
+    def _connect(self, stream: str, network: str, addresses: tuple[str, ...]) -> Fetcher:
+        connection = self._fetchers[stream] = fetcher(
             self._options,
             stream,
             network=network,
             addresses=addresses,
             patience_s=self._patience_s,
         )
-        return made
+        return connection
 
 
-def check_streams(streams: Iterable[str], there: Mapping[str, object]) -> None:
-    """`OptionError` if one of the streams is not there."""
+def check_streams(streams: Iterable[str], available: Mapping[str, object]) -> None:
+    """Raise `OptionError` if one of the streams does not exist."""
     for stream in streams:
-        if stream not in there:
-            known = ", ".join(sorted(there)) or "none"
-            raise OptionError("streams", f"there is no {stream!r}; there is {known}")
+        if stream not in available:
+            known = ", ".join(sorted(available)) or "none"
+            raise OptionError("streams", f"no stream {stream!r}; the streams are {known}")
 
 
-# Looking into streams before they are read: what attributes there are, and when a time was.
-#
-# 1. Attributes are those of some of the newest events that match: of the last thousand ticks of
-#    each stream, or of more of them where these have too few.
-# 2. Or they are those of exported statistics, which know rare ones too, and streams that are empty.
-#    They do not tell integers from floats: numbers are floats then.
-# 3. A time is looked for by halving: the first tick that was logged then or later. A log's times do
-#    not go back, but by a clock that was set; then any tick that may be meant is as good as
-#    another.
-#
-# This module keeps no state.
+# -- sampling --------------------------------------------------------------------------------------
 
 
-#: Events that are looked at, of all streams together; and those that are enough of one stream.
+#: Sampled events over all streams; and the number that suffices for one stream.
 _EVENTS_MAX: Final = 4_000
 _EVENTS_MIN: Final = 50
 _TICKS: Final = (1_000, 30_000, 1_000_000)
@@ -244,14 +245,14 @@ Attributes = Mapping[str, Value]
 
 
 def sample(survey: Survey, seen: Seen, subscription: str) -> Iterator[Attributes]:
-    """The attributes of some of the newest events of every stream."""
+    """Attributes of some of the newest events of each stream."""
     count = max(_EVENTS_MAX // max(len(seen.extents), 1), _EVENTS_MIN)
     for stream, extent in seen.extents.items():
         yield from _newest(survey.stream(stream), extent, subscription, count)
 
 
 def described(options: Options) -> Iterator[Attributes]:
-    """Values of the kinds that attributes have by statistics, of the streams that are wanted."""
+    """Sample values of the kinds that the statistics list for the wanted streams."""
     try:
         known = load_statistics(Path(options.statistics))
     except ConfigError as error:
@@ -289,13 +290,13 @@ def _events(
 
 
 def first_since(connection: Fetcher, extent: Extent, time_ns: int) -> int:
-    """The first tick that was logged at that time or later; the end if there is none."""
+    """The first tick logged at or after a time; the end if there is none."""
     first, end = extent.oldest, extent.end
     while first < end:
         middle = (first + end) // 2
         found = _time_from(connection, middle, extent.end - 1)
         if found is None or found[1] >= time_ns:
-            # What is before the event that was found, from the middle on, is silence.
+            # Ticks between the middle and the event found are silent.
             end = middle
         else:
             first = found[0] + 1
@@ -303,7 +304,7 @@ def first_since(connection: Fetcher, extent: Extent, time_ns: int) -> int:
 
 
 def _time_from(connection: Fetcher, first: int, last: int) -> tuple[int, int] | None:
-    """Tick and time of the first event from a tick on; None if only silence follows."""
+    """Tick and time of the first event at or after a tick; None if only silence follows."""
     pieces = connection.fetch(first, last, bytes_max=1)
     for fetched in pieces:
         for tick, time_ns, _ in rows_in(fetched.data):

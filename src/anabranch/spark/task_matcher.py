@@ -1,19 +1,24 @@
-"""An index in a task of Spark: batches of Arrow in, matches out.
+"""Matching index inside a Spark task: Arrow batches in, matches out.
 
     matcher = matcher_of(path)
     owners, ends = matcher.match(events)
 
-`events` are `ColumnEvents` (a column for each attribute) or `EncodedEvents` (a column of encoded
-events). Both are searched by kernels over the arrays of Arrow; Python looks at an event only where
-the index is in doubt, because a filter computes or compares attributes with each other, or where an
-encoded event is not plain. Rules:
+`events` are `ColumnEvents` (one column per attribute) or `EncodedEvents` (a column of encoded
+events). Kernels search both directly in the Arrow arrays. Python evaluates an event only where the
+index is in doubt, because a filter calculates or compares attributes with each other, or where an
+encoded event is not in plain form. Rules:
 
-1. The answer is that of `MatchIndex.match` for each event.
-2. The snapshot is mapped, so all tasks of a machine share it. It is opened once in a process, and
-   not verified: whoever gave it out has done that.
-3. One thread at a time.
+1. The result is that of `MatchIndex.match` for each event.
+2. The snapshot is memory-mapped, so all tasks of a machine share it. It is opened once per process
+   and not verified again: the driver has verified it.
+3. Use from one thread at a time.
 
-State: the mapped index, arrays for one search, and the counts so far. Safe to lose.
+Counting sweeps the index with tiles of events (`kernels.match_counts`). The more events a tile
+holds, the fewer times the index is read; a tile of a few megabytes fits into the shared CPU cache.
+An index can be swept if every subscription is a single conjunction that the kernels decide alone,
+without patterns.
+
+State: the mapped index, work arrays, and the counts so far. Safe to lose.
 """
 
 from collections.abc import Sequence
@@ -36,34 +41,25 @@ from anabranch.spark.kernels import match_counts
 from anabranch.spark.kernels.columnar import search_rows
 from anabranch.spark.kernels.match_counts import sweep_rows
 
-# Tiles of events for `kernels.sweeping`: how many at once, and the arrays they are placed in.
-#
-# The more events there are in a tile, the fewer times the index is read for all of them; a tile of
-# some megabytes lies in the cache that all cores share. An index can be swept if every subscription
-# is one conjunction that the kernels decide alone, without patterns; see there.
-#
-# State: arrays for one call, of one thread; and what was counted.
-
-
 _TILE_BYTES: Final = 8 << 20
 _ROWS_MIN: Final = 64
 _ROWS_MAX: Final = 16_384
-#: Bytes of an event on one axis.
+#: Bytes per event and axis.
 _AXIS_BYTES: Final = 33
 
 
 def can_be_swept(memory: Memory, subscriptions: int) -> bool:
-    """Whether an index can be; `subscriptions` are those that have an entry."""
+    """Whether an index can be swept; `subscriptions` is the number of those with an entry."""
     context = memory.context
     if context[at.DOUBT_ENTRIES] or context[at.LIVE_ENTRIES] != subscriptions:
         return False
-    # An axis of patterns stays when those are gone, and a long text may find no room on it.
+    # A pattern axis remains after its patterns are removed, and a long text may not fit on it.
     axes = memory.arrays[at.ATTRIBUTE_AXES].reshape(-1, at.SPACES)
     return not bool((axes[:, at.PATTERN] >= 0).any())
 
 
 class Tiles:
-    """Room for a tile."""
+    """Work arrays for one tile of events, and the match counts."""
 
     def __init__(self, memory: Memory) -> None:
         axes = max(int(memory.context[at.AXIS_COUNT]), 1)
@@ -71,8 +67,8 @@ class Tiles:
         self.rows = min(max(_TILE_BYTES // (axes * _AXIS_BYTES), _ROWS_MIN), _ROWS_MAX)
         links = self.rows * (2 * axes + 1)
         cells = np.zeros((self.rows + 1) * axes, np.uint8)
-        nowhere = memory.arrays[at.CELL][: memory.context[at.AXIS_COUNT]]
-        cells[self.rows * axes :][: len(nowhere)] = nowhere
+        unplaced = memory.arrays[at.CELL][: memory.context[at.AXIS_COUNT]]
+        cells[self.rows * axes :][: len(unplaced)] = unplaced
         self._arrays: dict[int, NDArray[np.int64] | NDArray[np.int32] | NDArray[np.uint8]] = {
             each: np.empty(self.rows * axes, np.int64)
             for each in (match_counts.LOWS, match_counts.HIGHS, match_counts.RESTS)
@@ -86,16 +82,16 @@ class Tiles:
             match_counts.REACHED: np.empty(min(links, clusters + 1), np.int32),
             match_counts.HERE: np.empty(self.rows, np.int32),
         }
-        #: Matches by slot.
+        #: Match counts by slot.
         self.counts = np.zeros(int(memory.context[at.SLOT_COUNT]), np.int64)
-        #: The addresses of the arrays, as kernels take them.
+        #: Addresses of the arrays, as the kernels expect them.
         self.words = np.zeros(match_counts.TILE_WORDS, np.int64)
         for number, array in self._arrays.items():
             self.words[number] = array.ctypes.data
         self.words[match_counts.ROWS] = self.rows
 
     def by_entry(self, memory: Memory, entries: int) -> NDArray[np.int64]:
-        """What was counted, by entry."""
+        """Match counts by entry."""
         slots = np.nonzero(self.counts)[0]
         found = np.zeros(entries, np.int64)
         found[memory.arrays[at.SLOT_ENTRY][slots]] = self.counts[slots]
@@ -107,46 +103,44 @@ Integers = NDArray[np.int32]
 
 
 _NO_COUNTS: Words = np.zeros(0, np.int64)
-#: Whatever a broker has accepted is accepted here.
+#: Accept every event that a broker has accepted.
 _NO_BOUNDS: Words = np.full(bound.BOUNDS, np.iinfo(np.int64).max, np.int64)
 
 
 class _Found(NamedTuple):
-    """What a search found: owners and doubtful entries, and where those of each row end."""
+    """Search result: owners and doubtful entries, and the end of each row's share."""
 
     owners: Integers
     ends: Words
     doubts: Integers
     doubt_ends: Words
-    #: ODD where Python has to look.
+    #: ODD where Python has to decode the event.
     states: NDArray[np.uint8]
 
 
 class Events(Protocol):
-    """Events that kernels can search."""
+    """A batch of events that kernels can search."""
 
     @property
-    def rows(self) -> int:
-        """How many there are."""
-        ...
+    def rows(self) -> int: ...
 
     @property
     def plan(self) -> Words:
-        """Where their columns are, see `kernels.columnar`."""
+        """Addresses of the columns, see `kernels.columnar`."""
         ...
 
     @property
     def is_encoded(self) -> bool:
-        """Whether they are encoded events, and not columns."""
+        """Whether the events are encoded rather than columns."""
         ...
 
     def attributes(self, rows: Words) -> list[Attributes]:
-        """The attributes of some events, for what is in doubt."""
+        """Attributes of some events, to decide doubtful entries."""
         ...
 
 
 class Matcher:
-    """One index, for reading. See the rules at the top of this module."""
+    """A read-only index. See the rules at the top of this module."""
 
     def __init__(self, path: Path) -> None:
         index = MatchIndex.load(path, verify=False)
@@ -157,7 +151,7 @@ class Matcher:
         self.ids: StoredIds = identities.stored
         #: Attribute → its number.
         self.attributes = index._schema.attributes
-        #: Matches by owner, over all that was counted one by one.
+        #: Match counts by owner, from searches other than sweeps.
         self.counts: Words = np.zeros(max(len(self.ids.by_entry), 1), np.int64)
         self.doubts_decided = 0
         entries = int(np.count_nonzero(self.ids.firsts >= 0))
@@ -165,21 +159,21 @@ class Matcher:
 
     @property
     def is_swept(self) -> bool:
-        """Whether columns are counted block by block, see `tiles`."""
+        """Whether columns are counted by sweeping tiles."""
         return self._tiles is not None
 
     # -- matching -------------------------------------------------------------------------------
 
     def match(self, events: Events) -> tuple[Integers, Words]:
-        """The owners of all rows, one row after the other, and where those of each begin."""
+        """The owners of all rows, concatenated, and the offsets of each row."""
         found = self._searched(events, _NO_COUNTS)
-        more = self._decided(events, found)
-        if not more:
+        decided = self._decided(events, found)
+        if not decided:
             return found.owners, found.ends
-        return _inserted(found.owners, found.ends, more)
+        return _inserted(found.owners, found.ends, decided)
 
     def count(self, events: Events) -> Words:
-        """Count the matches, for `counted`; how many each row has."""
+        """Add the matches to the counts. Returns the number of matches per row."""
         if self._tiles is not None and not events.is_encoded:
             return self._swept(events, self._tiles)
         found = self._searched(events, self.counts)
@@ -199,7 +193,7 @@ class Matcher:
         return sizes
 
     def _searched(self, events: Events, counts: Words) -> _Found:
-        """What the kernel finds, asked again while there is too little room."""
+        """Run the search kernel, again after each time its output is full."""
         rows = events.rows
         ends, doubt_ends, all_ends, all_doubt_ends = np.zeros((4, rows + 1), np.int64)
         states = np.zeros(rows, np.uint8)
@@ -218,7 +212,7 @@ class Matcher:
             if not len(counts):
                 all_ends[span] = all_ends[first] + ends[span]
                 owners.append(self._taken(at.OUTPUT, ends, first, done))
-            self._make_room(problem)
+            self._grow(problem)
             first = done
         all_ends = ends if len(counts) else all_ends
         return _Found(_joined(owners), all_ends, _joined(doubts), all_doubt_ends, states)
@@ -227,30 +221,30 @@ class Matcher:
         count = ends[done] if done > first else 0
         return self._engine.memory.integers(array)[:count].copy()
 
-    def _make_room(self, problem: int) -> None:
+    def _grow(self, problem: int) -> None:
         if problem == at.TEXT_FULL:
             memory = self._engine.memory
             memory.grow(at.TEXT_CAPACITY, int(memory.context[at.TEXT_NEEDED]))
 
-    # -- what is in doubt -----------------------------------------------------------------------
+    # -- doubtful entries -----------------------------------------------------------------------
 
     def _decided(self, events: Events, found: _Found) -> list[tuple[int, int]]:
-        """(row, owner) of all that Python finds, ascending by row."""
+        """(row, owner) of all matches decided in Python, ascending by row."""
         ends, states = found.doubt_ends, found.states
         rows = np.nonzero((np.diff(ends) > 0) | (states != 0))[0]
         if not len(rows):
             return []
-        more: list[tuple[int, int]] = []
+        decided: list[tuple[int, int]] = []
         for row, attributes in zip(rows.tolist(), events.attributes(rows), strict=True):
             if states[row]:
-                more += [(row, owner) for owner in self._owners_of(attributes)]
+                decided += [(row, owner) for owner in self._owners_of(attributes)]
             else:
                 entries = found.doubts[ends[row] : ends[row + 1]]
-                more += [(row, owner) for owner in self._sure(entries, attributes)]
-        return more
+                decided += [(row, owner) for owner in self._sure(entries, attributes)]
+        return decided
 
     def _sure(self, entries: Integers, attributes: Attributes) -> set[int]:
-        """The owners of those doubtful entries that do match."""
+        """The owners of the doubtful entries that match."""
         owners: set[int] = set()
         owner_of, decide = self._engine.owner_of, self._index._doubts.decide
         self.doubts_decided += len(entries)
@@ -261,7 +255,7 @@ class Matcher:
         return owners
 
     def _owners_of(self, attributes: Attributes) -> list[int]:
-        """The owners that match an event which the kernels could not read."""
+        """The owners that match an event which the kernels could not parse."""
         self.doubts_decided += 1
         count, doubtful = self._engine.search_one(dict(attributes))
         owners: list[int] = self._engine.owners(count).tolist()
@@ -276,14 +270,14 @@ class Matcher:
         return pa.array(numbers) if self.ids.are_integers else self.texts.take(pa.array(numbers))
 
     def counted(self) -> Words:
-        """The matches of each subscription, by its number."""
+        """Match counts by subscription number."""
         firsts, counts = self.ids.firsts, self.counts
         if self._tiles is not None:
             counts = counts + self._tiles.by_entry(self._engine.memory, len(counts))
         return np.where(firsts >= 0, counts[firsts], 0)
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         self.counts[:] = 0
         self.doubts_decided = 0
         if self._tiles is not None:
@@ -306,7 +300,7 @@ def _opened(path: Path, _stamp: tuple[int, int]) -> Matcher:
 
 
 def matcher_of(path: Path) -> Matcher:
-    """The matcher over a snapshot, with counts of zero; the same one as before, if it was used."""
+    """The matcher for a snapshot, cached per process, with its counts reset."""
     status = path.stat()
     matcher = _opened(path, (status.st_mtime_ns, status.st_size))
     matcher.forget()
@@ -317,10 +311,12 @@ def _joined(parts: Sequence[Integers]) -> Integers:
     return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
 
-def _inserted(owners: Integers, ends: Words, more: list[tuple[int, int]]) -> tuple[Integers, Words]:
-    """The owners of all rows with some more."""
-    rows = np.array([row for row, _ in more], np.int64)
-    added = np.array([owner for _, owner in more], np.int32)
+def _inserted(
+    owners: Integers, ends: Words, decided: list[tuple[int, int]]
+) -> tuple[Integers, Words]:
+    """Insert additional owners into their rows."""
+    rows = np.array([row for row, _ in decided], np.int64)
+    added = np.array([owner for _, owner in decided], np.int32)
     whole = np.insert(owners, ends[rows + 1], added)
     shifts = np.zeros(len(ends), np.int64)
     np.add.at(shifts, rows + 1, 1)

@@ -1,11 +1,11 @@
-"""Variants as lists of attributes, for writing: names, and values of any kind.
+"""Decoding of variant columns into attribute lists, for writing.
 
     listed = list_variants(column, before)
 
-The way back from `whole.as_variant`: what was read as one column of attributes is written as it was
-read, each value with its type. Null rows have no attributes. A row that is no object, or has an
-entry that no attribute can be, is a `RowError`. Numbers with a decimal point that come from JSON
-are decimals to Spark, which are no attributes: cast them to double before.
+The inverse of `attribute_maps.as_variant`: attributes that were read as one variant column are
+written back with their types. A null row has no attributes. A row that is not an object, or that
+has an entry of a type that attributes do not have, raises a `RowError`. Spark parses JSON numbers
+with a decimal point as decimals, which are not an attribute type: cast them to double first.
 
 This module keeps no state.
 """
@@ -22,42 +22,51 @@ Integers = NDArray[np.int64]
 
 
 class Listed(msgspec.Struct):
-    """The attributes of all rows, one behind the other."""
+    """The attributes of all rows, concatenated."""
 
-    #: Row → where its attributes begin.
+    #: Row → index of its first attribute.
     offsets: NDArray[np.int32]
     keys: pa.Array
     kinds: NDArray[np.uint8]
-    #: Numbers as they are; of texts the place in `texts`, and the length.
+    #: Numbers as they are; for texts, position in `texts` and length.
     bits: Integers
     texts: pa.Buffer
 
 
 def list_variants(column: pa.Array, before: int) -> Listed:
-    """What the variants of a column hold; `before` rows were before it."""
+    """Decode the variants of a column; `before` is the number of rows that precede it."""
     values, names = column.field("value"), column.field("metadata")
     data, value_offsets = _binary(values)
     dictionary, name_offsets = _binary(names)
-    is_there = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-    told = np.zeros(at.TOLD, np.int64)
-    room = at.count_fields(data, value_offsets, is_there, len(column), told)
-    if room < 0:
-        raise RowError(_problem(told, before, dictionary))
+    is_valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    report = np.zeros(at.TOLD, np.int64)
+    capacity = at.count_fields(data, value_offsets, is_valid, len(column), report)
+    if capacity < 0:
+        raise RowError(_problem(report, before, dictionary))
     offsets = np.zeros(len(column) + 1, np.int32)
-    spots, bits = np.empty(room, np.int64), np.empty(room, np.int64)
-    kinds = np.empty(room, np.uint8)
+    spots, bits = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+    kinds = np.empty(capacity, np.uint8)
     count = at.list_fields(
-        data, value_offsets, dictionary, name_offsets, is_there, offsets, spots, kinds, bits, told
+        data,
+        value_offsets,
+        dictionary,
+        name_offsets,
+        is_valid,
+        offsets,
+        spots,
+        kinds,
+        bits,
+        report,
     )
     if count < 0:
-        raise RowError(_problem(told, before, dictionary))
+        raise RowError(_problem(report, before, dictionary))
     buffer = values.buffers()[2]
     keys = _keys(dictionary, spots[:count])
     return Listed(offsets, keys, kinds, bits, pa.py_buffer(b"\0") if buffer is None else buffer)
 
 
 def _binary(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """The bytes of an array of binary strings, and where each begins in them."""
+    """The data and offsets of a binary array."""
     _, offsets, data = array.buffers()
     places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
     return np.frombuffer(b"\0" if data is None or not data.size else data, np.uint8), places
@@ -71,15 +80,15 @@ def _keys(dictionary: NDArray[np.uint8], spots: Integers) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(spots), buffers)
 
 
-def _problem(told: Integers, before: int, dictionary: NDArray[np.uint8]) -> str:
-    where = f"row {before + int(told[at.ROW])}: column 'attributes'"
-    if told[at.PROBLEM] == at.NO_OBJECT:
-        return f"{where} is a variant, but no object with attributes in it"
-    if told[at.PROBLEM] == at.BROKEN:
-        return f"{where} is no variant that can be read"
-    first, length = int(told[at.KEY_FIRST]), int(told[at.KEY_LENGTH])
+def _problem(report: Integers, before: int, dictionary: NDArray[np.uint8]) -> str:
+    where = f"row {before + int(report[at.ROW])}: column 'attributes'"
+    if report[at.PROBLEM] == at.NO_OBJECT:
+        return f"{where} is a variant but not an object"
+    if report[at.PROBLEM] == at.BROKEN:
+        return f"{where} is not a valid variant"
+    first, length = int(report[at.KEY_FIRST]), int(report[at.KEY_LENGTH])
     key = dictionary[first : first + length].tobytes().decode(errors="replace")
     return (
-        f"{where}, key {key!r} is no text, integer, float or boolean; cast it (a decimal to"
+        f"{where}, key {key!r} is not a text, integer, float or boolean; cast it (a decimal to"
         " double), or leave it out"
     )

@@ -1,7 +1,7 @@
-"""Compile the kernels of the data pipeline, and fill the cache on disk.
+"""Compile the kernels of the data pipeline ahead of time and fill the cache on disk.
 
-The first task on a machine compiles them, which takes some ten seconds; afterwards they are loaded
-from the cache beside the package. `anabranch warm` runs this before. It starts no
+Without this, the first task on a machine compiles them, which takes about ten seconds; later tasks
+load them from the cache next to the package. `anabranch warm` runs this module. It does not start
 Java.
 """
 
@@ -32,7 +32,7 @@ from anabranch.spark.write_columns import Part
 
 
 def warm() -> float:
-    """Run every kernel once; returns the seconds it took."""
+    """Run every kernel once. Returns the elapsed seconds."""
     begin = time.perf_counter()
     attributes: dict[str, Value] = {"text": "x", "number": 1, "part": 0.5, "is_true": True}
     body = encode_event(Event(attributes, payload=b"p", id=EventId("warm", 1, 1)))
@@ -54,7 +54,7 @@ def warm() -> float:
 
 
 def _use_matching(attributes: dict[str, Value], body: bytes) -> None:
-    """Match columns and encoded events in bulk; counting has two ways, by the kind of filters."""
+    """Match columns and encoded events in bulk. Counting has one code path per filter type."""
     columns = [AttributeColumn(name, name, "text") for name in attributes]
     batch = pa.RecordBatch.from_pylist([dict.fromkeys(attributes, "x")])
     for text in ("text = 'x'", "text = 'x' OR number + part > 1"):
@@ -70,14 +70,14 @@ def _use_matching(attributes: dict[str, Value], body: bytes) -> None:
 
 
 def _use_archive(body: bytes) -> None:
-    """A row becomes a table of an archive, and a row again."""
+    """Convert a row to an archive table and back."""
     table = Tabling().batch(encode_row(1, 1, body), 1)
     found = [ColumnName(name, *pair_of(name)) for name in table.schema.names if name not in OWN]
     assert Restoring(found, Filter.parse("number > 0")).rows(table)[1] == 1
 
 
 def _use_audit() -> None:
-    """Hold two events against two deliveries."""
+    """Check two events against two deliveries."""
     wanted = {"subscription": "s", "filter": "a = 1", "quality": "reliable", "stream": "o"}
     bounds = dict.fromkeys(("end", "due", "startOrder", "endOrder"))
     fields = [(name, pa.string()) for name in wanted]
@@ -87,9 +87,9 @@ def _use_audit() -> None:
     common: dict[str, object] = {"stream": "o", "tick": 1, "time": 1, "name": 1}
     more = {"line": 1, "seq": 1, "optional": False, "unknown": False, "json": '{"a": 1}'}
     events = pa.RecordBatch.from_pylist([common | more, common | more | {"tick": 2}])
-    came = {"subscription": "s", "order": 1}
-    brought = pa.RecordBatch.from_pylist([common | came, common | came | {"order": 2}])
+    delivered = {"subscription": "s", "order": 1}
+    deliveries = pa.RecordBatch.from_pylist([common | delivered, common | delivered | {"order": 2}])
     chunks = [*event_chunks(iter([events]), json_matcher(promises.filters))]
-    chunks += delivery_chunks(iter([brought]), promises.names)
-    told = judged(iter(chunks), promises, has_names=True)
-    assert {"lost", "duplicate"} <= {kind for each in told for kind in each["kind"].to_pylist()}
+    chunks += delivery_chunks(iter([deliveries]), promises.names)
+    findings = judged(iter(chunks), promises, has_names=True)
+    assert {"lost", "duplicate"} <= {kind for each in findings for kind in each["kind"].to_pylist()}

@@ -1,20 +1,20 @@
-"""What the columns of a data frame become when they are written: parts of events.
+"""Mapping of data frame columns to parts of events, for writing.
 
     parts = parts_of(schema, ignore_envelope=False)
 
-Rules:
+`drafts` encodes rows according to these parts. Rules:
 
-1. A column is an attribute of its name, unless it is called like a part of the envelope. Attributes
-   of such names are written as `attributes.NAME`, and so may any other be.
-2. Types of attributes: STRING; BIGINT and the smaller integers; DOUBLE and FLOAT; BOOLEAN. Anything
-   else is an error that says which column it is: what becomes of a date or a decimal is for the
-   user to say, with a cast.
-3. `payload`, `contentType`, `correlationId` and `timestamp` are written. `attributes` is a map or a
-   variant, whose entries are attributes, beside those that have columns.
-4. What the broker assigns (`stream`, `tick`, `publisher`, `incarnation`, `seq`, `loggedAt`) cannot
-   be written. It is an error, since whoever has such a column may expect to find it again, or is
-   left out if that was asked for.
-5. All of that is checked before the first row.
+1. A column becomes the attribute of the same name, unless an envelope field has that name. Write
+   such an attribute as `attributes.NAME`; the prefix is allowed for every other attribute, too.
+2. Attribute types: STRING; BIGINT and smaller integers; DOUBLE and FLOAT; BOOLEAN. Any other type
+   is an error that names the column: dates and decimals need an explicit cast by the user.
+3. `payload`, `contentType`, `correlationId` and `timestamp` are written to the envelope.
+   `attributes` is a map or a variant whose entries become attributes, in addition to those that
+   have columns.
+4. Columns that the broker assigns (`stream`, `tick`, `publisher`, `incarnation`, `seq`, `loggedAt`)
+   cannot be written. They are an error, because the user may expect to read these values back,
+   unless the option `ignoreEnvelope` leaves them out.
+5. All columns are checked before the first row is processed.
 
 This module keeps no state.
 """
@@ -46,31 +46,25 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, Kind
 
-# Parts of events, as columns become them when they are written.
-#
-# `writing_columns` says which column becomes what, `drafts` writes rows accordingly. What is here
-# is what both know, and needs no Spark. This module keeps no state.
-
-
 Role = Literal["attribute", "attributes", "timestamp", "correlationId", "contentType", "payload"]
 
 
 class RowError(LocalError):
-    """A row that cannot be an event."""
+    """A row that cannot be encoded as an event."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a column becomes."""
+    """The part of an event that a column becomes."""
 
     column: str
-    #: Which column of the frame it is.
+    #: Index of the column in the frame.
     place: int
     role: Role
-    #: Of an attribute: its name. Of attributes: nothing.
+    #: For role "attribute": its name.
     attribute: str = ""
-    #: Of an attribute, or of the values of attributes.
+    #: Kind of the attribute, or of the values of an `attributes` map.
     kind: Kind = "text"
-    #: Of attributes: whether each value has a kind of its own.
+    #: For role "attributes": whether each value carries its own kind.
     is_variant: bool = False
 
 
@@ -93,14 +87,14 @@ _WRITTEN: Final[dict[str, tuple[Role, type[DataType], str]]] = {
     "payload": ("payload", BinaryType, "binary"),
 }
 _TYPES: Final = "string, bigint, int, smallint, tinyint, double, float or boolean"
-#: What the broker assigns.
+#: Envelope fields that the broker assigns.
 ASSIGNED: Final = tuple(name for name in ENVELOPE if name not in _WRITTEN)
 
 
 def parts_of(
     schema: StructType, *, ignore_envelope: bool, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[Part, ...]:
-    """What becomes of each column; `LocalError` if one cannot be written."""
+    """The part that each column becomes. Raises `LocalError` if one cannot be written."""
     found: list[Part] = []
     for place, field in enumerate(schema.fields):
         if field.name in ASSIGNED:
@@ -114,52 +108,54 @@ def parts_of(
 
 def _assigned(name: str) -> str:
     return (
-        f"column {name!r} is assigned by the broker and cannot be written: drop it, rename it, say"
-        f" {ATTRIBUTE_PREFIX}{name} if it is an attribute, or leave all such columns out with the"
-        " option ignoreEnvelope=true"
+        f"column {name!r} is assigned by the broker and cannot be written: drop it, rename it, name"
+        f" it {ATTRIBUTE_PREFIX}{name} if it is an attribute, or leave out all such columns with"
+        " the option ignoreEnvelope=true"
     )
 
 
-def _part(name: str, place: int, form: DataType, limits: Limits) -> Part:
+def _part(name: str, place: int, data_type: DataType, limits: Limits) -> Part:
     if name in _WRITTEN:
         role, wanted, words = _WRITTEN[name]
-        if not isinstance(form, wanted):
+        if not isinstance(data_type, wanted):
             raise LocalError(
-                f"column {name!r} is a part of the envelope and is {words}, not"
-                f" {form.simpleString()}: cast it, or say {ATTRIBUTE_PREFIX}{name} if it is an"
-                " attribute"
+                f"column {name!r} is an envelope field of type {words}, not"
+                f" {data_type.simpleString()}: cast it, or name it {ATTRIBUTE_PREFIX}{name} if it"
+                " is an attribute"
             )
         return Part(name, place, role)
-    if name == ATTRIBUTES and isinstance(form, MapType):
-        return _map_part(name, place, form)
-    if name == ATTRIBUTES and isinstance(form, VariantType):
+    if name == ATTRIBUTES and isinstance(data_type, MapType):
+        return _map_part(name, place, data_type)
+    if name == ATTRIBUTES and isinstance(data_type, VariantType):
         return Part(name, place, "attributes", is_variant=True)
     attribute = name.removeprefix(ATTRIBUTE_PREFIX)
     try:
         check_name(attribute, f"column {name!r}: its name", limits.name_bytes_max)
     except EventError as error:
         raise LocalError(str(error)) from error
-    return Part(name, place, "attribute", attribute, _kind(f"column {name!r} is", form))
+    return Part(name, place, "attribute", attribute, _kind(f"column {name!r} is", data_type))
 
 
-def _map_part(name: str, place: int, form: MapType) -> Part:
-    if not isinstance(form.keyType, StringType):
+def _map_part(name: str, place: int, data_type: MapType) -> Part:
+    if not isinstance(data_type.keyType, StringType):
         raise LocalError(
-            f"column {name!r} is {form.simpleString()}; a map of attributes has strings as keys"
+            f"column {name!r} is {data_type.simpleString()}; a map of attributes needs string keys"
         )
-    kind = _kind(f"column {name!r} is {form.simpleString()}, with values that are", form.valueType)
+    kind = _kind(
+        f"column {name!r} is {data_type.simpleString()}, with values that are", data_type.valueType
+    )
     return Part(name, place, "attributes", kind=kind)
 
 
-def _kind(words: str, form: DataType) -> Kind:
-    kind = next((kind for each, kind in _KINDS.items() if isinstance(form, each)), None)
+def _kind(words: str, data_type: DataType) -> Kind:
+    kind = next((kind for each, kind in _KINDS.items() if isinstance(data_type, each)), None)
     if kind is None:
-        raise LocalError(f"{words} {form.simpleString()}; attributes are {_TYPES}: cast it")
+        raise LocalError(f"{words} {data_type.simpleString()}; attributes are {_TYPES}: cast it")
     return kind
 
 
 def _check_names(parts: list[Part]) -> None:
-    """`LocalError` if two columns become the same thing."""
+    """Raise `LocalError` if two columns become the same part."""
     seen: dict[tuple[Role, str], str] = {}
     for part in parts:
         key = (part.role, part.attribute)

@@ -44,7 +44,7 @@ _ARROW = pa.schema(
         ("attributes", pa.string()),
     ]
 )
-#: Events of a batch.
+#: Events per batch.
 _BATCH = 8_192
 _encoder = msgspec.json.Encoder()
 
@@ -54,13 +54,13 @@ _Row = tuple[str, int, int, str, int, int, bool, str | None]
 
 
 def read_states(spark: SparkSession, directories: Sequence[Path]) -> Logs:
-    """The logs of all brokers whose states are in these directories, at any depth."""
+    """Read the logs of all brokers whose states are in these directories, at any depth."""
     segments: list[_Segment] = []
     beginnings: dict[str, int] = {}
     for directory in directories:
         states = state_directories(directory)
         if not states:
-            raise LocalError(f"{directory} holds no state of a broker")
+            raise LocalError(f"{directory} contains no broker state")
         for state in states:
             place = locate(state)
             found = segment_paths(place.directory)
@@ -98,8 +98,8 @@ def _rows(path: str, first: int, owner: int, stream: str) -> Iterator[_Row]:
         records = scan_steadily(Path(path), first, owner).records
     except FileNotFoundError as error:
         raise LocalError(
-            f"{path} was there when the audit began, and its broker has released it since: run the"
-            " audit again, or on an archive"
+            f"{path} existed when the audit began, but its broker has trimmed it since: run the"
+            " audit again, or audit an archive"
         ) from error
     for tick, data in enumerate(records, first):
         record = decode_record(data)

@@ -1,15 +1,15 @@
-"""The archive: streams in Parquet files, each event once, for longer than logs are kept.
+"""Archive: streams in Parquet files, each event once, for longer than logs retain them.
 
-    layout      where what stands in the directory, and who may write there
-    manifest    the numbered commits that say which files there are
-    naming      which column an attribute stands in
-    tables      rows of events as Arrow tables in these columns
-    restoring   ... and back
-    files       one Parquet file: written, read, checked
-    task        what a Spark task does: fetch a range of ticks, write files
-    writing     the driver: ranges, rounds, commits
-    compacting, verifying, delta    what else can be done with an archive
-    serving     an archive read like a log, without Spark
+    layout          directory structure, and the writer lock
+    manifest        numbered commits that list the files
+    columns         mapping of attributes to columns
+    tables          rows of events to Arrow tables in these columns
+    restored_rows   ... and back
+    files           one Parquet file: writing, reading, checking
+    task            task of the archiving job: fetches a range of ticks, writes files
+    writer          driver of the archiving job: ranges, rounds, commits
+    compaction, verification, delta    maintenance of an archive
+    reader          reads an archive like a log, without Spark
 
-`docs/ARCHIVE.md` says what other programs can rely on.
+`docs/ARCHIVE.md` specifies what other programs can rely on.
 """

@@ -1,14 +1,13 @@
-"""What an archive has for a subscriber that begins in the past, without Spark.
+"""Backlog from an archive for a subscriber that starts in the past, without Spark.
 
     backlog = Backlog(Path("archive"), "price > 10", options)
     past = backlog.look("beginning")
     for time_ns, stream, tick, body in backlog.rows(past):
         ...
-    # a live subscription goes on with since=past.handover
+    # a live subscription continues with since=past.handover
 
-Events come in the order of time, and within a stream in the order of ticks. Of a large archive a
-question that matches little is better asked with Spark (`history`): here every event of the range
-is read, by one thread.
+Events are ordered by time, and within a stream by tick. For a selective query on a large archive,
+Spark is the better choice (`history`): this module reads every event of the range in one thread.
 
 State: the manifest that `look` has read.
 """
@@ -29,7 +28,7 @@ Row = tuple[int, str, int, bytes]
 
 
 class Backlog:
-    """The past of a subscription. See the top of this module."""
+    """Past events of a subscription. See the top of this module."""
 
     def __init__(
         self, archive: Path, filter: str, options: Options, on_missing: OnMissing = "fail"
@@ -40,13 +39,13 @@ class Backlog:
         self._reader = ArchiveReader(archive)
 
     def look(self, since: Since) -> Past:
-        """What is wanted, and who has it now."""
+        """Plan which ranges are wanted, and where they are available now."""
         self._reader.renew()
         with Survey(self._options) as survey:
             return look_back(self._reader, survey, since=since, on_missing=self._on_missing)
 
     def rows(self, past: Past) -> Iterator[Row]:
-        """What the archive has of it."""
+        """The events in the archive."""
         return merge(*(self._rows(past, stream) for stream in past.parts))
 
     def _rows(self, past: Past, stream: str) -> Iterator[Row]:
@@ -57,7 +56,7 @@ class Backlog:
                     yield time_ns, stream, tick, body
 
     def has_moved(self, positions: Mapping[str, int]) -> bool:
-        """Whether a log begins behind these ticks by now, so that it is worth looking again."""
+        """Whether a log now starts after these ticks, so that the archive must be read again."""
         with Survey(self._options) as survey:
-            there = survey.look().extents
-        return any(there[s].oldest > tick + 1 for s, tick in positions.items() if s in there)
+            extents = survey.look().extents
+        return any(extents[s].oldest > tick + 1 for s, tick in positions.items() if s in extents)

@@ -1,9 +1,9 @@
-"""A file whose columns are not called what the archive calls them is written anew.
+"""Rewriting of files whose column names differ from those of the archive.
 
-Tasks that run at the same time cannot agree on the names of columns that are new (`naming`). Each
-proposes some, and where the driver decides otherwise, the file is read and written once more, with
-the same rows. That happens only when an attribute is new and of several kinds from the beginning.
-This module keeps no state.
+Concurrent tasks cannot agree on the names of new columns (`columns`). Each task proposes names, and
+where the driver decides otherwise, the file is read and written again with the same rows. That
+happens only when an attribute is new and has several kinds from the start. This module keeps no
+state.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from anabranch.spark.archive.task import Proposed
 
 
 def agreed(directory: Path, proposed: Proposed, naming: Naming) -> File:
-    """The file with the columns that the archive has."""
+    """The file with the column names of the archive, rewritten if necessary."""
     renamed = {
         column.name: column.pair
         for column in proposed.columns

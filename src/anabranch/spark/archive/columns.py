@@ -1,16 +1,16 @@
-"""Which column of an archive an attribute stands in.
+"""Mapping of attributes to the columns of an archive.
 
-An attribute has a column for each kind in which it has ever occurred. The first kind gets the
-attribute's own name, so that `price` is a column of floats, as everybody would expect; a price that
-is a text one day goes to `price__text`. Rules:
+An attribute has one column per kind of value that has ever occurred. The first kind gets the name
+of the attribute, so that `price` is a column of floats, as users expect; a price that is once a
+text goes to `price__text`. Rules:
 
-1. Names are given once, when a kind of an attribute is committed for the first time, and stay for
-   ever. A commit says which ones are new; files carry the assignment as metadata of their fields.
-2. No two columns differ in upper and lower case only: Spark and SQL would take them for one. The
-   name is the attribute's own if that is free, else NAME__KIND, else NAME__KIND__2, 3 ….
-3. The parts of the envelope, and the columns of the directories, are taken from the beginning. An
-   attribute that is called like one is `attributes.NAME`, as in the source.
-4. Of several kinds that are new at once, the one with the most values is the first.
+1. Names are assigned once, when a kind of an attribute is committed for the first time, and never
+   change. A commit lists the new ones; files carry the mapping in the metadata of their fields.
+2. No two columns differ only in case: Spark and SQL would treat them as one. The name is that of
+   the attribute if it is free, else NAME__KIND, else NAME__KIND__2, 3 ….
+3. The names of envelope fields and of partition columns are reserved. An attribute with such a name
+   is `attributes.NAME`, as in the data source.
+4. Of several kinds that are new at once, the one with the most values comes first.
 
 This module keeps no state.
 """
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, Kind
 
-#: An attribute, and a kind in which it occurs.
+#: An attribute, and one of its kinds.
 Pair = tuple[str, Kind]
 
 KINDS: Final[tuple[Kind, ...]] = ("text", "integer", "float", "truth")
@@ -34,8 +34,8 @@ ARROW: Final[dict[Kind, pa.DataType]] = {
     "truth": pa.bool_(),
 }
 _TIME = pa.timestamp("us", tz="UTC")
-#: What stands in every file, before the attributes. Moments are in microseconds, as programs like
-#: them, and the nanoseconds that are left over stand beside them.
+#: Fixed columns of every file, before the attributes. Times are in microseconds, for compatibility,
+#: with the remaining nanoseconds in a separate column.
 OWN: Final[dict[str, pa.DataType]] = {
     "tick": pa.int64(),
     "loggedAt": _TIME,
@@ -55,13 +55,13 @@ OWN: Final[dict[str, pa.DataType]] = {
     "levelLimit": pa.int64(),
     "destinations": pa.list_(pa.string()),
 }
-#: The columns that are directories.
+#: Columns that are encoded in directory names.
 PARTITIONS: Final = ("date", "stream")
 _ATTRIBUTE, _KIND = b"attribute", b"kind"
 
 
 class ColumnName(msgspec.Struct, frozen=True):
-    """The column of a pair."""
+    """The column of an attribute and kind."""
 
     name: str
     attribute: str
@@ -69,7 +69,6 @@ class ColumnName(msgspec.Struct, frozen=True):
 
     @property
     def pair(self) -> Pair:
-        """What stands in it."""
         return self.attribute, self.kind
 
 
@@ -91,7 +90,7 @@ class Naming:
 
     @property
     def columns(self) -> list[ColumnName]:
-        """All of them, in the order in which they were given."""
+        """All columns, in the order of their creation."""
         return [ColumnName(name, *pair) for pair, name in self._names.items()]
 
     def kinds(self) -> dict[str, dict[Kind, str]]:
@@ -102,12 +101,12 @@ class Naming:
         return found
 
     def add(self, counts: Mapping[Pair, int]) -> list[ColumnName]:
-        """Give names to pairs that have none; `counts` are how many values there are of each."""
+        """Assign names to new pairs; `counts` is the number of values of each."""
         new = [pair for pair in counts if pair not in self._names]
         new.sort(key=lambda pair: (pair[0], -counts[pair], KINDS.index(pair[1])))
-        return [ColumnName(self._given(pair), *pair) for pair in new]
+        return [ColumnName(self._assign(pair), *pair) for pair in new]
 
-    def _given(self, pair: Pair) -> str:
+    def _assign(self, pair: Pair) -> str:
         attribute, kind = pair
         own = ATTRIBUTE_PREFIX + attribute if self._is_reserved(attribute) else attribute
         name, number = own, 1
@@ -128,14 +127,14 @@ def _folded(name: str) -> str:
 
 
 def attribute_field(name: str, pair: Pair) -> pa.Field:
-    """The field of a column, which says what stands in it."""
+    """The field of a column, with the mapping as metadata."""
     attribute, kind = pair
     metadata = {_ATTRIBUTE: attribute.encode(), _KIND: kind.encode()}
     return pa.field(name, ARROW[kind], metadata=metadata)
 
 
 def columns_in(schema: pa.Schema) -> list[ColumnName]:
-    """The columns of attributes in a file, by the metadata of their fields."""
+    """The attribute columns of a file, from the metadata of their fields."""
     return [
         ColumnName(
             field.name,

@@ -1,15 +1,15 @@
-"""Compacting: many small files become few, and nobody notices but by the speed of reading.
+"""Compaction: merges small files of an archive into larger ones, transparently to readers.
 
-Watching a stream makes a file with every commit. Compaction joins neighbours of one stream and one
-day until they are large enough. Rules:
+Watching a stream creates a file with every commit. Compaction merges adjacent files of one stream
+and one day until they are large enough. Rules:
 
-1. The new files hold the rows of the old ones, in their order. The commit that names the new ones
-   removes the old ones; so at every moment an event is there once.
-2. A file of half the wished size or more is left alone. A task joins files without holding more
-   than a few groups of rows in memory.
-3. Killed at any point, the archive has the old files or the new ones; what is not named is removed
-   by the next writer.
-4. Old files stay for a while under another name (`layout`), for readers that have begun with them.
+1. The new files hold the rows of the old ones, in the same order. The commit that names the new
+   files removes the old ones, so an event is in the archive exactly once at every moment.
+2. Files of at least half the target size are left alone. A task merges files with only a few row
+   groups in memory.
+3. If a compaction is killed at any point, the archive has either the old or the new files; the next
+   writer removes files that no commit names.
+4. Old files remain for a while under another name (`layout`), for readers that have opened them.
 
 State: the archive. One writer at a time.
 """
@@ -39,10 +39,10 @@ from anabranch.spark.archive.manifest import Commit, File, State, append_commit,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What files should have.
+#: Target size of files.
 FILE_BYTES: Final = 64 * 2**20
 _TICK_MAX: Final = 2**62
-#: Rows that are held at once.
+#: Bytes of rows held in memory.
 _GROUP_BYTES_MAX: Final = 64 * 2**20
 _PIECE_BYTES: Final = 2**20
 
@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 
 class Compacted(msgspec.Struct, kw_only=True):
-    """What a compaction has done."""
+    """Result of a compaction."""
 
     before: int = 0
     after: int = 0
@@ -67,7 +67,7 @@ def compact(
     is_delta: bool = False,
     progress: Progress | None = None,
 ) -> Compacted:
-    """Join small files of an archive. See the rules at the top of this module."""
+    """Merge small files of an archive. See the rules at the top of this module."""
     place = Path(directory).absolute()
     if is_delta:
         from anabranch.spark.archive.delta import check_removing  # noqa: PLC0415 - optional
@@ -91,21 +91,21 @@ def compact_held(
     file_bytes: int = FILE_BYTES,
     progress: Progress | None = None,
 ) -> tuple[Compacted, State]:
-    """The same for whoever has the archive already; and what it holds then."""
+    """Like `compact`, for a caller that holds the lock. Returns the new state, too."""
     groups = list(small_groups(state.files.values(), file_bytes))
     report = Compacted(before=len(state.files), after=len(state.files))
-    # One commit for so many groups: what is done stays done.
+    # One commit per step: a crash loses only the current step.
     step = 16
     for begin in range(0, len(groups), step):
-        some = groups[begin : begin + step]
-        state = _joined(spark, directory, state, some, report)
+        chunk = groups[begin : begin + step]
+        state = _joined(spark, directory, state, chunk, report)
         if progress is not None:
-            progress(begin + len(some), len(groups))
+            progress(begin + len(chunk), len(groups))
     return report, state
 
 
 def small_groups(files: Iterable[File], file_bytes: int) -> Iterator[list[File]]:
-    """Neighbours that are to be joined; files come in the order of streams and ticks."""
+    """Adjacent files to be merged; `files` are ordered by stream and tick."""
     group: list[File] = []
     for file in files:
         is_small = file.bytes < file_bytes // 2
@@ -156,24 +156,24 @@ def _joined(
     return after
 
 
-# -- in a task -------------------------------------------------------------------------------------
+# -- tasks -----------------------------------------------------------------------------------------
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """A new file, or what went wrong."""
+    """A new file, or an error."""
 
     file: File | None
     problem: str = ""
 
 
 class CompactTask(msgspec.Struct, frozen=True):
-    """What tasks have to know; Spark sends it to them."""
+    """Parameters of tasks; Spark sends it to them."""
 
     directory: str
     groups: Sequence[list[File]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Numbers of groups in, answers out."""
+        """Takes group numbers, returns answers."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
@@ -185,7 +185,7 @@ class CompactTask(msgspec.Struct, frozen=True):
 
 
 def join_files(directory: Path, files: Sequence[File]) -> File:
-    """Write the rows of some files as one that is to be committed."""
+    """Write the rows of chunk files into a new file that is to be committed."""
     places = [layout.located(directory, file.path) for file in files]
     schema = _united([schema_of(place) for place in places])
     first, last = files[0], files[-1]
@@ -201,11 +201,11 @@ def join_files(directory: Path, files: Sequence[File]) -> File:
     sync_directory(target.parent)
     checksum = 0
 
-    def see(piece: bytes) -> None:
+    def update_checksum(piece: bytes) -> None:
         nonlocal checksum
         checksum = crc32(piece, checksum)
 
-    size = read_pieces(target, _PIECE_BYTES, see)
+    size = read_pieces(target, _PIECE_BYTES, update_checksum)
     joined = File(
         path=path,
         stream=first.stream,
@@ -217,13 +217,13 @@ def join_files(directory: Path, files: Sequence[File]) -> File:
         bytes=size,
         crc=checksum,
     )
-    # The old ones will be gone.
+    # Verify before the old files are deleted.
     check_file(target, joined)
     return joined
 
 
 def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """All columns of some files."""
+    """The union of the columns of chunk files."""
     names = {column.name: column.pair for each in schemas for column in columns_in(each)}
     fields = [pa.field(name, form) for name, form in OWN.items()]
     fields += [attribute_field(name, names[name]) for name in sorted(names)]
@@ -231,7 +231,7 @@ def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _groups(places: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of some files in groups."""
+    """The rows of chunk files in row groups."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for place in places:
@@ -246,10 +246,10 @@ def _groups(places: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with all columns; what it does not have is null."""
-    there = set(batch.schema.names)
+    """Add missing columns to a batch as nulls."""
+    present = set(batch.schema.names)
     arrays = [
-        batch.column(field.name) if field.name in there else pa.nulls(batch.num_rows, field.type)
+        batch.column(field.name) if field.name in present else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

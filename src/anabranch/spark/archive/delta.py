@@ -1,18 +1,18 @@
-"""An archive that is a Delta table as well, through delta-rs (`pip install 'anabranch[delta]'`).
+"""Delta Lake mirror of an archive, through delta-rs (`pip install 'anabranch[delta]'`).
 
-The manifest stays what decides (`manifest`). After each commit the table's log is told the same:
-which files are new, which are gone, and, as the version of the application `anabranch`, the number
-of the commit. Files are shared. Rules:
+The manifest is authoritative (`manifest`). Each commit is repeated in the log of the Delta table:
+new files, removed files, and the number of the commit as the version of the application
+`anabranch`. Both share the files. Rules:
 
-1. What the table lacks is found by comparing, not by remembering: a process that was killed between
-   the two logs leaves a table that is one commit behind, and the next one brings it up to date, in
-   one transaction. So the table has each event once, as the archive has.
-2. Columns that are new are added before the files that have them.
-3. Delta does not take some characters in names of columns; then that is an error that names one.
-4. A compaction takes files out of the table. A delta-rs that cannot do that together with adding
-   others, in one transaction, is an error before anything is compacted.
+1. Missing changes are found by comparison: a process that was killed between the two logs leaves a
+   table that is one commit behind, and the next one brings it up to date in one transaction. The
+   table therefore has each event once, like the archive.
+2. New columns are added before the files that have them.
+3. Delta does not allow some characters in column names; such a name is an error.
+4. A compaction removes files from the table. A delta-rs version that cannot remove and add files in
+   one transaction is an error before anything is compacted.
 
-State: the table's log.
+State: the log of the table.
 """
 
 import time
@@ -32,22 +32,22 @@ from anabranch.spark.archive.manifest import File, State
 
 APPLICATION: Final = "anabranch"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
-#: What a path has as it is; everything else is written as %XX in Delta's log.
+#: Characters that remain in a path; all others are written as %XX in Delta's log.
 _PLAIN: Final = "/=-_."
 
 
 def check_removing() -> None:
-    """`LocalError` if files cannot be taken out of a table (rule 4)."""
+    """Raise `LocalError` if files cannot be removed from a table (rule 4)."""
     _library()
     if not hasattr(import_module("deltalake.transaction"), "RemoveAction"):
         raise LocalError(
-            "this delta-rs cannot replace files of a table in one transaction, which a compaction"
-            " needs: `pip install --upgrade deltalake`, or do not compact (--compact-at 0)"
+            "this version of delta-rs cannot replace files in one transaction, which compaction"
+            " needs: `pip install --upgrade deltalake`, or disable compaction (--compact-at 0)"
         )
 
 
 def mirror(directory: Path, state: State) -> None:
-    """Let the Delta table of an archive say what the archive holds."""
+    """Update the Delta table to the content of the archive."""
     deltalake = _library()
     schema = _schema(state)
     if not (directory / "_delta_log").exists():
@@ -63,20 +63,22 @@ def mirror(directory: Path, state: State) -> None:
     if new := [field for field in wanted if field.name not in known]:
         table.alter.add_columns(new)
     listed = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()
-    there = set(map(unquote, listed))
-    _tell(table, schema, state, there)
+    listed_paths = set(map(unquote, listed))
+    _update_files(table, schema, state, listed_paths)
 
 
-def _tell(table: object, schema: pa.Schema, state: State, there: set[str]) -> None:
-    """One transaction that makes the table's files those of the archive."""
-    words = import_module("deltalake.transaction")
+def _update_files(table: object, schema: pa.Schema, state: State, listed_paths: set[str]) -> None:
+    """Update the files of the table in one transaction."""
+    transaction = import_module("deltalake.transaction")
     now_ms = time.time_ns() // 1_000_000
-    gone = sorted(path for path in there if path not in state.files)
-    if gone:
+    removed_paths = sorted(path for path in listed_paths if path not in state.files)
+    if removed_paths:
         check_removing()
-    removed = [words.RemoveAction(quote(path, _PLAIN), True, now_ms) for path in gone]
+    removed = [
+        transaction.RemoveAction(quote(path, _PLAIN), True, now_ms) for path in removed_paths
+    ]
     added = [
-        words.AddAction(
+        transaction.AddAction(
             path=quote(file.path, _PLAIN),
             size=file.bytes,
             partition_values=_partition(file),
@@ -85,10 +87,10 @@ def _tell(table: object, schema: pa.Schema, state: State, there: set[str]) -> No
             stats=_statistics(file),
         )
         for path, file in state.files.items()
-        if path not in there
+        if path not in listed_paths
     ]
-    properties = words.CommitProperties(
-        app_transactions=[words.Transaction(APPLICATION, state.number)]
+    properties = transaction.CommitProperties(
+        app_transactions=[transaction.Transaction(APPLICATION, state.number)]
     )
     write = getattr(table, "create_write_transaction")  # noqa: B009 - it has no types
     write(
@@ -113,8 +115,8 @@ def _schema(state: State) -> pa.Schema:
     for column in state.columns:
         if bad := _FORBIDDEN & set(column.name):
             raise LocalError(
-                f"column {column.name!r} cannot be in a Delta table, because of {min(bad)!r} in its"
-                " name; archive as Parquet, or publish the attribute under another name"
+                f"column {column.name!r} cannot be in a Delta table because its name contains"
+                f" {min(bad)!r}; archive as Parquet, or publish the attribute under another name"
             )
     fields = [pa.field(name, form) for name, form in OWN.items()]
     fields += [pa.field(each.name, ARROW[each.kind]) for each in state.columns]
@@ -127,7 +129,7 @@ def _partition(file: File) -> dict[str, str | None]:
 
 
 def _statistics(file: File) -> str:
-    """What Delta prunes by."""
+    """Statistics that Delta uses for pruning."""
     found = {
         "numRecords": file.rows,
         "minValues": {"tick": file.first},

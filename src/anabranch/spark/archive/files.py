@@ -1,11 +1,11 @@
-"""One Parquet file of an archive: how it is written, read and checked.
+"""Parquet files of an archive: writing, reading and checking.
 
-1. zstd, checksums on every page, an index of pages, groups of `GROUP_ROWS` rows; so readers find
-   a range of ticks, or of an attribute, without reading the rest.
-2. Floats have no dictionary: readers that look for a value in one tell -0.0 from 0.0, which filters
-   do not. Ticks, times and sequences are written as differences.
-3. A file is on disk as a whole before anybody hears of it.
-4. A file that cannot be read is an error that names it, and says what to do.
+1. zstd, checksums on every page, a page index, row groups of `GROUP_ROWS` rows: readers find a
+   range of ticks, or of an attribute, without reading the rest.
+2. Floats have no dictionary: readers that look up a value in a dictionary distinguish -0.0 from
+   0.0, which filters do not. Ticks, times and sequences are delta-encoded.
+3. A file is completely on disk before it is reported.
+4. An unreadable file is an error that names it and the remedy.
 
 This module keeps no state.
 """
@@ -28,22 +28,22 @@ from anabranch.spark.archive.manifest import File
 from anabranch.spark.archive.tables import pair_of
 
 GROUP_ROWS: Final = 131_072
-#: What is read at once, about.
+#: Approximate bytes per read.
 BATCH_BYTES: Final = 16 * 2**20
 _BATCH_ROWS_MAX: Final = 16_384
 _PIECE_BYTES: Final = 2**20
-#: Ascending, or nearly so.
+#: Ascending columns, or nearly so.
 _DIFFERENCES: Final = ("tick", "loggedAt", "seq", "timestamp")
 _NO_STATISTICS: Final = frozenset({"payload", "destinations"})
 
 
 class DamagedFileError(LocalError):
-    """A file of an archive that cannot be read, or does not hold what it should."""
+    """A file of an archive that is unreadable, or has unexpected content."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} is damaged: {reason}; restore it from a copy, or, while the log still has its"
-            " ticks, archive anew into another directory"
+            f"{path} is damaged: {reason}; restore it from a copy or, while the log still has its"
+            " ticks, archive again into another directory"
         )
         self.path = path
 
@@ -52,7 +52,7 @@ class DamagedFileError(LocalError):
 
 
 def named_table(table: pa.Table, names: Mapping[Pair, str]) -> pa.Table:
-    """A table of `tables` with its columns under their names, in the order of an archive."""
+    """Rename the columns of a table to their final names, and order them as in the archive."""
     drafts = [name for name in table.schema.names if name not in OWN]
     drafts.sort(key=lambda name: names[pair_of(name)])
     fields = [pa.field(name, form) for name, form in OWN.items()]
@@ -62,7 +62,7 @@ def named_table(table: pa.Table, names: Mapping[Pair, str]) -> pa.Table:
 
 
 def write_file(directory: Path, stream: str, table: pa.Table) -> File:
-    """Write a table that is not empty, of one day, as a file that is to be committed."""
+    """Write a non-empty table of one day as a file that is to be committed."""
     ticks, times = table.column("tick"), _times(table)
     path = new_path(day_of(times[0]), stream, ticks[0].as_py(), ticks[-1].as_py())
     sink = io.BytesIO()
@@ -90,7 +90,7 @@ def write_file(directory: Path, stream: str, table: pa.Table) -> File:
 
 
 def make_folder(directory: Path, folder: Path) -> None:
-    """A directory for files, and its name on disk."""
+    """Create a directory for files, and sync its parents."""
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
         sync_directory(folder.parent)
@@ -98,14 +98,14 @@ def make_folder(directory: Path, folder: Path) -> None:
 
 
 def parquet_writer(sink: io.BytesIO | io.BufferedWriter, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer with the settings of an archive."""
+    """A Parquet writer with the settings of an archive."""
     names = [field.name for field in schema]
     plain = {field.name for field in schema if pa.types.is_floating(field.type)} | {*_DIFFERENCES}
     return pq.ParquetWriter(
         sink,
         schema,
         compression="zstd",
-        # Lists have their values one level down, and nothing to gain from a dictionary.
+        # The values of lists are one level deeper, and a dictionary does not help them.
         use_dictionary=[name for name in names if name not in {*plain, "destinations"}],
         column_encoding=dict.fromkeys(_DIFFERENCES, "DELTA_BINARY_PACKED"),
         write_statistics=[name for name in names if name not in _NO_STATISTICS],
@@ -116,7 +116,7 @@ def parquet_writer(sink: io.BytesIO | io.BufferedWriter, schema: pa.Schema) -> p
 
 
 def _times(table: pa.Table) -> tuple[int, int]:
-    """When the first and the last event were logged, in nanoseconds."""
+    """Log times of the first and the last event, in nanoseconds."""
     whole, rest = table.column("loggedAt").cast(pa.int64()), table.column("loggedNanos")
     first, last = (whole[i].as_py() * 1_000 + rest[i].as_py() for i in (0, -1))
     return first, last
@@ -128,7 +128,7 @@ def _times(table: pa.Table) -> tuple[int, int]:
 def read_batches(
     path: Path, first: int, last: int, columns: Iterable[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file between two ticks, in their order."""
+    """The rows of a file between two ticks, in order."""
     wanted = None if columns is None else ["tick", *columns]
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -144,7 +144,7 @@ def read_batches(
 
 
 def _rows(file: pq.ParquetFile) -> int:
-    """How many rows are read at once: fewer, if they are large."""
+    """Rows per read: fewer, if they are large."""
     found = file.metadata
     size = sum(found.row_group(each).total_byte_size for each in range(found.num_row_groups))
     return int(min(max(BATCH_BYTES * found.num_rows // max(size, 1), 1), _BATCH_ROWS_MAX))
@@ -162,7 +162,6 @@ def _cut(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
 
 
 def schema_of(path: Path) -> pa.Schema:
-    """The columns of a file."""
     try:
         return pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
@@ -172,26 +171,26 @@ def schema_of(path: Path) -> pa.Schema:
 # -- checking ------------------------------------------------------------------------------------
 
 
-def check_file(path: Path, said: File) -> None:
-    """`DamagedFileError` unless a file is what the manifest says, to the last bit and tick."""
+def check_file(path: Path, expected: File) -> None:
+    """Raise `DamagedFileError` unless a file matches its manifest entry exactly."""
     checksum = 0
 
-    def see(piece: bytes) -> None:
+    def update_checksum(piece: bytes) -> None:
         nonlocal checksum
         checksum = crc32(piece, checksum)
 
-    size = read_pieces(path, _PIECE_BYTES, see)
-    if size != said.bytes:
-        raise DamagedFileError(path, f"it has {size} bytes, not {said.bytes}")
-    if checksum != said.crc:
-        raise DamagedFileError(path, "its checksum is not the one it was written with")
+    size = read_pieces(path, _PIECE_BYTES, update_checksum)
+    if size != expected.bytes:
+        raise DamagedFileError(path, f"it has {size} bytes, not {expected.bytes}")
+    if checksum != expected.crc:
+        raise DamagedFileError(path, "its checksum does not match")
     rows, before = 0, 0
     for batch in read_batches(path, 0, 2**63 - 2, ()):
         ticks = batch.column("tick").to_numpy()
-        if rows == 0 and ticks[0] != said.first:
-            raise DamagedFileError(path, f"it begins with tick {ticks[0]}, not {said.first}")
+        if rows == 0 and ticks[0] != expected.first:
+            raise DamagedFileError(path, f"it starts at tick {ticks[0]}, not {expected.first}")
         if ticks[0] <= before or (ticks[1:] <= ticks[:-1]).any():
             raise DamagedFileError(path, f"ticks do not ascend after {before}")
         rows, before = rows + len(ticks), int(ticks[-1])
-    if (rows, before) != (said.rows, said.last):
-        raise DamagedFileError(path, f"it has {rows} events and ends with tick {before}")
+    if (rows, before) != (expected.rows, expected.last):
+        raise DamagedFileError(path, f"it has {rows} events and ends at tick {before}")

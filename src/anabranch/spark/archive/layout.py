@@ -1,24 +1,24 @@
-"""The directory of an archive: where what stands, and who may write there.
+"""Directory layout of an archive, and its writer lock.
 
-    _archive/archive.json                     format and network; whose it is
+    _archive/archive.json                     format and network
     _archive/lock                             held by the one process that writes
     _archive/commits/<20 digits>.json         see `manifest`
     date=2026-01-31/stream=edge-1/<first tick>-<last tick>-<letters>.parquet
 
-Names that begin with an underscore are passed over by Spark, Arrow and most other readers. So the
-directory as a whole is a partitioned Parquet table for anybody. Rules:
+Spark, Arrow and most other readers ignore names that begin with an underscore, so the directory as
+a whole is a partitioned Parquet table. Rules:
 
-1. A file is written as `_NAME.part`, and synced. It exists from the commit on that names it, and is
-   renamed afterwards; so whoever looks at names only never sees an event twice, and may see the
-   newest commit a moment late.
-2. A file that a commit removes becomes `_NAME.old`, for readers that are still at it, and is
-   deleted when that was `OLD_KEPT_S` ago.
-3. `settle` brings names in line with the commits: what a killed process left is renamed or deleted.
-   It is done by the process that has the lock, and by nobody else.
-4. One writer at a time. The operating system gives the lock back when its holder dies. On file
-   systems without locks the numbers of commits still let only one of two writers win.
+1. A file is written as `_NAME.part` and synced. It becomes part of the archive with the commit that
+   names it, and is renamed afterwards. A reader that looks only at names therefore never reads an
+   event twice, and may see the newest commit slightly late.
+2. A file that a commit removes is renamed to `_NAME.old`, for readers that still use it, and is
+   deleted after `OLD_KEPT_S`.
+3. `settle` brings names in line with the commits: it renames or deletes leftovers of killed
+   processes. Only the process that holds the lock does this.
+4. One writer at a time. The operating system releases the lock when its holder dies. On file
+   systems without locks, commit numbers still let only one of two writers win.
 
-The date is that of the origin's clock, in UTC. It never goes back within a stream.
+Dates are those of the origin's clock, in UTC. They never decrease within a stream.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ from anabranch.model.errors import LocalError
 
 FORMAT: Final = 1
 OLD_KEPT_S: Final = 3_600.0
-_HOME: Final = "_archive"
+_DIRECTORY: Final = "_archive"
 _IDENTITY: Final = "archive.json"
 _PART, _OLD = ".part", ".old"
 _DAY_NS: Final = 86_400 * 10**9
-_OURS = re.compile(r"_?\d{20}-\d{20}-[0-9a-f]{12}\.parquet(\.part|\.old)?")
+_FILE_NAME = re.compile(r"_?\d{20}-\d{20}-[0-9a-f]{12}\.parquet(\.part|\.old)?")
 
 
 class PutAsideError(LocalError):
@@ -51,64 +51,63 @@ class PutAsideError(LocalError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose archive it is."""
+    """Format and network of an archive."""
 
     format: int
     network: str
 
 
 def commits_directory(directory: Path) -> Path:
-    """Where the commits are."""
-    return directory / _HOME / "commits"
+    return directory / _DIRECTORY / "commits"
 
 
 def identity_of(directory: Path) -> Identity:
-    """Whose archive a directory is; `LocalError` if it is none."""
-    path = directory / _HOME / _IDENTITY
+    """The identity of an archive. Raises `LocalError` if the directory is not an archive."""
+    path = directory / _DIRECTORY / _IDENTITY
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Identity)
     except FileNotFoundError:
         raise LocalError(
-            f"{directory} is no archive: {_HOME}/{_IDENTITY} is missing; `anabranch pipeline"
-            " archive` makes one"
+            f"{directory} is not an archive: {_DIRECTORY}/{_IDENTITY} is missing; create one with"
+            " `anabranch pipeline archive`"
         ) from None
     except msgspec.DecodeError as error:
         raise LocalError(
-            f"{path} was changed or damaged ({error}); restore it from a copy"
+            f"{path} is modified or damaged ({error}); restore it from a copy"
         ) from error
     if found.format != FORMAT:
         raise LocalError(
-            f"{directory} has format {found.format}, this program knows only {FORMAT}; use the"
-            " version that wrote it"
+            f"{directory} has format {found.format}, but this version supports only {FORMAT}; use"
+            " the version that wrote it"
         )
     return found
 
 
-# -- one writer ----------------------------------------------------------------------------------
+# -- writer lock -----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def held(directory: Path, network: str = "") -> Iterator[Identity]:
-    """The right to write, for as long as the block runs. A directory that is none yet becomes an
-    archive of the network; one of another network is an error."""
+    """Hold the writer lock during the block. With `network`, a new directory becomes an archive of
+    that network; an archive of another network is an error."""
     if network:
         commits_directory(directory).mkdir(parents=True, exist_ok=True)
-    elif not (directory / _HOME).is_dir():
+    elif not (directory / _DIRECTORY).is_dir():
         identity_of(directory)
     lock = take_lock(
-        directory / _HOME,
+        directory / _DIRECTORY,
         f"on {socket.gethostname()}",
         taken=f"the archive {directory} is being written by",
-        advice="only one may write: wait for it, or stop it",
+        advice="only one process may write: wait for it, or stop it",
     )
     try:
-        if network and not (directory / _HOME / _IDENTITY).exists():
+        if network and not (directory / _DIRECTORY / _IDENTITY).exists():
             _establish(directory, network)
         found = identity_of(directory)
         if network and found.network != network:
             raise LocalError(
-                f"{directory} is an archive of the network {found.network!r}, and the brokers are"
-                f" of {network!r}; give each network a directory of its own"
+                f"{directory} is an archive of network {found.network!r}, but the brokers belong to"
+                f" {network!r}; use a separate directory per network"
             )
         yield found
     finally:
@@ -117,8 +116,8 @@ def held(directory: Path, network: str = "") -> Iterator[Identity]:
 
 def _establish(directory: Path, network: str) -> None:
     if any(commits_directory(directory).glob("*.json")):
-        raise LocalError(f"{directory} has commits, but {_IDENTITY} is missing; restore it")
-    write_whole(directory / _HOME / _IDENTITY, msgspec.json.encode(Identity(FORMAT, network)))
+        raise LocalError(f"{directory} has commits but no {_IDENTITY}; restore it from a copy")
+    write_whole(directory / _DIRECTORY / _IDENTITY, msgspec.json.encode(Identity(FORMAT, network)))
     sync_directory(directory)
 
 
@@ -126,80 +125,79 @@ def _establish(directory: Path, network: str) -> None:
 
 
 def new_path(day: date, stream: str, first: int, last: int) -> str:
-    """The path of a new file, from the directory of the archive on."""
+    """The path of a new file, relative to the directory of the archive."""
     name = f"{first:020}-{last:020}-{secrets.token_hex(6)}.parquet"
     return f"date={day.isoformat()}/stream={stream}/{name}"
 
 
 def day_of(time_ns: int) -> date:
-    """The day of a moment."""
     return datetime.fromtimestamp(time_ns // 10**9, UTC).date()
 
 
 def day_number(time_ns: int) -> int:
-    """The same as a number that is easily compared."""
+    """The day as a number."""
     return time_ns // _DAY_NS
 
 
 def part_of(directory: Path, path: str) -> Path:
-    """Where a file is before its commit."""
+    """The path of a file before its commit."""
     return _beside(directory / path, _PART)
 
 
 def check_written(directory: Path, sizes: Mapping[str, int]) -> None:
-    """`LocalError` unless files that tasks say they have written are here, as large as they say:
-    tasks may run on other machines, and nothing is committed that nobody can read."""
+    """Raise `LocalError` unless the files that tasks report exist here with the reported size:
+    tasks may run on other machines, and a commit must name only readable files."""
     for path, size in sizes.items():
         place = part_of(directory, path)
         if not place.exists() or place.stat().st_size != size:
             raise LocalError(
-                f"{place} was written by a task, and is not here: all machines of the cluster need"
-                f" {directory} on a file system that they share, and one writer at a time"
+                f"a task has written {place}, but it does not exist here: all machines of the"
+                f" cluster need {directory} on a shared file system, and one writer at a time"
             )
 
 
 def located(directory: Path, path: str) -> Path:
-    """Where a committed file is now; `LocalError` if it is nowhere."""
+    """The current path of a committed file. Raises `LocalError` if it is missing."""
     final = directory / path
     for place in (final, _beside(final, _PART), final, _beside(final, _OLD)):
-        # The name may change while it is looked for: so the final one is asked for again.
+        # The file may be renamed during the search, so the final name is tried again.
         if place.exists():
             return place
     raise LocalError(
-        f"{final} is missing, which a commit of the archive names: restore it from a copy, or, if"
+        f"{final} is missing, but a commit of the archive names it: restore it from a copy or, if"
         " the archive was compacted meanwhile, read it again"
     )
 
 
 def finished(directory: Path, path: str) -> Path:
-    """Where a committed file is, under its own name: for readers that do not take another. If its
-    writer has not come to renaming it, that is done here; the commit has decided. One that a
-    compaction has put aside is a `PutAsideError`."""
+    """The path of a committed file under its final name, for readers that accept no other. Renames
+    the file if its writer has not done so; the commit is decisive. Raises `PutAsideError` if a
+    compaction has replaced the file."""
     final = directory / path
     place = located(directory, path)
     if place == _beside(final, _OLD):
-        raise PutAsideError(f"a compaction has replaced {final} meanwhile; read the archive again")
+        raise PutAsideError(f"a compaction has replaced {final}; read the archive again")
     if place == part_of(directory, path):
         try:
             part_of(directory, path).rename(final)
         except FileNotFoundError:
-            # Its writer was quicker.
+            # The writer has renamed it meanwhile.
             return finished(directory, path)
         except OSError as error:
             raise LocalError(
-                f"{final} was committed, but its writer died before it gave the file its name, and"
-                f" that cannot be done from here ({error.strerror}); run the archiver once"
+                f"{final} is committed, but its writer died before renaming it, and it cannot be"
+                f" renamed from here ({error.strerror}); run the archiver once"
             ) from error
     return final
 
 
 def publish(directory: Path, paths: Iterable[str]) -> None:
-    """Give committed files their names (rule 1)."""
+    """Rename committed files to their final names (rule 1)."""
     _renamed([(part_of(directory, path), directory / path) for path in paths])
 
 
 def retire(directory: Path, paths: Iterable[str]) -> None:
-    """Put files aside that a commit has removed (rule 2)."""
+    """Rename files that a commit has removed (rule 2)."""
     _renamed([(directory / path, _beside(directory / path, _OLD)) for path in paths])
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
@@ -220,12 +218,12 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def settle(directory: Path, named: Iterable[str], old_kept_s: float = OLD_KEPT_S) -> list[str]:
-    """Bring names in line with the commits, of which `named` are the files (rule 3); what was
-    deleted."""
+    """Bring names in line with the commits, which name the files `named` (rule 3). Returns the
+    deleted files."""
     known = set(named)
     deleted = []
     for path in sorted(directory.glob("date=*/stream=*/*")):
-        if not _OURS.fullmatch(path.name):
+        if not _FILE_NAME.fullmatch(path.name):
             continue
         own = path.name.removeprefix("_").removesuffix(_PART).removesuffix(_OLD)
         final = path.with_name(own)

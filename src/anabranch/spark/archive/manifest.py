@@ -1,21 +1,20 @@
-"""The manifest of an archive: numbered commits, which say what has been archived and where it is.
+"""Manifest of an archive: numbered commits that record what is archived, and in which files.
 
-A commit is a JSON file, `commits/00000000000000000017.json`, that is never changed. What an archive
-holds is what all its commits say, one after the other; a file that no commit names does not exist.
-Rules:
+A commit is an immutable JSON file, `commits/00000000000000000017.json`. The content of an archive
+is the sum of its commits; a file that no commit names is not part of it. Rules:
 
-1. A commit comes into being as a whole, by a hard link from a finished file, which fails if the
-   number is taken. So of two writers that make the same number one wins, and the other is told.
-2. Of each stream the archived ticks are one range without a gap, from the first that was there when
-   the archive began. An append begins where the range ends; it says so in `spans`, silence
-   included. So no tick is archived twice: an append that repeats what is archived changes nothing,
-   and one that overlaps or leaves a gap is refused.
-3. Ticks that the log had forgotten before they could be archived are said to be `missing`, if the
-   user has agreed to that; they close the range and hold nothing.
+1. A commit is created atomically, by a hard link to a finished file, which fails if the number is
+   taken. Of two writers that create the same number, one wins and the other gets an error.
+2. The archived ticks of each stream are one range without gaps, from the first tick that the log
+   had when the archive was created. An append starts where the range ends and lists its ticks in
+   `spans`, silence included. No tick is archived twice: an append that repeats archived ticks
+   changes nothing, and one that overlaps or leaves a gap is refused.
+3. Ticks that the log trimmed before they could be archived are recorded as `missing`, if the user
+   has allowed that; they extend the range without events.
 4. A compaction replaces files by others with the same rows.
-5. Columns are named once (`naming`).
-6. After every `SNAPSHOT_EVERY` commits their sum is written beside the last of them, so that
-   readers need not read all of them. It holds nothing of its own.
+5. Columns are named once (`columns`).
+6. Every `SNAPSHOT_EVERY` commits, their sum is written next to the last of them, so that readers
+   need not read all commits. A snapshot contains no other information.
 
 State: the directory of commits.
 """
@@ -39,7 +38,7 @@ _SNAPSHOT: Final = ".snapshot.json"
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Ticks of a stream, both ends included."""
+    """A range of ticks of a stream, both ends included."""
 
     stream: str
     first: int
@@ -50,15 +49,15 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file; its ticks ascend."""
+    """A Parquet file; its ticks ascend."""
 
-    #: From the directory of the archive on.
+    #: Relative to the directory of the archive.
     path: str
     stream: str
-    #: Of the events in it.
+    #: First and last tick of its events.
     first: int
     last: int
-    #: When the origin logged them, in nanoseconds.
+    #: Log times of these events, in nanoseconds.
     first_ns: int
     last_ns: int
     rows: int
@@ -72,7 +71,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     kind: Literal["append", "compact"]
-    #: ISO 8601, for people.
+    #: Creation time in ISO 8601, informational.
     made: str = ""
     spans: list[Span] = []
     missing: list[Span] = []
@@ -82,23 +81,23 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What an archive holds after so many commits."""
+    """Content of an archive after `number` commits."""
 
     number: int = 0
     #: Stream → its first and last archived tick.
     ranges: dict[str, tuple[int, int]] = {}
     missing: list[Span] = []
-    #: By path, in the order of streams and ticks.
+    #: By path, ordered by stream and tick.
     files: dict[str, File] = {}
     columns: list[ColumnName] = []
 
     @property
     def rows(self) -> int:
-        """Events in all files."""
+        """Number of events in all files."""
         return sum(file.rows for file in self.files.values())
 
     def after(self, commit: Commit) -> "State":
-        """The archive with one commit more."""
+        """The state after one more commit."""
         ranges = dict(self.ranges)
         for span in sorted([*commit.spans, *commit.missing], key=lambda span: span.first):
             first, last = ranges.get(span.stream, (span.first, span.first - 1))
@@ -117,24 +116,24 @@ class State(msgspec.Struct, frozen=True):
 
 
 class ArchiveConflictError(LocalError):
-    """Somebody else has committed to the archive meanwhile."""
+    """Another writer has committed to the archive meanwhile."""
 
 
 # -- reading -------------------------------------------------------------------------------------
 
 
 def read_state(directory: Path, number: int | None = None) -> State:
-    """What an archive holds now, or after so many commits."""
+    """The current content of an archive, or that after `number` commits."""
     place = commits_directory(directory)
     numbers = _numbers(place, number)
     if numbers != list(range(1, len(numbers) + 1)):
-        # Commits that are made while a directory is listed may be there in any order.
+        # Commits that are created during the listing may appear in any order; list again.
         numbers = _numbers(place, number)
     if numbers != list(range(1, len(numbers) + 1)):
         lacking = next(n for n, each in enumerate(numbers, 1) if n != each)
         raise LocalError(
-            f"{_path(place, lacking)} is missing, and later commits are there: restore it from a"
-            " copy of the archive"
+            f"{_path(place, lacking)} is missing, but later commits exist: restore it from a copy"
+            " of the archive"
         )
     state = _newest_snapshot(place, len(numbers))
     for each in numbers[state.number :]:
@@ -148,13 +147,12 @@ def _numbers(place: Path, number_max: int | None) -> list[int]:
 
 
 def read_commit(directory: Path, number: int) -> Commit:
-    """One commit."""
     path = _path(commits_directory(directory), number)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Commit)
     except msgspec.DecodeError as error:
         raise LocalError(
-            f"{path} was changed or damaged ({error}); restore it from a copy of the archive"
+            f"{path} is modified or damaged ({error}); restore it from a copy of the archive"
         ) from error
 
 
@@ -177,7 +175,7 @@ def _path(place: Path, number: int) -> Path:
 
 
 def unseen(state: State, spans: Iterable[Span], missing: Iterable[Span] = ()) -> bool:
-    """Whether an append brings anything; `LocalError` if it does not follow what is there."""
+    """Whether an append adds ticks. Raises `LocalError` unless it follows the archived range."""
     ends = {stream: last for stream, (_, last) in state.ranges.items()}
     is_new = is_old = False
     for span in sorted([*spans, *missing], key=lambda span: (span.stream, span.first)):
@@ -187,19 +185,19 @@ def unseen(state: State, spans: Iterable[Span], missing: Iterable[Span] = ()) ->
             continue
         if span.first != end + 1:
             raise LocalError(
-                f"{span} do not follow what is archived, which ends with tick {end}; archive from"
+                f"{span} do not follow the archived range, which ends at tick {end}; archive from"
                 f" tick {end + 1} on"
             )
         is_new = True
         ends[span.stream] = span.last
     if is_new and is_old:
-        raise LocalError("a part of what is to be archived is archived already; begin behind it")
+        raise LocalError("some of these ticks are archived already; start after them")
     return is_new
 
 
 def append_commit(directory: Path, state: State, commit: Commit) -> State:
-    """Make a commit; what the archive holds with it. `ArchiveConflictError` if its number is
-    taken (rule 1)."""
+    """Write a commit. Returns the new state. Raises `ArchiveConflictError` if its number is taken
+    (rule 1)."""
     assert commit.number == state.number + 1
     check_written(directory, {file.path: file.bytes for file in commit.added})
     place = commits_directory(directory)
@@ -214,8 +212,9 @@ def append_commit(directory: Path, state: State, commit: Commit) -> State:
         os.link(draft, _path(place, commit.number))
     except FileExistsError:
         raise ArchiveConflictError(
-            f"somebody else has made commit {commit.number} of the archive {directory} meanwhile;"
-            " nothing of this one is in it: let one archiver run at a time, and run it again"
+            f"another writer has created commit {commit.number} of the archive {directory}"
+            " meanwhile; this commit was discarded: run only one archiver at a time, and run it"
+            " again"
         ) from None
     finally:
         draft.unlink()

@@ -1,20 +1,20 @@
-"""A look back: which ticks of which streams a question about the past is about, and who has them.
+"""Planning of historical reads: ticks in the archive, ticks in the log, and missing ticks.
 
     past = look_back(reader, survey, since="beginning")
-    past.parts        # stream → what the archive has of it, and what the log has
-    past.missing      # what nobody has any more
-    past.positions    # where a live subscription goes on
+    past.parts        # stream → range in the archive, and range in the log
+    past.missing      # ranges that are no longer available
+    past.positions    # where a live subscription continues
 
 Rules:
 
-1. Ticks that were archived are read from the archive, and those after them from the log; together
-   they are one sequence without a gap and without a tick that comes twice.
-2. `since` is what `subscribe` takes: the beginning (of the archive, or of the log if that begins
-   earlier), a time by the origins' clocks, or ticks after which to begin; of streams that are not
-   named nothing is wanted then. `until` is a time before which, or ticks up to which, it is.
-3. What neither has is missing. Whoever asks for the beginning wants what there is; so only what is
-   missing between counts then. If a time is asked for, and the first tick there is was made then or
-   later, everything before that tick is missing: when it was made nobody knows.
+1. Archived ticks are read from the archive, and later ones from the log; together they form one
+   sequence without gaps and duplicates.
+2. `since` is the argument of `subscribe`: the beginning (of the archive, or of the log if that
+   starts earlier), a time by the origins' clocks, or ticks after which to start; streams that are
+   not named are then not wanted. `until` is an exclusive time, or inclusive ticks.
+3. Ticks that neither has are missing. A request for the beginning asks for all available ticks,
+   so only gaps count as missing. If a time is requested, and the first available tick was logged at
+   or after it, all earlier ticks are missing, because their times are unknown.
 
 This module keeps no state.
 """
@@ -33,57 +33,57 @@ from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.survey import Extent, Seen, Survey, first_since
 
 Until = Mapping[str, int] | datetime | int | None
-#: What becomes of a question about ticks that nobody has.
+#: What to do if requested ticks are not available.
 OnMissing = Literal["fail", "report"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MissingTicksError(LocalError):
-    """Ticks that are asked for are neither in the archive nor in the log."""
+    """Requested ticks are neither in the archive nor in the log."""
 
     def __init__(self, missing: list[Span]) -> None:
         listed = "; ".join(map(str, missing[:4])) + ("; …" if len(missing) > 4 else "")
         super().__init__(
-            f"{listed}: neither the archive nor the log has them any more; ask for later ones, or"
-            " for what there is, with --missing report"
+            f"{listed}: no longer in the archive or the log; request later ticks, or read what is"
+            " available with --missing report"
         )
         self.missing = missing
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What is wanted of one stream."""
+    """The wanted ranges of one stream."""
 
     archived: Span | None
     logged: Span | None
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What is wanted of all streams."""
+    """The wanted ranges of all streams."""
 
     network: str
     parts: dict[str, Part]
     missing: list[Span]
-    #: Stream → everything up to this tick is in `parts`, or is not wanted. Streams that have left
-    #: the network, of which nothing can come, are not among them.
+    #: Stream → tick up to which everything is in `parts` or not wanted. Streams that have left the
+    #: network, and can have no new events, are not included.
     positions: dict[str, int]
-    #: Stream → where its origin is, as far as it is known.
+    #: Stream → address of its origin, if known.
     addresses: dict[str, tuple[str, ...]]
 
     @property
     def handover(self) -> dict[str, int]:
-        """Where a live subscription goes on if only the archive is read."""
+        """Where a live subscription continues if only the archive is read."""
         logged = {span.stream: span.first - 1 for span in self.logged}
         return {stream: logged.get(stream, tick) for stream, tick in self.positions.items()}
 
     @property
     def archived(self) -> list[Span]:
-        """The ranges that are read from the archive."""
+        """The ranges to read from the archive."""
         return [part.archived for part in self.parts.values() if part.archived is not None]
 
     @property
     def logged(self) -> list[Span]:
-        """The ranges that are read from logs."""
+        """The ranges to read from logs."""
         return [part.logged for part in self.parts.values() if part.logged is not None]
 
 
@@ -95,15 +95,15 @@ def look_back(
     until: Until = None,
     on_missing: OnMissing = "fail",
 ) -> Past:
-    """What there is of what is asked for. See the rules at the top of this module."""
-    look = _Look(reader, survey, since, until)
-    past = look.past()
+    """Plan a historical read. See the rules at the top of this module."""
+    planner = _Planner(reader, survey, since, until)
+    past = planner.past()
     if past.missing and on_missing == "fail":
         raise MissingTicksError(past.missing)
     return past
 
 
-class _Look:
+class _Planner:
     def __init__(
         self, reader: ArchiveReader | None, survey: Survey | None, since: Since, until: Until
     ) -> None:
@@ -119,7 +119,7 @@ class _Look:
         for stream in (*self._start_ticks, *(self._until_ticks or {})):
             if stream not in self._extents and stream not in self._spans:
                 known = ", ".join(sorted({*self._extents, *self._spans})) or "none"
-                raise LocalError(f"there is no stream {stream!r}; there is {known}")
+                raise LocalError(f"no stream {stream!r}; the streams are {known}")
         for stream, span in self._spans.items():
             check_end(span, self._extents.get(stream))
         for stream, tick in self._start_ticks.items():
@@ -141,20 +141,20 @@ class _Look:
         addresses = {} if self._seen is None else {s: self._seen.addresses(s) for s in parts}
         return Past(self._network, parts, missing, positions, addresses)
 
-    # -- one stream -----------------------------------------------------------------------------
+    # -- per stream -----------------------------------------------------------------------------
 
     def _begin(self, stream: str) -> int:
-        """The oldest tick that somebody has; an archive begins with what the log had then."""
+        """The oldest available tick; an archive starts at the oldest tick that the log had then."""
         span = self._spans.get(stream)
         return self._extents[stream].oldest if span is None else span.first
 
     def _end(self, stream: str) -> int:
-        """The newest."""
+        """The newest available tick."""
         span, extent = self._spans.get(stream), self._extents.get(stream)
         return max(0 if span is None else span.last, 0 if extent is None else extent.end - 1)
 
     def _range(self, stream: str) -> tuple[int, int]:
-        """The first and the last tick that are wanted; the last is lower if none is."""
+        """The first and the last wanted tick; the last is lower if none is wanted."""
         begin, end = self._begin(stream), self._end(stream)
         if self._start == "now":
             first = end + 1
@@ -175,7 +175,7 @@ class _Look:
         return first, last
 
     def _since(self, stream: str, time_ns: int) -> int:
-        """The first tick of that time or later; the one behind the newest if there is none."""
+        """The first tick at or after a time; the one after the newest if there is none."""
         span, extent = self._spans.get(stream), self._extents.get(stream)
         if span is not None and self._reader is not None:
             found = self._reader.first_since(stream, time_ns)
@@ -190,7 +190,7 @@ class _Look:
         return first_since(self._survey.stream(stream), rest, time_ns)
 
     def _split(self, stream: str, first: int, last: int) -> tuple[Part, list[Span]]:
-        """What the archive has of a range, what the log has, and what nobody has."""
+        """The parts of a range in the archive and in the log, and the missing ranges."""
         if first > last:
             return Part(None, None), []
         missing = []
@@ -219,7 +219,7 @@ class _Look:
 
 
 def _spans(reader: ArchiveReader | None, survey: Survey | None) -> dict[str, Span]:
-    """What was archived of the streams that are wanted."""
+    """The archived ranges of the wanted streams."""
     wanted = () if survey is None else survey.streams
     ranges = {} if reader is None else reader.state.ranges
     return {s: Span(s, *ends) for s, ends in ranges.items() if not wanted or s in wanted}
@@ -228,12 +228,12 @@ def _spans(reader: ArchiveReader | None, survey: Survey | None) -> dict[str, Spa
 def _network(reader: ArchiveReader | None, seen: Seen | None) -> str:
     if reader is None:
         if seen is None:
-            raise LocalError("give an archive, brokers, or both")
+            raise LocalError("an archive, brokers, or both are required")
         return seen.network
     if seen is not None and seen.network != reader.network:
         raise LocalError(
-            f"{reader.directory} is an archive of the network {reader.network!r}, and the brokers"
-            f" are of {seen.network!r}"
+            f"{reader.directory} is an archive of network {reader.network!r}, but the brokers"
+            f" belong to {seen.network!r}"
         )
     return reader.network
 
@@ -241,8 +241,6 @@ def _network(reader: ArchiveReader | None, seen: Seen | None) -> str:
 def _nanoseconds(until: Until) -> int | None:
     if isinstance(until, datetime):
         if until.tzinfo is None:
-            raise LocalError(
-                f"until={until.isoformat()} has no time zone; give it one, such as UTC"
-            )
+            raise LocalError(f"until={until.isoformat()} has no time zone; add one, such as UTC")
         return (until - _EPOCH) // timedelta(microseconds=1) * 1_000
     return until if isinstance(until, int) else None

@@ -1,12 +1,11 @@
-"""Which ticks are to be archived, in which order, and by how many tasks.
+"""Planning of an archiving run: which ticks, in which order, and in how many tasks.
 
-1. A stream goes on where the archive has got; one that the archive does not know begins with the
-   oldest tick that the log has.
-2. Ticks between the two that the log has forgotten are missing. That is an error, or, if the user
-   has agreed, written down.
-3. Work is done in rounds, each of which is one commit. In every round all streams get on, in
-   proportion to what they have; so a busy one does not keep the others waiting. A stream that has a
-   hundred times as much as the others is done by a hundred times as many tasks.
+1. A stream continues where the archive ends; a new stream starts at the oldest tick of the log.
+2. Ticks in between that the log has trimmed are missing. That is an error or, if the user has
+   allowed it, recorded.
+3. Work is done in rounds, with one commit per round. Every round advances all streams in
+   proportion to their backlogs, so a busy stream does not delay the others. A stream with a hundred
+   times the backlog of another gets a hundred times as many tasks.
 
 This module keeps no state.
 """
@@ -20,28 +19,28 @@ from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span, State
 from anabranch.spark.survey import Extent
 
-#: Ticks that one task archives, which become one file, if they are not large.
+#: Ticks per task, which become one file unless they are large.
 TASK_TICKS_MAX: Final = 262_144
 TASK_TICKS_MIN: Final = 16_384
 _TASKS_PER_CORE: Final = 4
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be done."""
+    """Ranges to archive, and missing ranges."""
 
     spans: list[Span]
     missing: list[Span]
 
     @property
     def ticks(self) -> int:
-        """How many ticks that are."""
+        """Number of ticks to archive."""
         return sum(span.last - span.first + 1 for span in self.spans)
 
 
-def plan(state: State, there: Mapping[str, Extent]) -> Plan:
-    """What there is beyond what is archived."""
+def plan(state: State, extents: Mapping[str, Extent]) -> Plan:
+    """Plan to archive the ticks beyond the archived ones."""
     spans, missing = [], []
-    for stream, extent in sorted(there.items()):
+    for stream, extent in sorted(extents.items()):
         if stream not in state.ranges:
             first = extent.oldest
         else:
@@ -57,17 +56,17 @@ def plan(state: State, there: Mapping[str, Extent]) -> Plan:
 
 
 def check_end(archived: Span, extent: Extent | None) -> None:
-    """`LocalError` if a log ends before what was archived of it."""
+    """Raise `LocalError` if a log ends before its archived range."""
     if extent is not None and archived.last >= extent.end:
         raise LocalError(
-            f"the archive has tick {archived.last} of stream {archived.stream!r}, of which there"
-            f" are only those before {extent.end}: that stream has lost the end of its log, or is"
-            " that of another network with the same name"
+            f"the archive has tick {archived.last} of stream {archived.stream!r}, but the stream"
+            f" ends before tick {extent.end}: it has lost the end of its log, or belongs to another"
+            " network with the same name"
         )
 
 
 def rounds(spans: list[Span], cores: int) -> Iterator[list[Span]]:
-    """The parts of each round, in the order of ticks within a stream."""
+    """The parts of each round, in tick order within a stream."""
     ticks = sum(span.last - span.first + 1 for span in spans)
     size = min(max(-(-ticks // (2 * cores)), TASK_TICKS_MIN), TASK_TICKS_MAX)
     parts = []
@@ -77,7 +76,7 @@ def rounds(spans: list[Span], cores: int) -> Iterator[list[Span]]:
             (number / len(starts), Span(span.stream, first, min(first + size - 1, span.last)))
             for number, first in enumerate(starts)
         ]
-    # Stable, so those of one stream stay in their order.
+    # A stable sort keeps the order within a stream.
     parts.sort(key=lambda part: part[0])
     ordered = [part for _, part in parts]
     step = _TASKS_PER_CORE * cores
@@ -86,7 +85,7 @@ def rounds(spans: list[Span], cores: int) -> Iterator[list[Span]]:
 
 
 def joined(parts: list[Span]) -> list[Span]:
-    """One span for each stream."""
+    """Merge adjacent parts into one span per stream."""
     found: dict[str, Span] = {}
     for part in parts:
         before = found.get(part.stream)

@@ -1,22 +1,20 @@
-"""An archive read like a log: ranges of ticks as rows, in the order of ticks, without Spark.
+"""Archive reader: reads ranges of ticks from an archive like from a log, without Spark.
 
     reader = ArchiveReader(Path("archive"))
     for fetched in reader.pieces("edge-1", 1, 1_000, filter="price > 10"):
         for tick, time_ns, body in rows_in(fetched.data):
             ...
 
-The answers are those of `Fetcher.fetch`, and so are their rules: from the first to the last tick
-there is nothing else that matches, expired events are left out, and `through` goes over silence.
-Rules:
+The results are those of `Fetcher.fetch`, with the same rules: between the first and the last tick
+there is no other match, expired events are left out, and `through` includes silence. Rules:
 
-1. What is read is the archive at one commit, the newest when the reader was made or `renew`ed.
-2. Files that do not have the ticks are not opened, and parts of files that do not have them are
-   not read.
-3. Ticks that the archive does not have are an error; `missing` says which of a range those are that
-   were forgotten before they could be archived.
-4. A file that is damaged or gone is an error that names it.
+1. A reader reads the archive at one commit, the newest when it was created or `renew`ed.
+2. Only files, and parts of files, that hold wanted ticks are read.
+3. Ticks outside of the archive are an error; `missing` returns the ticks of a range that the log
+   trimmed before they could be archived.
+4. A damaged or missing file is an error that names it.
 
-State: what the manifest says, in memory.
+State: the manifest, in memory.
 """
 
 import time
@@ -45,16 +43,16 @@ class ArchiveReader:
         self.state = read_state(self.directory)
 
     def renew(self) -> None:
-        """Look at the newest commit."""
+        """Switch to the newest commit."""
         self.state = read_state(self.directory)
 
     def span(self, stream: str) -> Span | None:
-        """The ticks of a stream that were archived."""
+        """The archived range of a stream."""
         found = self.state.ranges.get(stream)
         return None if found is None else Span(stream, *found)
 
     def missing(self, span: Span) -> list[Span]:
-        """What of a range was forgotten before it could be archived."""
+        """The parts of a range that were trimmed before they could be archived."""
         return [
             Span(span.stream, max(each.first, span.first), min(each.last, span.last))
             for each in self.state.missing
@@ -62,7 +60,7 @@ class ArchiveReader:
         ]
 
     def files(self, span: Span) -> list[File]:
-        """The files that have events of a range, in the order of ticks."""
+        """The files with events in a range, in tick order."""
         return [
             file
             for file in self.state.files.values()
@@ -70,8 +68,8 @@ class ArchiveReader:
         ]
 
     def first_since(self, stream: str, time_ns: int) -> int:
-        """The first archived tick that was logged at that time or later, as far as it has an event;
-        the one behind the last if there is none."""
+        """The first archived tick with an event logged at or after a time; the one after the last
+        if there is none."""
         archived = self.span(stream)
         assert archived is not None
         for file in self.files(archived):
@@ -93,12 +91,12 @@ class ArchiveReader:
         return file.last + 1
 
     def pieces(self, stream: str, first: int, last: int, filter: str = "") -> Iterator[Fetched]:
-        """The events of a range that match; together the pieces cover all of it."""
+        """The matching events of a range; together the pieces cover all of it."""
         archived = self.span(stream)
         if archived is None or first < archived.first or last > archived.last:
             has = "nothing" if archived is None else f"ticks {archived.first} to {archived.last}"
             raise LocalError(
-                f"the archive {self.directory} has {has} of stream {stream!r}, and not all of"
+                f"the archive {self.directory} has {has} of stream {stream!r}, not all of"
                 f" {first} to {last}"
             )
         chosen = Filter.parse(filter) if filter else None

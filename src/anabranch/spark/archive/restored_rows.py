@@ -1,18 +1,18 @@
-"""Columns of an archive as rows of events again: what a broker would have answered to a fetch.
+"""Conversion of archive columns back to event rows, as a broker would return them for a fetch.
 
     restoring = Restoring(columns_in(table.schema))
     data, count = restoring.rows(batch)
 
-Whoever reads rows from a broker can so read them from an archive, with the same kernels and the
-same decoder. Rules:
+Readers of broker rows can therefore read an archive with the same kernels and the same decoder.
+Rules:
 
-1. An event comes out as it went in: the same header, payload, and attributes of the same kinds. The
+1. An event is restored unchanged: the same header, payload, and attributes of the same kinds. The
    order of attributes is that of the columns.
-2. With a filter only rows that match come out. The sieve decides, as in a broker; what it leaves
-   open is decided by the filter itself.
-3. An event whose time limit is over at `now_ns` is left out, as a broker leaves it out of a fetch.
+2. With a filter, only matching rows are returned. The sieve decides, as in a broker; the filter
+   itself evaluates rows that the sieve leaves undecided.
+3. An event whose time limit has expired at `now_ns` is left out, as in a fetch from a broker.
 
-State: the compiled filter, for one thread.
+State: the compiled filter; use from one thread only.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ Words = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 _NS = 1_000
-#: Slot of the kernel → the column that stands there as it is.
+#: Slot of the kernel → column that is copied unchanged.
 _NUMBERS = {
     at.TICK: "tick",
     at.INCARNATION: "incarnation",
@@ -61,7 +61,7 @@ _map_decoder = msgspec.msgpack.Decoder(dict[str, str | int | float | bool])
 
 
 class Restoring:
-    """Makes rows of batches with these columns. See the rules at the top of this module."""
+    """Encodes batches with these columns as rows. See the rules at the top of this module."""
 
     def __init__(
         self, columns: Sequence[ColumnName], filter: Filter | None = None, now_ns: int | None = None
@@ -79,9 +79,9 @@ class Restoring:
         self._table[at.FIRST_ATTRIBUTE :, described.NAME_LENGTH] = np.diff(starts)
 
     def rows(self, batch: pa.RecordBatch) -> tuple[bytes, int]:
-        """The rows of a batch that are wanted, and how many they are."""
+        """The wanted rows of a batch, and their number."""
         count = batch.num_rows
-        # The kernel has only addresses; so the arrays are held here.
+        # Keep a reference to the arrays: the kernel has only their addresses.
         table, arrays = self._described(batch)
         sizes = np.empty((2, count), np.int64)
         at.measure(table, count, sizes[0], sizes[1])
@@ -95,7 +95,7 @@ class Restoring:
         return out[:size].tobytes(), len(wanted)
 
     def _wanted(self, batch: pa.RecordBatch, maps: Bytes, stops: Words) -> Words:
-        """The rows that are given out."""
+        """Indexes of the wanted rows."""
         is_wanted = np.ones(len(stops), np.bool_)
         if self._now_ns is not None and batch.column("timeLimitNanos").null_count < len(stops):
             is_wanted = self._are_alive(batch, self._now_ns)
@@ -146,7 +146,7 @@ class Restoring:
 
 
 def _describe(table: Words, place: int, kind: int, array: pa.Array) -> pa.Array:
-    """Say where an array is."""
+    """Write the addresses of an array into the column description."""
     validity, first, *others = array.buffers()
     table[place, described.KIND] = kind
     table[place, described.SHIFT] = array.offset
@@ -159,7 +159,7 @@ def _describe(table: Words, place: int, kind: int, array: pa.Array) -> pa.Array:
 
 
 def _nanoseconds(batch: pa.RecordBatch, moments: str, rest: str) -> pa.Array:
-    """Moments and what microseconds leave over, together; null where the latter is."""
+    """Times with nanoseconds, from microseconds and the rest; null where the rest is null."""
     whole = batch.column(moments).cast(pa.int64())
     return pc.add(pc.multiply(whole, _NS), batch.column(rest).cast(pa.int64()))
 

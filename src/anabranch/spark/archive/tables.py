@@ -1,21 +1,21 @@
-"""Rows of events as Arrow tables in the columns of an archive.
+"""Conversion of event rows to Arrow tables in the columns of an archive.
 
     tabling = Tabling()
     batch = tabling.batch(data, count)
 
-A batch has the archive's own columns (`naming.OWN`) and one for each kind in which each attribute
-occurs in it, called KIND:ATTRIBUTE for the time being; names are given when a file is written.
-Nothing is lost: `restoring` makes the same events of it again, but for the order of attributes,
-which means nothing. Rules:
+A batch has the archive's fixed columns (`columns.OWN`) and one column per attribute and kind that
+occurs in it, temporarily named KIND:ATTRIBUTE; final names are assigned when a file is written. The
+conversion is lossless: `restored_rows` recreates the same events, except for the order of
+attributes, which has no meaning. Rules:
 
-1. Kernels read the rows. The names of the batch before are tried first; a row that has others is
-   decoded, its names join them, and the rows are read once more. After a few such rounds all rows
-   are asked for their names at once.
-2. Rows that the kernels do not know, because they are of unusual forms, are decoded one by one.
-3. At most `columns_max` columns: attribute names that are data, such as one for each customer,
-   are no columns, and an error says so.
+1. Kernels parse the rows, with the names of the previous batch. A row with an unknown name is
+   decoded, its names are added, and the rows are parsed again. After a few such rounds, the names
+   of all rows are collected at once.
+2. Rows that the kernels cannot parse, because of unusual encodings, are decoded one by one.
+3. At most `columns_max` columns: attribute names that are data, such as one per customer, cannot be
+   columns and raise an error.
 
-State: the names of the last batch, for one thread.
+State: the names of the last batch; use from one thread only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ from anabranch.spark.kernels import discovery
 from anabranch.spark.kernels import unpack as at
 
 COLUMNS_MAX: Final = 2_000
-#: Rounds of learning from one row, before all rows of a batch are asked.
+#: Rounds in which names are learned from one row, before all rows of a batch are decoded.
 _ROUNDS_MAX: Final = 8
 _NS: Final = 1_000
 
@@ -51,22 +51,22 @@ _map_decoder = msgspec.msgpack.Decoder(dict[str, str | int | float | bool])
 
 
 def draft_name(pair: Pair) -> str:
-    """What a column is called before it has a name."""
+    """The temporary name of a column."""
     return f"{pair[1]}:{pair[0]}"
 
 
 def pair_of(name: str) -> Pair:
-    """The pair of such a name."""
+    """The attribute and kind of a temporary name."""
     kind, _, attribute = name.partition(":")
     return attribute, msgspec.convert(kind, Kind)
 
 
 def too_many(columns_max: int, names: Sequence[str]) -> LocalError:
-    """What is said where attributes are without end."""
+    """The error for an unbounded number of attribute names."""
     return LocalError(
-        f"events have more than {columns_max} attributes together, such as"
-        f" {', '.join(map(repr, names[-3:]))}: names that are data cannot be columns; publish such"
-        " things as values, or in the payload"
+        f"events have more than {columns_max} distinct attributes, such as"
+        f" {', '.join(map(repr, names[-3:]))}: names that are data cannot be columns; publish them"
+        " as values, or in the payload"
     )
 
 
@@ -79,19 +79,19 @@ class _Unpacked(msgspec.Struct):
     controls: Words
     kinds: Bytes
     bits: Words
-    #: Of each name, the kinds that occur, as bits.
+    #: For each name, a bit mask of the kinds that occur.
     masks: Words
 
 
 class Tabling:
-    """Makes batches. See the rules at the top of this module."""
+    """Builds record batches. See the rules at the top of this module."""
 
     def __init__(self, columns_max: int = COLUMNS_MAX) -> None:
         self._columns_max = columns_max
         self._names: list[str] = []
 
     def batch(self, data: bytes, count: int) -> pa.RecordBatch:
-        """The rows of one answer; `RemoteError` if they are none."""
+        """The rows of one fetch response. Raises `RemoteError` if they are invalid."""
         unpacked = self._unpacked(data, count)
         if unpacked is None:
             rows = [
@@ -102,13 +102,13 @@ class Tabling:
         arrays = {**_own_arrays(unpacked), **self._attribute_arrays(unpacked)}
         return pa.RecordBatch.from_pydict(arrays)
 
-    # -- finding names --------------------------------------------------------------------------
+    # -- discovering names ----------------------------------------------------------------------
 
     def _unpacked(self, data: bytes, count: int) -> _Unpacked | None:
-        """The rows as the kernels see them, with all names they have; None if they are odd."""
+        """The rows as parsed by the kernels, with all their names; None if they are odd."""
         rounds = 0
         while True:
-            found = self._tried(np.frombuffer(data, np.uint8), count)
+            found = self._try_unpack(np.frombuffer(data, np.uint8), count)
             if found is None:
                 return None
             width = len(self._names)
@@ -123,7 +123,7 @@ class Tabling:
             return None
         return found
 
-    def _tried(self, data: Bytes, count: int) -> _Unpacked | None:
+    def _try_unpack(self, data: Bytes, count: int) -> _Unpacked | None:
         encoded = [name.encode() for name in self._names]
         names = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
         starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
@@ -147,18 +147,18 @@ class Tabling:
         return found if is_plain else None
 
     def _learn(self, found: _Unpacked, rows: Iterable[int]) -> None:
-        """Take over the names of some rows."""
-        learnt: dict[str, None] = {}
+        """Add the names of some rows."""
+        learned: dict[str, None] = {}
         for row in rows:
             place = int(found.fields[row * at.FIELDS + at.ATTRIBUTES])
             first, length = place >> 32, place & 0xFFFF_FFFF
-            learnt |= dict.fromkeys(_map_decoder.decode(found.data[first : first + length].data))
-        known = dict.fromkeys(self._names) | learnt
+            learned |= dict.fromkeys(_map_decoder.decode(found.data[first : first + length].data))
+        known = dict.fromkeys(self._names) | learned
         if len(known) > self._columns_max:
-            # Names of batches before may have gone; those that are needed are learnt anew.
+            # Names of earlier batches may no longer occur; drop them, and learn needed ones again.
             masks = found.masks.tolist()
             seen = (name for name, mask in zip(self._names, masks, strict=True) if mask)
-            known = dict.fromkeys(seen) | learnt
+            known = dict.fromkeys(seen) | learned
         if len(known) > self._columns_max:
             raise too_many(self._columns_max, [*known])
         self._names = list(known)
@@ -235,7 +235,7 @@ def _destinations(found: _Unpacked, spots: Words) -> pa.Array:
     return pa.array(named, OWN["destinations"])
 
 
-# -- the plain way ---------------------------------------------------------------------------------
+# -- fallback --------------------------------------------------------------------------------------
 
 
 def _one_by_one(rows: Sequence[_Row]) -> pa.RecordBatch:
@@ -280,7 +280,6 @@ def _own_values(tick: int, time_ns: int, event: Event) -> Mapping[str, object]:
 
 
 def kind_of(value: Value) -> Kind:
-    """The kind of a value."""
     if isinstance(value, bool):
         return "truth"
     if isinstance(value, int):

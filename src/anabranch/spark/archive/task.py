@@ -1,14 +1,13 @@
-"""What a task of the archiving job does: fetch a range of ticks of one stream, and write files.
+"""Task of the archiving job: fetches a range of ticks of one stream, and writes files.
 
-A task writes files that nobody names yet, and answers what it has written; what becomes of it is
-the driver's decision. A task that is tried again writes other files, and those of the first attempt
-are swept away some day. Rules:
+A task writes files that no commit names yet, and reports them; the driver decides about them. A
+task that is retried writes other files, and those of the first attempt are removed later. Rules:
 
-1. A file holds events of one stream and one day, about `FILE_BYTES` of rows at most.
-2. Columns are named as far as the archive knows them; for what is new, each file makes a proposal
-   (`naming`). Where two files propose different things, the driver has one written anew.
-3. What goes wrong is an answer, too: the driver says it in one line. Only what nobody expects is an
-   error of the task.
+1. A file holds events of one stream and one day, from at most about `FILE_BYTES` of rows.
+2. Known columns have the names of the archive; for new ones, each file makes a proposal
+   (`columns`). If two files propose different names, the driver has one rewritten.
+3. Expected failures are reported as answers, so that the driver can print them in one line. Only
+   unexpected failures fail the task.
 
 State: the files.
 """
@@ -33,43 +32,43 @@ from anabranch.spark.archive.tables import Tabling, pair_of
 from anabranch.spark.broker_access import fetcher
 from anabranch.spark.options import Options
 
-#: Rows that are gathered in memory for one file.
+#: Bytes of rows collected in memory for one file.
 FILE_BYTES: Final = 64 * 2**20
 PIECE_BYTES: Final = 2 * 2**20
 
 
 class Proposed(msgspec.Struct, frozen=True):
-    """A file, and what it proposes to call the columns that nobody knows yet."""
+    """A file, and its proposed names for new columns."""
 
     file: File
     columns: list[ColumnName]
-    #: Values in each of these columns.
+    #: Number of values in each of these columns.
     counts: list[int]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task has done."""
+    """Result of a task."""
 
-    #: Which of the ranges it was.
+    #: Number of the range.
     number: int
     files: list[Proposed] = []
-    #: What went wrong; then there are no files.
+    #: Error message; in that case there are no files.
     problem: str = ""
-    #: The oldest tick of the log, if it has forgotten the beginning of the range.
+    #: The oldest tick of the log, if it has trimmed the start of the range.
     oldest: int = 0
-    #: Whether the broker is not there; it may come back.
+    #: Whether the broker is unreachable; a retry may succeed.
     is_away: bool = False
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One task: ticks of a stream, and where they are."""
+    """Input of a task: ticks of a stream, and the addresses of its origin."""
 
     span: Span
     addresses: tuple[str, ...] = ()
 
 
 class ArchiveTask(msgspec.Struct, frozen=True, kw_only=True):
-    """All that tasks of one round have to know; Spark sends it to them."""
+    """Parameters of the tasks of one round; Spark sends it to them."""
 
     options: Options
     network: str
@@ -79,14 +78,14 @@ class ArchiveTask(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int = FILE_BYTES
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Numbers of parts in, answers out."""
+        """Takes part numbers, returns answers."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 answer = msgspec.json.encode(self.answer(number)).decode()
                 yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.string())})
 
     def answer(self, number: int) -> Answer:
-        """Do one part."""
+        """Archive one part."""
         try:
             return Answer(number=number, files=list(self._files(self.parts[number])))
         except TicksNotKeptError as error:
@@ -127,13 +126,13 @@ class ArchiveTask(msgspec.Struct, frozen=True, kw_only=True):
                 first = fetched.through + 1
         if first <= span.last:
             raise LocalError(
-                f"stream {span.stream!r} ends before tick {first}, and had tick {span.last} a"
-                " moment ago: its log has lost its end"
+                f"stream {span.stream!r} ends before tick {first}, but had tick {span.last} when"
+                " the run was planned: its log has lost its end"
             )
 
 
 def pair_counts(table: pa.Table) -> dict[Pair, int]:
-    """How many values there are in each kind of each attribute."""
+    """Number of values per attribute and kind."""
     return {
         pair_of(name): len(table) - table.column(name).null_count
         for name in table.schema.names
@@ -142,7 +141,7 @@ def pair_counts(table: pa.Table) -> dict[Pair, int]:
 
 
 def by_day(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts that are of one day each."""
+    """Split a batch by day."""
     days = day_number(batch.column("loggedAt").cast(pa.int64()).to_numpy() * 1_000)
     cuts = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), batch.num_rows]
     for begin, end in pairwise(cuts):
@@ -152,7 +151,7 @@ def by_day(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def by_file(
     batches: Iterable[tuple[pa.RecordBatch, int]], file_bytes: int
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Batches that go into one file together; beside each is how large its rows were."""
+    """Group batches by file; each comes with the size of its rows."""
     gathered: list[pa.RecordBatch] = []
     size, day = 0, -1
     for batch, batch_bytes in batches:

@@ -1,9 +1,9 @@
-"""Verifying an archive: every commit, every file, every tick.
+"""Verification of an archive: every commit, every file, every tick.
 
-What is looked at: that commits follow each other and say things that fit together; that each file
-is there, bit by bit as it was written, with the rows and ticks it should have; and that no tick of
-a stream is in two files. Files that no commit names are told, and are no fault: a writer that was
-killed leaves them, and the next one removes them. This needs no Spark, and changes nothing.
+Checks that commits are consecutive and consistent, that each file exists bit by bit as it was
+written, with the expected rows and ticks, and that no tick of a stream is in two files. Files that
+no commit names are listed but are not an error: a killed writer leaves them, and the next one
+removes them. Verification does not need Spark, and changes nothing.
 
 This module keeps no state.
 """
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 
 class Verified(msgspec.Struct, kw_only=True):
-    """What was found."""
+    """Result of a verification."""
 
     network: str
     commits: int
@@ -42,7 +42,7 @@ class Verified(msgspec.Struct, kw_only=True):
 
 
 def verify(directory: str | Path, progress: Progress | None = None) -> Verified:
-    """Look at everything; `LocalError` if the commits themselves cannot be read."""
+    """Verify an archive. Raises `LocalError` if the commits themselves are unreadable."""
     place = Path(directory).absolute()
     network = identity_of(place).network
     state, problems = _replayed(place)
@@ -69,29 +69,29 @@ def verify(directory: str | Path, progress: Progress | None = None) -> Verified:
 
 
 def _replayed(place: Path) -> tuple[State, list[str]]:
-    """What all commits say, one after the other, and what does not fit."""
+    """The sum of all commits, and inconsistencies between them."""
     claimed = read_state(place)
     state, problems = State(), []
     for number in range(1, claimed.number + 1):
         commit = read_commit(place, number)
         if commit.number != number:
-            problems.append(f"commit {number} says that it is {commit.number}")
+            problems.append(f"commit {number} has the number {commit.number}")
         try:
             if commit.kind == "append":
                 unseen(state, commit.spans, commit.missing)
         except LocalError as error:
             problems.append(f"commit {number}: {error}")
         problems += [
-            f"commit {number} removes {path}, which was not there"
+            f"commit {number} removes {path}, which does not exist"
             for path in commit.removed
             if path not in state.files
         ]
         rows = sum(state.files[path].rows for path in commit.removed if path in state.files)
         if commit.removed and rows != sum(file.rows for file in commit.added):
-            problems.append(f"commit {number} removes {rows} events and does not bring as many")
+            problems.append(f"commit {number} removes {rows} events and adds a different number")
         state = state.after(commit)
     if state != claimed:
-        problems.append("a snapshot does not say what the commits say; delete it")
+        problems.append("a snapshot differs from the commits; delete it")
     return state, problems
 
 
@@ -107,7 +107,7 @@ def _file_problem(place: Path, file: File, columns: dict[str, ColumnName]) -> st
         check_file(path, file)
         for column in columns_in(schema_of(path)):
             if columns.get(column.name) != column:
-                return f"{file.path}: column {column.name!r} is not that of the archive"
+                return f"{file.path}: column {column.name!r} differs from that of the archive"
     except (LocalError, OSError) as error:
         return str(error)
     return ""

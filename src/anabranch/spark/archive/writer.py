@@ -1,18 +1,18 @@
-"""Archiving: streams of a network into an archive, each event once, whatever is killed.
+"""Archiving job: copies the streams of a network into an archive, exactly once despite crashes.
 
     report = archive(spark, "archive", read_options({"brokers": "127.0.0.1:4100"}))
 
-Rounds of tasks fetch ranges of ticks and write files; after each round one commit makes these files
-part of the archive (`manifest`). Rules:
+Rounds of tasks fetch ranges of ticks and write files; one commit after each round adds these files
+to the archive (`manifest`). Rules:
 
-1. A run goes up to the heads that the streams had when it began. `watch` begins again and again.
-2. Killed at any point, an archive holds what its commits say. The next run goes on from there, and
-   removes what the killed one left behind (`layout.settle`).
-3. Columns that are new get their names at the commit. A file whose task proposed another name for
-   one of them is written anew, which happens when an attribute is new, and of two kinds at once.
-4. Ticks that the log has forgotten before they were archived fail the run, with their range; with
-   `missing="record"` the archive says that it does not have them.
-5. With a cursor (`durableSubscription` in the options) logs forget nothing that is not archived.
+1. A run archives up to the heads of the streams at its start. `watch` runs repeatedly.
+2. If a run is killed at any point, the archive holds what its commits list. The next run continues
+   from there and removes leftovers (`layout.settle`).
+3. New columns get their names at the commit. A file whose task proposed another name for one of
+   them is rewritten; this happens when an attribute is new and has two kinds at once.
+4. Ticks that the log trimmed before they were archived fail the run, with their range; with
+   `missing="record"` the archive records them as missing.
+5. With a cursor (option `durableSubscription`), logs retain everything that is not archived.
 
 State: the archive. One writer at a time.
 """
@@ -51,16 +51,16 @@ from anabranch.spark.survey import Seen, Survey
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Ticks done, and ticks to be done.
+#: Called with the ticks done and the total.
 Progress = Callable[[int, int], None]
-#: What becomes of ticks that the log has forgotten.
+#: What to do about ticks that the log has trimmed.
 Missing = Literal["fail", "record"]
 
 log = logging.getLogger("anabranch.spark")
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What a run has archived."""
+    """Result of a run."""
 
     ticks: int = 0
     rows: int = 0
@@ -73,7 +73,7 @@ class Report(msgspec.Struct, kw_only=True):
     missing: list[Span] = []
 
     def with_more(self, more: "Report") -> "Report":
-        """This and what was archived afterwards."""
+        """The sum of this report and a later one."""
         return Report(
             ticks=self.ticks + more.ticks,
             rows=self.rows + more.rows,
@@ -87,12 +87,12 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class ForgottenError(LocalError):
-    """The log has forgotten ticks that were to be archived."""
+    """The log has trimmed ticks that were to be archived."""
 
     def __init__(self, span: Span) -> None:
         super().__init__(
-            f"{span} are not in the log any more, and were not archived: archive more often, keep"
-            " logs longer (keep_s in the network file), or go on without these ticks with"
+            f"{span} are no longer in the log and were not archived: archive more often, extend"
+            " retention (keep_s in the network file), or continue without these ticks with"
             " --missing record"
         )
         self.span = span
@@ -107,13 +107,13 @@ def archive(
     is_delta: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Archive what the streams have now. See the rules at the top of this module."""
+    """Archive the streams up to now. See the rules at the top of this module."""
     with Archiver(spark, directory, options, missing=missing, is_delta=is_delta) as archiver:
         return archiver.run(progress)
 
 
 class Archiver:
-    """Holds an archive, and adds to it."""
+    """Holds the lock of an archive, and appends to it."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Archiver:
         self._is_delta = is_delta
         self._survey = Survey(options)
         self._cursor = Cursor(options) if options.durable_subscription else None
-        self._held = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         self.state = State()
 
     def __enter__(self) -> Self:
@@ -143,13 +143,13 @@ class Archiver:
             layout.settle(self.directory, self.state.files)
             self._mirror()
             if self._cursor is not None:
-                self._take(self._cursor, seen)
+                self._take_cursor(self._cursor, seen)
                 stack.callback(self._cursor.settle, self._survey)
-            self._held = stack.pop_all()
+            self._resources = stack.pop_all()
         return self
 
-    def _take(self, cursor: Cursor, seen: Seen) -> None:
-        """Hold the log from what is not archived on; it may forget some while it is being asked."""
+    def _take_cursor(self, cursor: Cursor, seen: Seen) -> None:
+        """Hold the log from the first unarchived tick on; retry if it is trimmed meanwhile."""
         while True:
             try:
                 cursor.begin(self._next_ticks(seen), self._survey)
@@ -165,7 +165,7 @@ class Archiver:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._held.close()
+        self._resources.close()
 
     def watch(
         self,
@@ -174,8 +174,8 @@ class Archiver:
         *,
         compact_every: int = 0,
     ) -> None:
-        """Run again and again; `pause` waits, and says whether to go on. Brokers that are away are
-        waited for. After so many commits small files are joined; 0 is never."""
+        """Run repeatedly; `pause` waits, and returns whether to continue. Retries while brokers are
+        unreachable. Compacts after `compact_every` commits; 0 means never."""
         if compact_every and self._is_delta:
             from anabranch.spark.archive.delta import check_removing  # noqa: PLC0415 - optional
 
@@ -187,7 +187,7 @@ class Archiver:
                 report(done)
                 commits += done.commits
             except ConnectError as error:
-                log.warning("nothing is archived at the moment: %s", error)
+                log.warning("Archiving is paused: %s", error)
             if compact_every and commits >= compact_every:
                 _, self.state = compact_held(self._spark, self.directory, self.state)
                 self._mirror()
@@ -196,17 +196,17 @@ class Archiver:
                 return
 
     def run(self, progress: Progress | None = None) -> Report:
-        """Archive up to the heads of now."""
+        """Archive up to the current heads."""
         begin = time.monotonic()
         seen = self._survey.look()
         report = Report()
         found = plan(self.state, seen.extents)
         if found.missing:
-            self._forget(found.missing, report)
+            self._record_missing(found.missing, report)
         done = 0
         for parts in rounds(found.spans, _cores(self._spark)):
             if not self._round(parts, seen, report):
-                # The log has forgotten more meanwhile; what is left is planned anew.
+                # The log was trimmed meanwhile; plan the rest again.
                 break
             done += sum(part.last - part.first + 1 for part in parts)
             if progress is not None:
@@ -219,12 +219,12 @@ class Archiver:
         return report.with_more(self.run(progress))
 
     def _next_ticks(self, seen: Seen) -> dict[str, int]:
-        """Stream → the first tick that is not archived."""
+        """Stream → the first unarchived tick."""
         ends = {stream: last + 1 for stream, (_, last) in self.state.ranges.items()}
         return {stream: ends.get(stream, extent.oldest) for stream, extent in seen.extents.items()}
 
     def _round(self, parts: list[Span], seen: Seen, report: Report) -> bool:
-        """Archive some ranges; False if the log has forgotten a part of them."""
+        """Archive some ranges. Returns False if the log has trimmed a part of them."""
         answers = self._answers(parts, seen)
         for answer in answers:
             if answer.oldest:
@@ -232,7 +232,7 @@ class Archiver:
                 lost = Span(span.stream, span.first, min(answer.oldest - 1, span.last))
                 if self._missing == "fail":
                     raise ForgottenError(lost)
-                log.warning("%s were forgotten while they were read", lost)
+                log.warning("%s were trimmed while they were read", lost)
                 return False
             if answer.is_away:
                 raise ConnectError(answer.problem)
@@ -280,7 +280,7 @@ class Archiver:
         report.files += len(files)
         report.commits += 1
 
-    def _forget(self, missing: list[Span], report: Report) -> None:
+    def _record_missing(self, missing: list[Span], report: Report) -> None:
         if self._missing == "fail":
             raise ForgottenError(missing[0])
         number = self.state.number + 1
@@ -301,7 +301,7 @@ class Archiver:
 
 
 def _cores(spark: "SparkSession") -> int:
-    """How many tasks run at a time, as far as can be known."""
+    """Number of tasks that run in parallel, if known."""
     from pyspark.sql import is_remote  # noqa: PLC0415 - see `anabranch.spark.archive`
 
     return 4 if is_remote() else max(spark.sparkContext.defaultParallelism, 1)

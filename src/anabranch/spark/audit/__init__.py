@@ -1,4 +1,4 @@
-"""Audits: the promises about deliveries, checked over traces of any size.
+"""Delivery audits: checks the delivery guarantees over traces of any size.
 
     from anabranch.spark import session
     from anabranch.spark.audit import audit
@@ -6,7 +6,7 @@
     with audit(session(), published, subscriptions, deliveries) as found:
         found.findings.where("kind = 'lost'").show()
 
-What goes in is described in `tables`, what comes out in `runner`; docs/AUDIT.md is for users.
+`tables` describes the input, `runner` the result; docs/AUDIT.md is the user's guide.
 """
 
 from anabranch.spark.audit.findings import Report

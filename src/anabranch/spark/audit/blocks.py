@@ -1,8 +1,8 @@
-"""Blocks, put together from their chunks.
+"""Assembly of blocks from their chunks.
 
-Chunks come sorted by stream and block, so there is one block in memory at a time. Of two published
-rows with one tick the first counts; if they are different events, the tick is *doubled*, which no
-log should have.
+Chunks arrive sorted by stream and block, so one block at a time is in memory. Of two published rows
+with the same tick, the first counts. If they are different events, the tick is *doubled*, which no
+log should contain.
 
 State: the block that is being read.
 """
@@ -20,7 +20,7 @@ from anabranch.spark.kernels import block_verdicts as at
 
 
 class Events(msgspec.Struct):
-    """What was published in a block, by place."""
+    """The published events of a block, ordered by place."""
 
     places: Array
     times: Array
@@ -33,7 +33,7 @@ class Events(msgspec.Struct):
 
 
 class Deliveries(msgspec.Struct):
-    """What was delivered in a block."""
+    """The deliveries of a block."""
 
     subscriptions: Array
     places: Array
@@ -52,7 +52,7 @@ class Block(msgspec.Struct):
     strangers: list[tuple[str, list[Array]]]
 
     def put(self, kind: int, subscription: str | None, data: pa.Buffer) -> None:
-        """One more chunk."""
+        """Add a chunk."""
         if kind == chunks.EVENTS:
             self.events.append(chunks.unpacked(data, chunks.EVENT_ARRAYS))
         elif kind == chunks.DELIVERIES:
@@ -63,7 +63,7 @@ class Block(msgspec.Struct):
 
 
 def blocks_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
-    """The blocks whose chunks these are."""
+    """Assemble the blocks from these chunks."""
     block: Block | None = None
     for batch in batches:
         streams, numbers = batch["stream"].to_pylist(), batch["block"].to_pylist()
@@ -79,16 +79,16 @@ def blocks_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
 
 
 def events_of(block: Block) -> tuple[Events, Integers]:
-    """The events of a block, one for each tick; and the ticks that have two different ones."""
-    every = Events(*_joined(block.events, chunks.EVENT_ARRAYS))
-    places, first = np.unique(every.places, return_index=True)
-    if len(places) == len(every.places):
-        return every, places[:0].astype(np.int64)
+    """The events of a block, one per tick; and the ticks that have two different events."""
+    merged = Events(*_joined(block.events, chunks.EVENT_ARRAYS))
+    places, first = np.unique(merged.places, return_index=True)
+    if len(places) == len(merged.places):
+        return merged, places[:0].astype(np.int64)
     holder = np.zeros(at.BLOCK_TICKS, np.int64)
     holder[places] = first
-    is_other = every.names != every.names[holder[every.places]]
-    doubled = (block.number << at.BITS) + np.unique(every.places[is_other]).astype(np.int64)
-    return _chosen(every, np.sort(first)), doubled
+    is_other = merged.names != merged.names[holder[merged.places]]
+    doubled = (block.number << at.BITS) + np.unique(merged.places[is_other]).astype(np.int64)
+    return _chosen(merged, np.sort(first)), doubled
 
 
 def _chosen(events: Events, rows: Integers) -> Events:
@@ -109,15 +109,15 @@ def _chosen(events: Events, rows: Integers) -> Events:
 
 
 def deliveries_of(block: Block) -> Deliveries:
-    """The deliveries of a block by subscription, tick and order."""
-    every = Deliveries(*_joined(block.deliveries, chunks.DELIVERY_ARRAYS))
-    order = np.lexsort((every.orders, every.places, every.subscriptions))
+    """The deliveries of a block, ordered by subscription, tick and order."""
+    merged = Deliveries(*_joined(block.deliveries, chunks.DELIVERY_ARRAYS))
+    order = np.lexsort((merged.orders, merged.places, merged.subscriptions))
     return Deliveries(
-        every.subscriptions[order],
-        every.places[order],
-        every.orders[order],
-        every.times[order],
-        every.names[order],
+        merged.subscriptions[order],
+        merged.places[order],
+        merged.orders[order],
+        merged.times[order],
+        merged.names[order],
     )
 
 

@@ -1,16 +1,16 @@
-"""Events and deliveries in chunks, on their way to where they are compared.
+"""Chunks: packed arrays of events and deliveries, the unit of the audit's shuffle.
 
-What is compared stands together: all that is about one *block*, which is so many consecutive ticks
-of one stream. Rows would be moved there one by one; so a task puts what it has of a block into one
-row, a *chunk*, as packed arrays, and what is moved are chunks. An event takes with it the numbers
-of the filters it matches (`matching`), and not the subscriptions, of which there may be many.
+Events and deliveries are compared per *block*, a fixed number of consecutive ticks of one stream.
+Instead of single rows, a task shuffles *chunks*: one row that holds all its data of a block as
+packed arrays. An event carries the numbers of the filters that it matches (`filter_matches`), not
+the subscriptions, which may be many.
 
-    stream, block     where it belongs
-    kind              EVENTS, DELIVERIES, or STRANGERS: deliveries to somebody who is not known
-    subscription      of strangers: who that is
-    data              the arrays, one after the other, with their lengths in bytes in front
+    stream, block     the block
+    kind              EVENTS, DELIVERIES, or STRANGERS: deliveries to an unknown subscription
+    subscription      of strangers: the name of the subscription
+    data              the arrays, concatenated, preceded by their lengths in bytes
 
-State: what a task has read and not yet passed on, at most `GATHERED_ROWS` rows and one batch.
+State: rows that a task has read and not yet emitted, at most `GATHERED_ROWS` rows and one batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +24,9 @@ from anabranch.spark.kernels import block_verdicts as at
 
 SCHEMA = "stream string, block bigint, kind tinyint, subscription string, data binary"
 EVENTS, DELIVERIES, STRANGERS = 0, 1, 2
-#: The more rows are looked at together, the larger are chunks.
+#: Larger batches give larger chunks.
 GATHERED_ROWS = 131_072
-#: Stands for a time that is not known.
+#: Represents an unknown time.
 NO_TIME = np.iinfo(np.int64).min
 
 _ARROW = pa.schema(
@@ -38,7 +38,7 @@ _ARROW = pa.schema(
         ("data", pa.binary()),
     ]
 )
-#: What the arrays hold: place, time, name, line, sequence, what is known, how many filters, which.
+#: Arrays: place, time, name, line, sequence, flags, number of filters, filters.
 EVENT_ARRAYS: tuple[DTypeLike, ...] = (
     np.int32, np.int64, np.int64, np.int64, np.int64, np.uint8, np.int32, np.int32,
 )  # fmt: skip
@@ -46,29 +46,31 @@ EVENT_ARRAYS: tuple[DTypeLike, ...] = (
 DELIVERY_ARRAYS: tuple[DTypeLike, ...] = (np.int32, np.int32, np.int64, np.int64, np.int64)
 STRANGER_ARRAYS: tuple[DTypeLike, ...] = (np.int32, np.int64, np.int64, np.int64)
 
-#: Of any width.
+#: An integer array of any width.
 Array = NDArray[np.integer]
 Integers = NDArray[np.int64]
-#: Of each row how many filters it matches from where on, and which.
+#: Offsets of each row's filters, and the filters.
 Matched = tuple[Integers, NDArray[np.int32]]
 Match = Callable[[pa.RecordBatch], Matched]
 
 
 def gathered(batches: Iterator[pa.RecordBatch], needed: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches; `LocalError` if one lacks what is needed."""
-    waiting: list[pa.RecordBatch] = []
+    """The same rows in larger batches. Raises `LocalError` if a needed value is null."""
+    buffered: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         for name in needed:
             if batch[name].null_count:
-                raise LocalError(f"a row has no {name}; every event and delivery needs one")
-        waiting.append(batch)
+                raise LocalError(
+                    f"a row has no {name}, which is required for events and deliveries"
+                )
+        buffered.append(batch)
         rows += batch.num_rows
         if rows >= GATHERED_ROWS:
-            yield pa.concat_batches(waiting)
-            waiting, rows = [], 0
+            yield pa.concat_batches(buffered)
+            buffered, rows = [], 0
     if rows:
-        yield pa.concat_batches(waiting)
+        yield pa.concat_batches(buffered)
 
 
 def event_chunks(batches: Iterator[pa.RecordBatch], match: Match) -> Iterator[pa.RecordBatch]:
@@ -85,8 +87,8 @@ def event_chunks(batches: Iterator[pa.RecordBatch], match: Match) -> Iterator[pa
             chosen = np.empty(int((offsets[rows + 1] - offsets[rows]).sum()), np.int32)
             at.spread(offsets, rows, counts, wanted, chosen)
             places = (ticks[rows] - (block << at.BITS)).astype(np.int32)
-            every = (times, names, lines, sequences, known)
-            arrays = (places, *(array[rows] for array in every), counts, chosen)
+            columns = (times, names, lines, sequences, known)
+            arrays = (places, *(array[rows] for array in columns), counts, chosen)
             chunks.put(stream, block, EVENTS, None, packed(*arrays))
         yield chunks.batch()
 
@@ -112,8 +114,8 @@ def delivery_chunks(
                 continue
             known = [array[is_known] for array in (whose[rows], *arrays)]
             chunks.put(stream, block, DELIVERIES, None, packed(*known))
-            strange = rows[~is_known]
-            for code in np.unique(names.indices.to_numpy()[strange]):
+            unknown = rows[~is_known]
+            for code in np.unique(names.indices.to_numpy()[unknown]):
                 its = ~is_known & (names.indices.to_numpy()[rows] == code)
                 data = packed(*(array[its] for array in arrays))
                 chunks.put(stream, block, STRANGERS, names.dictionary[int(code)].as_py(), data)
@@ -121,7 +123,7 @@ def delivery_chunks(
 
 
 class _Chunks:
-    """Chunks that go out together."""
+    """Chunks of one output batch."""
 
     def __init__(self) -> None:
         self._columns: tuple[list[object], ...] = tuple([] for _ in _ARROW)
@@ -140,7 +142,7 @@ class _Chunks:
 
 
 def blocks(streams: pa.Array, ticks: Integers) -> Iterator[tuple[str, int, Integers]]:
-    """The rows of each block: stream, block, and where they stand."""
+    """The rows of each block: stream, block, and row numbers."""
     encoded = streams.dictionary_encode()
     codes = encoded.indices.to_numpy()
     numbers = ticks >> at.BITS
@@ -158,7 +160,7 @@ def _times(batch: pa.RecordBatch) -> Integers:
 
 
 def _known(batch: pa.RecordBatch) -> NDArray[np.uint8]:
-    """What is known of events, as the kernel wants it."""
+    """Flags of events, in the kernel's encoding."""
     is_optional, is_unknown = (
         batch[column].to_numpy(zero_copy_only=False) for column in ("optional", "unknown")
     )
@@ -169,17 +171,17 @@ def _known(batch: pa.RecordBatch) -> NDArray[np.uint8]:
     return known
 
 
-# -- arrays in a row ----------------------------------------------------------------------------
+# -- packed arrays ------------------------------------------------------------------------------
 
 
 def packed(*arrays: Array) -> bytes:
-    """Arrays as bytes."""
+    """Pack arrays into bytes."""
     sizes = np.array([array.nbytes for array in arrays], np.int64)
     return b"".join([sizes.tobytes(), *(array.tobytes() for array in arrays)])
 
 
 def unpacked(data: pa.Buffer, kinds: tuple[DTypeLike, ...]) -> list[Array]:
-    """The arrays again; they are read where they are."""
+    """Unpack arrays, without copying."""
     sizes = np.frombuffer(data, np.int64, len(kinds))
     stops = np.cumsum(sizes) + sizes.nbytes
     return [

@@ -1,10 +1,10 @@
-"""Which of the distinct filters each published event matches, by the broker's own index.
+"""Matching of published events against the distinct filters, with the brokers' index.
 
-A task builds the index of all filters once in a process and asks it about whole batches: events
-with a column for each attribute are searched where they lie (`matcher`), events in JSON are decoded
-together first. The numbers of filters are those of `promises`.
+A process builds the index of all filters once and searches whole batches: attribute columns are
+searched in place (`task_matcher`), JSON events are decoded in bulk first. Filter numbers are those
+of `promises`.
 
-State: the index of the last audit that this process had a task of. Safe to lose.
+State: the index of the last audit in this process. Safe to lose.
 """
 
 import tempfile
@@ -29,13 +29,13 @@ _decoder = msgspec.json.Decoder(list[dict[str, Value]])
 
 
 def json_matcher(filters: tuple[str, ...]) -> Match:
-    """Matches batches whose events stand in a column `json`."""
+    """Matcher for batches with events in a column `json`."""
     index = _index_of(filters)
     return lambda batch: _match_json(index, batch["json"])
 
 
 def column_matcher(filters: tuple[str, ...], columns: Sequence[AttributeColumn]) -> Match:
-    """Matches batches with a column for each attribute."""
+    """Matcher for batches with one column per attribute."""
     matcher = _mapped(filters)
 
     def match(batch: pa.RecordBatch) -> Matched:
@@ -54,19 +54,19 @@ def _index_of(filters: tuple[str, ...]) -> MatchIndex:
 
 @lru_cache(maxsize=1)
 def _mapped(filters: tuple[str, ...]) -> Matcher:
-    """The index in the form in which it is searched by columns."""
+    """The index in its memory-mapped form, which supports columns."""
     with tempfile.TemporaryDirectory(prefix="anabranch-audit-") as directory:
         path = Path(directory) / "filters"
         _index_of(filters).save(path)
-        # What is mapped stays, though its files have no name any more.
+        # The mapping stays valid after the files are deleted.
         return Matcher(path)
 
 
 def _match_json(index: MatchIndex, texts: pa.Array) -> Matched:
-    is_there = texts.is_valid().to_numpy(zero_copy_only=False)
+    is_valid = texts.is_valid().to_numpy(zero_copy_only=False)
     found = index.match_batch(_decoded(texts.drop_null().to_pylist()))
     counts = np.zeros(len(texts), np.int64)
-    counts[is_there] = np.diff(found.offsets)
+    counts[is_valid] = np.diff(found.offsets)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     numbers: NDArray[np.int32] = np.asarray(found.ids, np.int64).astype(np.int32)
     return offsets, numbers
@@ -85,4 +85,4 @@ def _check(text: str) -> None:
     try:
         msgspec.json.decode(text, type=dict[str, Value])
     except msgspec.DecodeError as error:
-        raise LocalError(f"{text[:80]!r} are no attributes in JSON: {error}") from error
+        raise LocalError(f"{text[:80]!r} is not a JSON object of attributes: {error}") from error

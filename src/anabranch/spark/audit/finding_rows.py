@@ -1,13 +1,13 @@
-"""What is told about blocks: rows of one form, of several kinds.
+"""Output rows of block verdicts: findings and summaries in one schema.
 
-    lost, duplicate, reordered, unmatched, phantom     a finding; `reason` says more
-    span      one subscription in one block: `count` deliveries, of `other` expected, and the lowest
-              and highest `order` of them, for what a block alone does not show (`ordering`)
-    line      one publisher's incarnation (`name`) in one block: the lowest and highest sequence,
-              and how often (`other`) they do not ascend
+    lost, duplicate, reordered, unmatched, phantom     a finding, with a `reason`
+    span      one subscription in one block: `count` deliveries, `other` expected, and the lowest
+              and highest `order`, for anomalies across blocks (`verdicts`)
+    line      one publisher incarnation (`name`) in one block: the lowest and highest sequence, and
+              how often (`other`) they do not ascend
     size      `count` events in one block
-    rate      one second: `count` deliveries, and `other` events published
-    latency   deliveries that took so long: bucket `tick` of `latency_of`, `count` of them
+    rate      one second: `count` deliveries, and `other` published events
+    latency   latency histogram: `count` deliveries in bucket `tick` (`latency_of`)
 
 State: the rows of one block.
 """
@@ -21,7 +21,7 @@ from anabranch.spark.kernels import block_verdicts as at
 
 LOST, DUPLICATE, REORDERED = "lost", "duplicate", "reordered"
 UNMATCHED, PHANTOM = "unmatched", "phantom"
-#: What an audit finds, in the order in which it is told.
+#: Kinds of findings, in report order.
 KINDS = (LOST, DUPLICATE, REORDERED, UNMATCHED, PHANTOM)
 SPAN, LINE, SIZE, RATE, LATENCY = "span", "line", "size", "rate", "latency"
 
@@ -35,30 +35,30 @@ _ARROW = pa.schema(
         for field in SCHEMA.split(",")
     ]
 )
-#: What is wrong with a delivery → how that is called, and why.
-_WRONG = {
-    at.NOTHING_THERE: (PHANTOM, "nothing was published there"),
-    at.OTHER_EVENT: (PHANTOM, "another event was published there"),
+#: Problem of a delivery → kind of finding, and reason.
+_PROBLEMS = {
+    at.NOTHING_THERE: (PHANTOM, "no event was published at this tick"),
+    at.OTHER_EVENT: (PHANTOM, "another event was published at this tick"),
     at.NO_MATCH: (UNMATCHED, "the filter does not match"),
-    at.AFTER_END: (UNMATCHED, "after the end was told"),
+    at.AFTER_END: (UNMATCHED, "after the end was reported"),
     at.OUT_OF_BOUNDS: (UNMATCHED, "outside of start and end"),
-    at.BEFORE_START: (UNMATCHED, "before the start was told"),
+    at.BEFORE_START: (UNMATCHED, "before the start was reported"),
 }
-NOBODY = "nobody made this subscription"
+NOBODY = "no such subscription"
 TWO_EVENTS = "two events have this tick"
-#: Buckets of latencies: so many for each doubling of a microsecond.
+#: Latency buckets per doubling, from one microsecond on.
 BUCKETS_PER_DOUBLING = 4
 BUCKETS = 160
 _US_PER_S = 1_000_000
 
 
 def latency_of(bucket: int) -> float:
-    """The seconds at which a bucket of latencies begins."""
+    """Lower bound of a latency bucket in seconds."""
     return float(2.0 ** (bucket / BUCKETS_PER_DOUBLING)) / _US_PER_S
 
 
 def rows_of(kind: str, rows: int, /, **columns: object) -> pa.RecordBatch:
-    """Rows of one kind; what is not given is null."""
+    """Rows of one kind; columns that are not given are null."""
     arrays = []
     for field in _ARROW:
         value = kind if field.name == "kind" else columns.get(field.name)
@@ -70,7 +70,7 @@ def rows_of(kind: str, rows: int, /, **columns: object) -> pa.RecordBatch:
 
 
 class Telling:
-    """What is told about one block."""
+    """Collects the rows about one block."""
 
     def __init__(self, names: pa.Array, stream: str, base: int) -> None:
         self._names = names
@@ -78,14 +78,14 @@ class Telling:
         self.base = base
         self.batches: list[pa.RecordBatch] = []
 
-    def _tell(self, kind: str, rows: int, /, **columns: object) -> None:
+    def _add(self, kind: str, rows: int, /, **columns: object) -> None:
         if rows:
             self.batches.append(rows_of(kind, rows, stream=self.stream, **columns))
 
     def marked(self, deliveries: Deliveries, marks: Array, before: Integers) -> None:
-        """What is wrong with deliveries."""
+        """Findings about deliveries."""
         reasons = marks & at.REASON_BITS
-        for code, (kind, reason) in _WRONG.items():
+        for code, (kind, reason) in _PROBLEMS.items():
             self._delivered(kind, reason, deliveries, np.flatnonzero(reasons == code))
         self._delivered(DUPLICATE, "", deliveries, np.flatnonzero(marks & at.DUPLICATE))
         rows = np.flatnonzero(marks & at.REORDERED)
@@ -99,28 +99,28 @@ class Telling:
         rows: Integers,
         other: Integers | None = None,
     ) -> None:
-        self._tell(
+        self._add(
             kind,
             len(rows),
             subscription=self._names.take(pa.array(deliveries.subscriptions[rows])),
             tick=self.base + deliveries.places[rows].astype(np.int64),
             order=deliveries.orders[rows],
-            time=_told_times(deliveries.times[rows]),
+            time=_nullable_times(deliveries.times[rows]),
             reason=reason,
             name=deliveries.names[rows],
             other=other,
         )
 
     def missing(self, keys: Integers, events: Events, event_at: Array) -> None:
-        """What was not delivered."""
+        """Missing deliveries."""
         places = keys & (at.BLOCK_TICKS - 1)
         which = event_at[places]
-        self._tell(
+        self._add(
             LOST,
             len(keys),
             subscription=self._names.take(pa.array(keys >> at.BITS)),
             tick=self.base + places,
-            time=_told_times(events.times[which]),
+            time=_nullable_times(events.times[which]),
             reason="not delivered",
             name=events.names[which],
         )
@@ -128,18 +128,18 @@ class Telling:
     def strangers(
         self, subscription: str, places: Array, orders: Array, times: Array, names: Array
     ) -> None:
-        """Deliveries to somebody who is not known."""
+        """Deliveries to an unknown subscription."""
         ticks = self.base + places.astype(np.int64)
-        told = {"tick": ticks, "order": orders, "time": _told_times(times), "name": names}
-        self._tell(PHANTOM, len(ticks), subscription=subscription, reason=NOBODY, **told)
+        columns = {"tick": ticks, "order": orders, "time": _nullable_times(times), "name": names}
+        self._add(PHANTOM, len(ticks), subscription=subscription, reason=NOBODY, **columns)
 
     def doubled(self, ticks: Integers) -> None:
         """Ticks of the log that hold two events."""
-        self._tell(PHANTOM, len(ticks), tick=ticks, reason=TWO_EVENTS)
+        self._add(PHANTOM, len(ticks), tick=ticks, reason=TWO_EVENTS)
 
     def spans(self, block: int, groups: Integers) -> None:
-        """What a subscription had of the block."""
-        self._tell(
+        """Summary of each subscription in the block."""
+        self._add(
             SPAN,
             len(groups),
             subscription=self._names.take(pa.array(groups[:, at.SUBSCRIPTION])),
@@ -151,11 +151,11 @@ class Telling:
         )
 
     def size(self, count: int) -> None:
-        """How many events the block has."""
-        self._tell(SIZE, 1, tick=self.base, count=count)
+        """Number of events in the block."""
+        self._add(SIZE, 1, tick=self.base, count=count)
 
     def lines(self, block: int, events: Events) -> None:
-        """The sequences of each publisher's incarnation; whether they ascend."""
+        """Sequence range of each publisher incarnation, and whether the sequences ascend."""
         order = np.lexsort((events.places, events.lines))
         lines, sequences = events.lines[order], events.sequences[order]
         if not len(lines):
@@ -163,7 +163,7 @@ class Telling:
         firsts = np.concatenate([[0], np.flatnonzero(np.diff(lines)) + 1])
         is_same = np.diff(lines) == 0
         falls = np.concatenate([[False], is_same & (np.diff(sequences) <= 0)])
-        self._tell(
+        self._add(
             LINE,
             len(firsts),
             tick=block,
@@ -174,13 +174,13 @@ class Telling:
         )
 
     def rates(self, published: Array, delivered: Array) -> None:
-        """How much happened in each second."""
+        """Events and deliveries per second."""
         for name, times in (("other", published), ("count", delivered)):
             known = times[times != NO_TIME] // _US_PER_S
             seconds, counts = np.unique(known, return_counts=True)
             columns: dict[str, object] = {"count": 0, "other": 0} | {name: counts}
-            self._tell(RATE, len(seconds), tick=seconds, **columns)
+            self._add(RATE, len(seconds), tick=seconds, **columns)
 
 
-def _told_times(times: Array) -> pa.Array:
+def _nullable_times(times: Array) -> pa.Array:
     return pa.array(times, pa.int64(), mask=times == NO_TIME)

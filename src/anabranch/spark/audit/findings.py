@@ -1,7 +1,7 @@
-"""What an audit came to, as one value: numbers, examples, and curves for plots.
+"""Audit report as one value: figures, examples, and series for plots.
 
-Everything here is small, however large the audit was: by subscriber the worst and largest ones, by
-time at most `BINS` steps, a few examples of each kind. The findings themselves stay in Spark.
+The report is small regardless of the size of the audit: the worst and largest subscribers, at most
+`BINS` time steps, and a few examples of each kind. The findings themselves stay in Spark.
 
 This module keeps no state.
 """
@@ -21,14 +21,14 @@ from pyspark.sql.functions import sum as total
 from anabranch.spark.audit import finding_rows
 from anabranch.spark.audit.promises import Promises
 
-#: Steps of time in curves.
+#: Time steps in curves.
 BINS = 120
-#: Subscribers and streams that are told one by one.
+#: Maximum subscribers and streams that are listed individually.
 LINES_MAX = 50
-#: What is brought from Spark at most: groups of anomalies, and subscribers or streams.
+#: Maximum rows collected from Spark: groups of anomalies, and subscribers or streams.
 GROUPS_MAX = 100_000
-_TOO_MANY = f"by subscriber, stream and hour, only the {GROUPS_MAX:,} largest groups are counted"
-#: Hours of which anomalies are told.
+_TOO_MANY = f"only the {GROUPS_MAX:,} largest groups by subscriber, stream and hour are counted"
+#: Maximum hours for which anomalies are listed.
 HOURS_MAX = 24 * 14
 
 Key = Literal["subscriber", "stream"]
@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscriber, or one stream."""
+    """Figures of one subscriber or one stream."""
 
     name: str
     expected: int
@@ -56,14 +56,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hour(msgspec.Struct, frozen=True, kw_only=True):
-    """The anomalies of an hour; of None those of no known time."""
+    """The anomalies of an hour; None: those without a known time."""
 
     begins: datetime | None
     anomalies: dict[str, int]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened from a time on, per second."""
+    """Rates per second in one time step."""
 
     begins: datetime
     published_per_s: float
@@ -71,24 +71,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliveries that took at least so long, and not as long as the next ones."""
+    """A histogram bucket of delivery latencies."""
 
     from_s: float
     count: int
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that people want to know about an audit."""
+    """Summary of an audit for people."""
 
     published: int
     delivered: int
     expected: int
     subscriptions: int
     filters: int
-    #: Kind → how many; each kind is there.
+    #: Kind → number of anomalies; contains every kind.
     counts: dict[str, int]
     subscribers: list[Line]
-    #: How many there are in all.
+    #: Total number of subscribers.
     subscribers_in_all: int
     streams: list[Line]
     hours: list[Hour]
@@ -104,17 +104,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_report(
-    told: DataFrame, findings: DataFrame, promises: Promises, examples_max: int
+    judged: DataFrame, findings: DataFrame, promises: Promises, examples_max: int
 ) -> Report:
-    """Collect it, with few questions to Spark."""
-    sums = {row["kind"]: row for row in _sums(told).collect()}
+    """Collect the report, with few Spark jobs."""
+    sums = {row["kind"]: row for row in _sums(judged).collect()}
     groups = _groups(findings)
     counts = dict.fromkeys(finding_rows.KINDS, 0)
     for group in groups:
         counts[group.kind] += group.count
     if len(groups) == GROUPS_MAX:
         counts |= {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
-    steps, latencies = _curves(told, sums.get(finding_rows.RATE))
+    steps, latencies = _curves(judged, sums.get(finding_rows.RATE))
     return Report(
         published=_sum(sums, finding_rows.SIZE, "count"),
         delivered=_sum(sums, finding_rows.SPAN, "count"),
@@ -122,9 +122,9 @@ def read_report(
         subscriptions=len(promises.names),
         filters=len(promises.filters),
         counts=counts,
-        subscribers=_lines(_sizes(told, "subscriber"), groups, "subscriber")[:LINES_MAX],
+        subscribers=_lines(_sizes(judged, "subscriber"), groups, "subscriber")[:LINES_MAX],
         subscribers_in_all=len({name.partition("#")[0] for name in promises.names}),
-        streams=_lines(_sizes(told, "stream"), groups, "stream")[:LINES_MAX],
+        streams=_lines(_sizes(judged, "stream"), groups, "stream")[:LINES_MAX],
         hours=_hours(groups),
         examples=_examples(findings, examples_max) if groups and examples_max else [],
         steps=steps,
@@ -144,15 +144,15 @@ class _Group(msgspec.Struct, frozen=True):
 
 
 class _Size(msgspec.Struct, frozen=True):
-    """What came to a subscriber, or on a stream."""
+    """Deliveries of one subscriber or stream."""
 
     name: str
     delivered: int
     expected: int
 
 
-def _sums(told: DataFrame) -> DataFrame:
-    return told.groupBy("kind").agg(
+def _sums(judged: DataFrame) -> DataFrame:
+    return judged.groupBy("kind").agg(
         total("count").alias("count"),
         total("other").alias("other"),
         least("tick").alias("first"),
@@ -171,18 +171,18 @@ def _groups(findings: DataFrame) -> list[_Group]:
     return [_Group(kind, who or "", stream or "", hour, n) for kind, who, stream, hour, n in rows]
 
 
-def _sizes(told: DataFrame, key: Key) -> list[_Size]:
+def _sizes(judged: DataFrame, key: Key) -> list[_Size]:
     whose = substring_index("subscription", "#", 1) if key == "subscriber" else col(key)
-    spans = told.where(col("kind") == finding_rows.SPAN).groupBy(whose.alias("name"))
+    spans = judged.where(col("kind") == finding_rows.SPAN).groupBy(whose.alias("name"))
     summed = spans.agg(total("count").alias("count"), total("other").alias("other"))
     rows = summed.orderBy(col("count").desc()).limit(GROUPS_MAX).collect()
     return [_Size(*row) for row in rows]
 
 
 def _lines(sizes: Sequence[_Size], groups: Sequence[_Group], key: Key) -> list[Line]:
-    """By subscriber or by stream: those with most anomalies first, then the largest ones."""
+    """Figures by subscriber or stream: those with most anomalies first, then the largest."""
     size_of = {size.name: size for size in sizes}
-    # What a log lacks belongs to nobody, and strangers have no size.
+    # Anomalies of a log have no subscriber, and unknown subscribers have no size.
     anomalies: dict[str, Counter[str]] = {name: Counter() for name in size_of}
     for group in groups:
         anomalies.setdefault(getattr(group, key), Counter())[group.kind] += group.count
@@ -201,11 +201,13 @@ def _lines(sizes: Sequence[_Size], groups: Sequence[_Group], key: Key) -> list[L
 
 
 def _notes(groups: Sequence[_Group]) -> list[str]:
-    """What the report leaves out."""
+    """Notes on data that the report omits."""
     found = [_TOO_MANY] if len(groups) == GROUPS_MAX else []
     hours = {group.hour for group in groups if group.hour is not None}
     if len(hours) > HOURS_MAX:
-        found.append(f"of {len(hours):,} hours with anomalies the first {HOURS_MAX} are told")
+        found.append(
+            f"only the first {HOURS_MAX} of {len(hours):,} hours with anomalies are listed"
+        )
     return found
 
 
@@ -223,7 +225,7 @@ def _hours(groups: Sequence[_Group]) -> list[Hour]:
 def _examples(findings: DataFrame, examples_max: int) -> list[Finding]:
     first = Window.partitionBy("kind").orderBy("subscription", "stream", "tick", "order")
     chosen = findings.withColumn("place", row_number().over(first))
-    # Spark would turn times into those of this machine.
+    # Spark would convert times to the local time zone.
     micros = (col("time").cast("double") * 1_000_000).cast("bigint").alias("micros")
     columns = ("kind", "subscription", "stream", "tick", "order", "reason", "place", micros)
     rows = chosen.where(col("place") <= examples_max).select(*columns).collect()
@@ -242,13 +244,13 @@ def _examples(findings: DataFrame, examples_max: int) -> list[Finding]:
     ]
 
 
-def _curves(told: DataFrame, rates: Row | None) -> tuple[list[Step], list[Latency]]:
-    """Rates over time, and how long deliveries took."""
+def _curves(judged: DataFrame, rates: Row | None) -> tuple[list[Step], list[Latency]]:
+    """Rates over time, and the latency histogram."""
     first = 0 if rates is None else rates["first"]
     width = 1 if rates is None else -(-(rates["last"] - first + 1) // BINS)
     is_rate = col("kind") == finding_rows.RATE
     place = when(is_rate, floor((col("tick") - first) / width)).otherwise(col("tick"))
-    parts = told.where(is_rate | (col("kind") == finding_rows.LATENCY)).groupBy("kind", place)
+    parts = judged.where(is_rate | (col("kind") == finding_rows.LATENCY)).groupBy("kind", place)
     rows = parts.agg(total("count").alias("count"), total("other").alias("other")).collect()
     steps = {place: (n, other) for kind, place, n, other in rows if kind == finding_rows.RATE}
     buckets = sorted((place, n) for kind, place, n, _ in rows if kind == finding_rows.LATENCY)

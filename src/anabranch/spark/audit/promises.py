@@ -1,15 +1,23 @@
-"""What was promised to whom, as tasks of an audit need it: filters, bounds, and holes.
+"""Delivery promises in the form that audit tasks need: filters, bounds, and withheld ranges.
 
-The table of subscriptions comes to the driver, is checked there, and goes to every task as arrays.
-Subscriptions are numbered, and so are filters; those who have the same filter share its number, so
-an event is matched once with each distinct filter. Rules:
+The driver collects and validates the table of subscriptions and sends it to tasks as arrays.
+Subscriptions and filters are numbered; subscriptions with the same filter share its number, so each
+event is matched once per distinct filter. Rules:
 
-1. A subscription has one filter and one quality, and at most one row for a stream.
-2. A filter that is none is an error that names the subscription.
-3. A stream on which a subscription has no row is one where it has not started: nothing is expected
-   there, and what comes is out of bounds.
+1. A subscription has one filter and one quality, and at most one row per stream.
+2. An invalid filter is an error that names the subscription.
+3. A subscription without a row for a stream has not started there: nothing is expected, and
+   deliveries are out of bounds.
 
-State: none that changes. A million subscriptions on ten streams are about half a gigabyte.
+From traces, each episode of a subscription (`check.history`) becomes rows of the table, one per
+stream on which its start was reported. Rules, as in `check.checker`:
+
+4. An episode starts at the tick that was reported first, or at the requested one if that is later.
+5. An episode that ended is due up to the reported end; one that was cut, up to the last delivered
+   tick. An active one is due up to that as well or, with `complete`, to the end of the stream.
+6. Deliveries before the start was reported, or after an end or a cut, are out of bounds.
+
+State: immutable. A million subscriptions on ten streams take about half a gigabyte.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +37,7 @@ from anabranch.spark.kernels import block_verdicts as at
 
 Integers = NDArray[np.int64]
 _NEVER = int(at.NEVER)
-#: Column of the table → place in the bounds → what stands there if nothing is said.
+#: Column of the table → index in the bounds, and default.
 _BOUNDS = {
     "start": (at.START, _NEVER),
     "due": (at.DUE, _NEVER),
@@ -40,14 +48,14 @@ _BOUNDS = {
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The rows of one stream: numbers of subscriptions, and their bounds beside them."""
+    """The rows of one stream: subscription numbers, and their bounds in parallel."""
 
     numbers: Integers
     bounds: Integers
 
 
 class Holes(msgspec.Struct, frozen=True):
-    """Withheld ranges of one stream, by subscription and first tick."""
+    """Withheld ranges of one stream, ordered by subscription and first tick."""
 
     numbers: Integers
     firsts: Integers
@@ -55,23 +63,23 @@ class Holes(msgspec.Struct, frozen=True):
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was promised. See the rules at the top of this module."""
+    """All delivery promises. See the rules at the top of this module."""
 
-    #: By number.
+    #: Subscriptions by number.
     names: tuple[str, ...]
     #: Texts of distinct filters, by number.
     filters: tuple[str, ...]
-    #: Who has a filter: `members` between two of `members_first`.
+    #: Subscriptions of each filter: slices of `members`, bounded by `members_first`.
     members_first: Integers
     members: NDArray[np.int32]
     is_best_effort: NDArray[np.bool_]
     rows: Mapping[str, Rows]
     holes: Mapping[str, Holes]
-    #: Stream → its first tick that is judged, where that is not the very first.
+    #: Stream → first checked tick, if it is not the first tick.
     beginnings: Mapping[str, int]
 
     def bounds_on(self, stream: str) -> Integers:
-        """The bounds of every subscription on a stream, as the kernel takes them."""
+        """The bounds of all subscriptions on a stream, in the kernel's layout."""
         bounds = np.empty((len(self.names), at.BOUNDS), np.int64)
         for place, default in _BOUNDS.values():
             bounds[:, place] = default
@@ -82,22 +90,22 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
         return bounds
 
     def is_withheld(self, stream: str, numbers: Integers, ticks: Integers) -> NDArray[np.bool_]:
-        """Of each of some matches, whether its subscriber was told not to get it."""
+        """For each match, whether it was reported to its subscriber as withheld."""
         found = np.zeros(len(ticks), np.bool_)
         holes = self.holes.get(stream)
         if holes is None or not len(ticks):
             return found
-        near = np.flatnonzero((holes.lasts >= ticks.min()) & (holes.firsts <= ticks.max()))
-        for hole in near:
-            is_here = (ticks >= holes.firsts[hole]) & (ticks <= holes.lasts[hole])
-            found |= is_here & (numbers == holes.numbers[hole])
+        overlapping = np.flatnonzero((holes.lasts >= ticks.min()) & (holes.firsts <= ticks.max()))
+        for hole in overlapping:
+            is_inside = (ticks >= holes.firsts[hole]) & (ticks <= holes.lasts[hole])
+            found |= is_inside & (numbers == holes.numbers[hole])
         return found
 
 
 def read_promises(
     subscriptions: pa.Table, withheld: pa.Table | None, beginnings: Mapping[str, int]
 ) -> Promises:
-    """The promises in the tables (`tables.subscriptions_of`, `withheld_of`)."""
+    """Read the promises from the tables (`tables.subscriptions_of`, `withheld_of`)."""
     names, filters, qualities = _read_subscriptions(subscriptions)
     numbers = {name: number for number, name in enumerate(names)}
     distinct = {text: number for number, text in enumerate(dict.fromkeys(filters))}
@@ -124,16 +132,16 @@ def _read_subscriptions(
     columns = [table[name].to_pylist() for name in ("subscription", "filter", "quality")]
     for name, text, quality in zip(*columns, strict=True):
         if name is None or text is None:
-            raise LocalError("a row of the table 'subscriptions' has no subscription or no filter")
+            raise LocalError("a row of the table 'subscriptions' lacks a subscription or a filter")
         if quality not in get_args(Quality):
             raise LocalError(
-                f"subscription {name!r} has the quality {quality!r}; there is"
+                f"subscription {name!r} has the unknown quality {quality!r}; allowed:"
                 f" {', '.join(get_args(Quality))}"
             )
         if found.setdefault(name, (text, quality)) != (text, quality):
             raise LocalError(
-                f"subscription {name!r} has two filters or qualities; one that was changed is"
-                " another subscription, with another name"
+                f"subscription {name!r} has two filters or qualities; a changed subscription needs"
+                " another name"
             )
     texts = tuple(text for text, _ in found.values())
     return tuple(found), texts, tuple(quality for _, quality in found.values())
@@ -166,13 +174,13 @@ def _read_rows(table: pa.Table, numbers: Mapping[str, int]) -> dict[str, Rows]:
 
 def _check_once(table: pa.Table) -> None:
     if pc.any(pc.is_null(table["start"])).as_py():
-        raise LocalError("a row of the table 'subscriptions' names a stream and has no start")
+        raise LocalError("a row of the table 'subscriptions' names a stream but has no start")
     keys = ["subscription", "stream"]
     counted = table.group_by(keys).aggregate([("start", "count")])
     twice = counted.filter(pc.greater(counted["start_count"], 1)).slice(0, 1).to_pylist()
     if twice:
         name, stream = (twice[0][key] for key in keys)
-        raise LocalError(f"subscription {name!r} is there twice for stream {stream!r}")
+        raise LocalError(f"subscription {name!r} has two rows for stream {stream!r}")
 
 
 def _read_holes(table: pa.Table, numbers: Mapping[str, int]) -> dict[str, Holes]:
@@ -194,20 +202,7 @@ def _numbers(table: pa.Table, numbers: Mapping[str, int]) -> Integers:
     return np.fromiter((numbers[name] for name in names), np.int64, len(names))
 
 
-# What was promised to each episode of a subscription, from what its trace says about it.
-#
-# An episode (`check.history`) becomes rows of the table `subscriptions`, one for each stream on
-# which its start was told. Rules, as in `check.checker`:
-#
-# 1. It begins with the tick that was told first, or with the one it asked for, if that is later.
-# 2. One that was ended is due up to the tick it was told; one that was cut, up to the last tick
-#    that came. One that lives on is due up to that, too, or with `complete` to the end of the
-#    stream.
-# 3. What comes before a start was told, or after an end or a cut, is out of bounds.
-#
-# This module keeps no state.
-
-
+# -- episodes in traces ----------------------------------------------------------------------------
 Place = tuple[str, str]
 
 _SUBSCRIPTIONS = pa.schema(
@@ -234,23 +229,23 @@ _WITHHELD = pa.schema(
 
 
 class _Episode(msgspec.Struct):
-    """What is known of one."""
+    """An episode, as recorded in a trace."""
 
     asked: saw.Subscribed
-    #: Stream → tick, and when it was told.
+    #: Stream → start tick, and the order in which it was reported.
     starts: dict[str, tuple[int, int]]
     ends: dict[str, int]
     over: int | None = None
 
 
 class Episodes(msgspec.Struct, frozen=True):
-    """All episodes of some traces, and what was withheld from them."""
+    """All episodes of some traces, and the ranges withheld from them."""
 
     every: dict[str, _Episode]
     withheld: list[saw.WithheldTold]
 
     def subscriptions(self, latest: Mapping[Place, int], *, complete: bool) -> pa.Table:
-        """The table; `latest`: the last tick that came to an episode on a stream."""
+        """The table of subscriptions; `latest`: last delivered tick by episode and stream."""
         rows = [
             row
             for name, episode in self.every.items()
@@ -259,19 +254,19 @@ class Episodes(msgspec.Struct, frozen=True):
         return pa.Table.from_pylist(rows, schema=_SUBSCRIPTIONS)
 
     def holes(self) -> pa.Table:
-        """The table of what was withheld."""
+        """The table of withheld ranges."""
         rows = [
-            {"subscription": told.subscription, "stream": told.stream, "first": told.first}
-            | {"last": told.last}
-            for told in self.withheld
+            {"subscription": record.subscription, "stream": record.stream, "first": record.first}
+            | {"last": record.last}
+            for record in self.withheld
         ]
         return pa.Table.from_pylist(rows, schema=_WITHHELD)
 
 
-def read_episodes(told: Sequence[tuple[int, saw.Record]]) -> Episodes:
-    """The episodes that records tell of, which have an order."""
+def read_episodes(records: Sequence[tuple[int, saw.Record]]) -> Episodes:
+    """Read episodes from ordered trace records."""
     found = Episodes({}, [])
-    for order, record in told:
+    for order, record in records:
         match record:
             case saw.Subscribed():
                 found.every.setdefault(record.subscription, _Episode(record, {}, {}))
@@ -280,11 +275,11 @@ def read_episodes(told: Sequence[tuple[int, saw.Record]]) -> Episodes:
             case saw.Started() | saw.Ended() | saw.Cut():
                 episode = found.every.get(record.subscription)
                 if episode is not None:
-                    _tell(episode, order, record)
+                    _record(episode, order, record)
     return found
 
 
-def _tell(episode: _Episode, order: int, record: saw.Started | saw.Ended | saw.Cut) -> None:
+def _record(episode: _Episode, order: int, record: saw.Started | saw.Ended | saw.Cut) -> None:
     if isinstance(record, saw.Started):
         episode.starts.setdefault(record.stream, (record.tick, order))
         return
@@ -306,14 +301,14 @@ def _rows(
     }
     if not episode.starts:
         return [common]
-    goes_on = episode.over is None and complete
+    is_active = episode.over is None and complete
     return [
         common
         | {
             "stream": stream,
             "start": max(tick, _asked_start(asked, stream)),
             "end": episode.ends.get(stream),
-            "due": None if goes_on else episode.ends.get(stream, latest.get((name, stream), 0)),
+            "due": None if is_active else episode.ends.get(stream, latest.get((name, stream), 0)),
             "startOrder": order,
         }
         for stream, (tick, order) in episode.starts.items()
@@ -325,8 +320,8 @@ def _asked_start(asked: saw.Subscribed, stream: str) -> int:
 
 
 def filter_text(wanted: saw.AnyFilter) -> str:
-    """A filter as the language has it; traces of simulations have conjunctions instead."""
+    """A filter in the filter language; traces of simulations hold conjunctions instead."""
     if isinstance(wanted, str):
         return wanted
-    # A conjunction of nothing always holds.
+    # An empty conjunction is always true.
     return saw.filter_text(wanted) if all(wanted) else "TRUE"

@@ -1,12 +1,18 @@
-"""What an archive has, or a network, as a table of what was published.
+"""Published events for an audit, from an archive or the network; and the checks of publishers.
 
-Up to the last archived tick from the archive, and behind it from the logs of the network, if both
-are given (`spark.history`). Rules:
+From an archive and a network (`spark.history`), if both are given, events up to the last archived
+tick come from the archive, and later ones from the logs of the network. Rules:
 
-1. Events that are transient, addressed or expired are not there; those whose publishers wrote
-   traces are known from them (`traces.with_optional`).
-2. Of ticks that nobody has any more nothing is known. So a stream begins behind the last of them,
-   also if there is something before.
+1. Transient, addressed and expired events are missing there; those whose publishers wrote traces
+   are known from the traces (`traces.with_optional`).
+2. Nothing is known about ticks that are no longer available. A stream therefore starts after the
+   last of them, even if earlier ticks are available.
+
+Publisher traces record which events were sent and which of them were confirmed (`sent`). Rules:
+
+3. A confirmed event is in a log, or it is lost, unless the log is trimmed where it may have been.
+4. A logged event whose incarnation is in `sent` was sent, or it is a phantom. Publishers without a
+   trace are not checked.
 
 This module keeps no state.
 """
@@ -29,19 +35,19 @@ from anabranch.spark.options import Options
 
 
 class Logs(msgspec.Struct, frozen=True):
-    """What brokers have logged."""
+    """Logged events."""
 
     published: DataFrame
-    #: Stream → its first tick there is, if that is not the very first.
+    #: Stream → its first available tick, if it is not the first tick.
     beginnings: dict[str, int] = {}
-    #: Column → the attribute it holds, if that is not its name.
+    #: Column → its attribute, if the names differ.
     attributes: dict[str, str] = {}
-    #: Whether events that need not come (transient, addressed, with a limit) are there, too.
+    #: Whether events whose delivery is optional (transient, addressed, limited) are included.
     has_optional: bool = True
 
 
 def read_history(spark: SparkSession, archive: Path | None, brokers: Options | None) -> Logs:
-    """What an archive has, a network, or both as one."""
+    """Read events from an archive, a network, or both combined."""
     found = look_into(spark, archive, "TRUE", brokers=brokers, on_missing="report")
     limits = ("timeLimitNanos", "hopLimit", "levelLimit", "destinations")
     is_limited = reduce(Column.__or__, (col(name).isNotNull() for name in limits))
@@ -60,29 +66,17 @@ def read_history(spark: SparkSession, archive: Path | None, brokers: Options | N
 
 
 def first_known(past: Past, stream: str) -> int:
-    """The tick from which on everything is there."""
+    """The tick from which on the stream is complete."""
     part = past.parts[stream]
     spans = [span for span in (part.archived, part.logged) if span is not None]
     first = min((span.first for span in spans), default=past.positions[stream] + 1)
-    gone = [span.last + 1 for span in past.missing if span.stream == stream]
-    return max(first, *gone, 1)
+    after_missing = [span.last + 1 for span in past.missing if span.stream == stream]
+    return max(first, *after_missing, 1)
 
 
-# What publishers were told, held against what was logged.
-#
-# Traces of publishers say which events were sent and which of them were confirmed (`sent`):
-#
-#
-# 1. An event that was confirmed is in a log, or it is lost; unless that log has forgotten its
-#    beginning, where it may have been.
-# 2. An event in a log whose incarnation is in `sent` was sent, or it is a phantom. Of publishers
-#    that left no trace nothing is said.
-#
-# This module keeps no state.
-
-
+# -- publishers ------------------------------------------------------------------------------------
 def sent_of(frame: DataFrame) -> DataFrame:
-    """The table of what was sent, in one form; `LocalError` if it is none."""
+    """The normalized table of sent events. Raises `LocalError` if a column is missing."""
     for name in (*ID, "stream", "confirmed"):
         if name not in frame.columns:
             raise LocalError(
@@ -98,15 +92,15 @@ def sent_of(frame: DataFrame) -> DataFrame:
 
 
 def never_logged(sent: DataFrame, published: DataFrame, beginnings: Mapping[str, int]) -> DataFrame:
-    """Findings: events that were confirmed and are in no log."""
+    """Findings: events that were confirmed but are in no log."""
     whole = sent.where(col("confirmed") & ~col("stream").isin(*beginnings))
-    gone = whole.join(published.select("name"), "name", "left_anti")
-    placed = gone.withColumn("tick", lit(0).cast("bigint"))
+    unlogged = whole.join(published.select("name"), "name", "left_anti")
+    placed = unlogged.withColumn("tick", lit(0).cast("bigint"))
     return findings_of(placed, finding_rows.LOST, reason="confirmed, but in no log")
 
 
 def never_sent(sent: DataFrame, published: DataFrame) -> DataFrame:
-    """Findings: ticks with events of known incarnations that nobody sent."""
+    """Findings: ticks with events of known incarnations that were never sent."""
     lines = sent.select(col("line")).distinct()
     known = published.join(lines, "line", "left_semi")
     return findings_of(

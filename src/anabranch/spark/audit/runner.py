@@ -1,16 +1,23 @@
-"""An audit: three tables in, findings out.
+"""Audit runs: compares published events, subscriptions and deliveries, and returns findings.
 
     found = audit(spark, published, subscriptions, deliveries)
     found.findings.show()
     found.report().counts          # {"lost": 0, "duplicate": 0, …}
 
-The tables are described in `tables`: data frames, or paths of Parquet files. What is expected is
-what the broker's own filters say: every published event is matched once, with all distinct filters
-at once. Events and deliveries meet in blocks of ticks (`chunks`, `blocks`, `judging`), which is the
-only time that all of them are moved; what no block shows alone is found from what the blocks tell
-(`ordering`). Memory is bounded by a block.
+`tables` describes the input tables: data frames, or paths of Parquet files. Expected deliveries
+follow from the brokers' filters: each published event is matched once against all distinct filters.
+Events and deliveries are joined in blocks of ticks (`chunks`, `blocks`, `verdicts`); this is the
+only full shuffle. Findings across blocks are derived from the summaries of blocks (`verdicts`).
+Memory is bounded by the size of a block.
 
-State: what the blocks told is kept in Spark until `close`.
+An audit can also start from client traces and broker logs. Traces record what clients were told;
+the published events come from the states of brokers, an archive, or the network itself
+(`publications`). The network may be running meanwhile. A client writes to its trace before it acts
+on a notification, and before it sends an event. The audit therefore reads notifications from the
+traces before it reads the logs, and published events after: events in between cause no false
+findings.
+
+State: Spark caches the summaries of blocks until `close`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,24 +43,24 @@ from anabranch.spark.audit.tables import has_id
 from anabranch.spark.audit.traces import Traces, with_optional
 
 Batches = Iterator[pa.RecordBatch]
-#: Rows, or the place of Parquet files with them.
+#: A data frame, or the path of Parquet files.
 Table = DataFrame | str | Path
 
 
 class Audit:
-    """What an audit found. Made by `audit`; to be closed, or used in a `with`."""
+    """The result of `audit`. Close it, or use it in a `with` statement."""
 
-    def __init__(self, told: DataFrame, extra: list[DataFrame], promises: Promises) -> None:
-        self._told = told
+    def __init__(self, judged: DataFrame, extra: list[DataFrame], promises: Promises) -> None:
+        self._judged_blocks = judged
         self._promises = promises
-        #: What is given back with it.
-        self.kept = [told, *extra]
-        self._rows = _findings(told, extra)
+        #: Cached frames, released by `close`.
+        self.kept = [judged, *extra]
+        self._rows = _findings(judged, extra)
 
     @property
     def findings(self) -> DataFrame:
-        """One row for each anomaly: kind, subscriber, subscription, stream, tick, order, time,
-        hour, reason."""
+        """One row per anomaly: kind, subscriber, subscription, stream, tick, order, time, hour,
+        reason."""
         time = timestamp_micros(col("time"))
         return self._rows.select(
             "kind",
@@ -69,15 +76,15 @@ class Audit:
 
     @property
     def counts(self) -> DataFrame:
-        """How many there are, by kind, subscriber, stream and hour."""
+        """Number of anomalies by kind, subscriber, stream and hour."""
         return self.findings.groupBy("kind", "subscriber", "stream", "hour").count()
 
     def report(self, examples_max: int = 5) -> Report:
-        """Everything that people want to know, in one value."""
-        return read_report(self._told, self.findings, self._promises, examples_max)
+        """Summary for people, as one value."""
+        return read_report(self._judged_blocks, self.findings, self._promises, examples_max)
 
     def close(self) -> None:
-        """Give back what is kept."""
+        """Release cached frames."""
         for frame in self.kept:
             frame.unpersist()
 
@@ -104,52 +111,52 @@ def audit(
     beginnings: Mapping[str, int] | None = None,
     attributes: Mapping[str, str] | None = None,
 ) -> Audit:
-    """Hold deliveries against what was promised.
+    """Check deliveries against what was promised.
 
-    withheld     ticks that subscribers were told not to get
-    sent         what publishers sent and were told (`publications`)
-    beginnings   stream → the first tick that `published` is sure to have; what was delivered from
-                 before is judged by its order alone
-    attributes   column of `published` → the attribute it holds, if that is not its name
+    withheld     ticks that were reported to subscribers as withheld
+    sent         events that publishers sent, and their confirmations (`publications`)
+    beginnings   stream → the first tick that `published` is sure to contain; earlier deliveries are
+                 checked only for their order
+    attributes   column of `published` → its attribute, if the names differ
     """
     holes = None if withheld is None else tables.withheld_of(_read(spark, withheld)).toArrow()
     wanted = tables.subscriptions_of(_read(spark, subscriptions)).toArrow()
     promises = read_promises(wanted, holes, beginnings or {})
     published, deliveries = _read(spark, published), _read(spark, deliveries)
     if not promises.names:
-        raise LocalError("the table 'subscriptions' is empty: there is nothing to audit")
+        raise LocalError("the table 'subscriptions' is empty: nothing to audit")
     has_names = tables.has_id(published) and tables.has_id(deliveries)
     if sent is not None and not has_names:
         needed = ", ".join(tables.ID)
-        raise LocalError(f"with a table 'sent' both 'published' and 'deliveries' need {needed}")
+        raise LocalError(f"a table 'sent' requires {needed} in 'published' and 'deliveries'")
     events = tables.published_of(published, has_names=has_names, attributes=attributes)
     delivered = tables.delivered_of(deliveries, has_names=has_names)
-    told = _told(events, delivered, promises, has_names=has_names)
-    told = told.persist(StorageLevel.MEMORY_AND_DISK)
-    extra = _between_blocks(told, events.frame, delivered, has_names=has_names)
+    judged = _judged_blocks(events, delivered, promises, has_names=has_names)
+    judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
+    extra = _between_blocks(judged, events.frame, delivered, has_names=has_names)
     if sent is not None:
         known = publications.sent_of(_read(spark, sent))
         extra.append(publications.never_logged(known, events.frame, promises.beginnings))
         extra.append(publications.never_sent(known, events.frame))
-    return Audit(told, _with_rows(extra), promises)
+    return Audit(judged, _with_rows(extra), promises)
 
 
 def _read(spark: SparkSession, table: Table) -> DataFrame:
     return spark.read.parquet(str(table)) if isinstance(table, str | Path) else table
 
 
-def _told(
+def _judged_blocks(
     events: tables.Published, delivered: DataFrame, promises: Promises, *, has_names: bool
 ) -> DataFrame:
-    """What the blocks tell."""
-    packed = events.frame.mapInArrow(_packing_events(promises, events.columns), chunks.SCHEMA)
-    brought = delivered.mapInArrow(_packing_deliveries(promises), chunks.SCHEMA)
-    together = packed.unionAll(brought).repartition("stream", "block")
+    """Findings and summaries of all blocks."""
+    packed = events.frame.mapInArrow(_event_packer(promises, events.columns), chunks.SCHEMA)
+    delivery_chunks = delivered.mapInArrow(_delivery_packer(promises), chunks.SCHEMA)
+    together = packed.unionAll(delivery_chunks).repartition("stream", "block")
     ordered = together.sortWithinPartitions("stream", "block", "kind")
-    return ordered.mapInArrow(_judging(promises, has_names), finding_rows.SCHEMA)
+    return ordered.mapInArrow(_judge_function(promises, has_names), finding_rows.SCHEMA)
 
 
-def _packing_events(
+def _event_packer(
     promises: Promises, columns: tuple[AttributeColumn, ...] | None
 ) -> Callable[[Batches], Batches]:
     filters = promises.filters
@@ -161,23 +168,23 @@ def _packing_events(
     return pack
 
 
-def _packing_deliveries(promises: Promises) -> Callable[[Batches], Batches]:
+def _delivery_packer(promises: Promises) -> Callable[[Batches], Batches]:
     names = promises.names
     return lambda batches: chunks.delivery_chunks(batches, names)
 
 
-def _judging(promises: Promises, has_names: bool) -> Callable[[Batches], Batches]:
+def _judge_function(promises: Promises, has_names: bool) -> Callable[[Batches], Batches]:
     return lambda batches: verdicts.judged(batches, promises, has_names=has_names)
 
 
 def _between_blocks(
-    told: DataFrame, events: DataFrame, delivered: DataFrame, *, has_names: bool
+    judged: DataFrame, events: DataFrame, delivered: DataFrame, *, has_names: bool
 ) -> list[DataFrame]:
-    """Findings that no block shows alone; those that there may be."""
-    spans = verdicts.troubled_spans(told)
+    """Findings across blocks; only those that are possible are computed."""
+    spans = verdicts.troubled_spans(judged)
     if not has_names:
         return [verdicts.reordered_between_blocks(delivered, spans)] if _any(spans)[0] else []
-    lines, names = verdicts.troubled_lines(told), verdicts.suspect_names(told)
+    lines, names = verdicts.troubled_lines(judged), verdicts.suspect_names(judged)
     is_span, is_line, is_name = _any(spans, lines, names)
     extra = [verdicts.reordered_between_blocks(delivered, spans)] if is_span else []
     if is_line:
@@ -185,20 +192,20 @@ def _between_blocks(
         extra += [twice, verdicts.logged_out_of_order(events, lines)]
         names = names.unionAll(twice.select("name")).distinct()
     if is_line or is_name:
-        whose = told.where(col("kind") == finding_rows.SPAN).select("subscription").distinct()
+        whose = judged.where(col("kind") == finding_rows.SPAN).select("subscription").distinct()
         extra.append(verdicts.delivered_twice(delivered, names, whose))
     return extra
 
 
 def _any(*frames: DataFrame) -> list[bool]:
-    """Of each frame, whether it has a row; with one question to Spark."""
+    """Whether each frame has a row, in a single Spark job."""
     first = [frame.limit(1).select(lit(number)) for number, frame in enumerate(frames)]
     found = {row[0] for row in reduce(DataFrame.unionAll, first).collect()}
     return [number in found for number in range(len(frames))]
 
 
 def _with_rows(frames: list[DataFrame]) -> list[DataFrame]:
-    """Those that have a row, computed once and kept."""
+    """The frames that have a row, computed once and cached."""
     if not frames:
         return []
     kept = [frame.persist(StorageLevel.MEMORY_AND_DISK) for frame in frames]
@@ -208,32 +215,20 @@ def _with_rows(frames: list[DataFrame]) -> list[DataFrame]:
     return [frame for frame, has_rows in zip(kept, found, strict=True) if has_rows]
 
 
-def _findings(told: DataFrame, extra: list[DataFrame]) -> DataFrame:
-    """All findings, each once; what came twice is not out of order as well."""
-    own = told.where(col("kind").isin(*finding_rows.KINDS))
+def _findings(judged: DataFrame, extra: list[DataFrame]) -> DataFrame:
+    """All findings, each once; a duplicate delivery is not also reported as reordered."""
+    own = judged.where(col("kind").isin(*finding_rows.KINDS))
     if not extra:
         return own
-    every = reduce(DataFrame.unionByName, extra, own).dropDuplicates([*verdicts.SAME])
+    merged = reduce(DataFrame.unionByName, extra, own).dropDuplicates([*verdicts.SAME])
     keys = ["subscription", "stream", "tick", "order"]
-    again = every.where(col("kind") == finding_rows.DUPLICATE).select(*keys)
-    moved = every.where(col("kind") == finding_rows.REORDERED).join(again, keys, "left_anti")
-    return every.where(col("kind") != finding_rows.REORDERED).unionByName(moved)
+    again = merged.where(col("kind") == finding_rows.DUPLICATE).select(*keys)
+    moved = merged.where(col("kind") == finding_rows.REORDERED).join(again, keys, "left_anti")
+    return merged.where(col("kind") != finding_rows.REORDERED).unionByName(moved)
 
 
-# From traces and logs to an audit, with what one should know about its verdict.
-#
-#
-# Traces say what clients were told, `published` says what is logged: from the states of brokers
-# (`logged`), from an archive, or from the network itself (`archived`).
-#
-# The network may run meanwhile. What a client was told is on disk before that, and what it
-# publishes is in its trace before that is sent. So what was told is taken from the traces before
-# the logs are read, and what was published after: nobody is blamed for what happened in between.
-#
-# This module keeps no state.
-
-
-#: Tables that a directory of Parquet files may have, beside those that it must have.
+# -- traces and logs -------------------------------------------------------------------------------
+#: Tables that a directory of Parquet files must have, and those that it may have.
 _REQUIRED = ("published", "subscriptions", "deliveries")
 _OPTIONAL = ("withheld", "sent")
 
@@ -246,7 +241,7 @@ def is_prepared(directory: Path) -> bool:
 def audit_prepared(
     spark: SparkSession, directory: Path, published: Logs | None = None
 ) -> tuple[Audit, list[str]]:
-    """Audit the tables in a directory."""
+    """Audit the tables in a directory. Returns the audit, and notes on its verdict."""
     more = {name: directory / name for name in _OPTIONAL if (directory / name).is_dir()}
     logs = published or Logs(spark.read.parquet(str(directory / "published")), {})
     tables = (logs.published, directory / "subscriptions", directory / "deliveries")
@@ -268,13 +263,13 @@ def audit_traces(
     *,
     complete: bool = False,
 ) -> tuple[Audit, list[str]]:
-    """Audit what clients wrote down. `complete`: what has not come never comes."""
+    """Audit client traces. With `complete`, deliveries that are still missing count as lost."""
     traces = Traces(spark, paths)
     episodes = read_episodes(traces.told())
     if not episodes.every:
-        raise LocalError("no trace tells of a subscription: there is nothing to audit")
+        raise LocalError("the traces contain no subscription: nothing to audit")
     logs = read_logs()
-    # All of it is asked for several times; and the logs have to be read before the second look.
+    # All frames are used several times, and the logs must be read before the second look at traces.
     logged = logs.published.persist(StorageLevel.MEMORY_AND_DISK)
     logged.count()
     sent = Traces(spark, paths).sent(traces).persist(StorageLevel.MEMORY_AND_DISK)
@@ -297,14 +292,14 @@ def audit_traces(
     found.kept += [logged, published, sent, deliveries]
     notes = _notes_on_beginnings(logs.beginnings)
     if not has_names:
-        notes.append("what was published has no ids, so publishers were not judged")
+        notes.append("published events have no ids, so publishers were not checked")
     if not complete:
-        notes.append("what had not come when the traces ended was not judged; --complete does that")
+        notes.append("deliveries after the end of the traces were not checked; use --complete")
     return found, notes
 
 
 def _due(sent: DataFrame, logs: Logs) -> DataFrame:
-    """What was sent; confirmed is what has to be in these logs."""
+    """The sent events; `confirmed` is limited to those that these logs must contain."""
     if logs.has_optional:
         return sent
     return sent.withColumn("confirmed", col("confirmed") & ~col("optional"))
@@ -317,8 +312,8 @@ def _latest(deliveries: DataFrame) -> dict[Place, int]:
 
 def _notes_on_beginnings(beginnings: Mapping[str, int]) -> list[str]:
     return [
-        f"the log of {stream} begins with tick {first}; what came before is judged by its order"
-        " alone"
+        f"the log of {stream} starts at tick {first}; earlier deliveries are checked only for"
+        " their order"
         for stream, first in sorted(beginnings.items())
         if first > 1
     ]

@@ -1,27 +1,28 @@
-"""The tables that an audit takes, and how they are brought into one form.
+"""Input tables of an audit, and their normalization.
 
-    published      stream, tick, and what the event says: a column for each attribute (text, bigint,
-                   double, boolean; null: absent; `attributes.NAME` where NAME is taken), or one
-                   column `attributes` with a JSON object or a VARIANT (null: nobody knows).
-                   If there are: publisher, incarnation, seq (its id), loggedAt (when its tick was
-                   made), optional (true: it need not be delivered), unknown (true: nobody knows
-                   what it says)
-    subscriptions  subscription, filter, and for each stream that it has started on a row with
-                   stream, start (the first tick of the promise), end (the last; null: it goes on).
-                   If there are: due (the last tick that must have come; null: end, or everything),
-                   quality, startOrder and endOrder (where among the deliveries of the subscription
-                   its start and end were told). A subscription that has started nowhere has one row
+    published      stream, tick, and the content of the event: one column per attribute (text,
+                   bigint, double, boolean; null: absent; `attributes.NAME` if NAME is reserved), or
+                   one column `attributes` with a JSON object or a VARIANT (null: unknown).
+                   Optional: publisher, incarnation, seq (its id), loggedAt (time of its tick),
+                   optional (true: its delivery is not required), unknown (true: its content is not
+                   known)
+    subscriptions  subscription, filter, and one row per stream on which it has started, with
+                   stream, start (first promised tick), end (last promised tick; null: open).
+                   Optional: due (last tick that must have been delivered; null: end, or all),
+                   quality, startOrder and endOrder (position of its start and end among the
+                   deliveries of the subscription). A subscription that has not started has one row
                    with stream null
-    deliveries     subscription, stream, tick, order (any number that grows with each delivery of a
-                   subscription). If there are: time, and publisher, incarnation, seq
-    withheld       subscription, stream, first, last: ticks that the subscriber was told not to get
+    deliveries     subscription, stream, tick, order (a number that increases with each delivery of
+                   a subscription). Optional: time, and publisher, incarnation, seq
+    withheld       subscription, stream, first, last: ticks reported to the subscriber as withheld
 
-Other columns of the envelope are passed over, and so is what no attribute can be, such as the date
-by which archives are partitioned (`attribute_columns`).
+Other envelope columns are ignored, and so are columns of other types, such as the date by which
+archives are partitioned (`attribute_columns`).
 
-The one form: times are microseconds since 1970 (null: not known); an id is a *name*, a hash of 64
-bits, and a publisher with its incarnation is a *line*, another. Two ids that have one name would be
-taken for the same event; for a million events at one tick each that is a chance of one in 10¹³.
+Normalized form: times are microseconds since 1970 (null: unknown); an id is a *name*, a 64-bit
+hash, and a publisher with its incarnation is a *line*, another 64-bit hash. Two ids with the same
+name would count as the same event; for a million events at one tick each, the probability is one in
+10¹³.
 
 This module keeps no state.
 """
@@ -54,27 +55,27 @@ _WHOLE = (LongType, IntegerType, ShortType, ByteType)
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Published events in one form: stream, tick, time, name, line, seq, optional, unknown;
-    then a column for each attribute, or `json`."""
+    """Normalized published events: stream, tick, time, name, line, seq, optional, unknown; then one
+    column per attribute, or `json`."""
 
     frame: DataFrame
-    #: The columns of attributes; None if they are in `json`.
+    #: The attribute columns; None if attributes are in `json`.
     columns: tuple[AttributeColumn, ...] | None
 
 
 def has_id(frame: DataFrame) -> bool:
-    """Whether rows of a table say which event they are about."""
+    """Whether the rows of a table identify their events."""
     return all(name in frame.columns for name in ID)
 
 
 def published_of(
     frame: DataFrame, *, has_names: bool, attributes: Mapping[str, str] | None = None
 ) -> Published:
-    """The table of what was published; `LocalError` if it is none. `attributes` says of some
-    columns which attribute they hold."""
+    """The normalized table of published events. Raises `LocalError` if it is invalid. `attributes`
+    maps columns to attributes."""
     _check(frame, "published", {"stream": (StringType,), "tick": _WHOLE})
-    _check_if_there(frame, "published", {"loggedAt": (TimestampType,)})
-    _check_if_there(frame, "published", {OPTIONAL: (BooleanType,), UNKNOWN: (BooleanType,)})
+    _check_types(frame, "published", {"loggedAt": (TimestampType,)})
+    _check_types(frame, "published", {OPTIONAL: (BooleanType,), UNKNOWN: (BooleanType,)})
     head = [
         col("stream"),
         col("tick").cast("bigint").alias("tick"),
@@ -88,7 +89,7 @@ def published_of(
     if ATTRIBUTES in frame.columns:
         return Published(frame.select(*head, _json(frame).alias("json")), None)
     found = _attributes(frame, attributes)
-    # Spark reads a dot in a name as a way into a structure.
+    # Spark interprets a dot in a name as access to a structure.
     columns = [col(f"`{each.column}`").alias(f"a{place}") for place, each in enumerate(found)]
     own = (AttributeColumn(f"a{n}", each.attribute, each.kind) for n, each in enumerate(found))
     return Published(frame.select(*head, *columns), tuple(own))
@@ -100,10 +101,10 @@ def _attributes(frame: DataFrame, names: Mapping[str, str] | None) -> list[Attri
 
 
 def delivered_of(frame: DataFrame, *, has_names: bool) -> DataFrame:
-    """The table of deliveries; `LocalError` if it is none."""
+    """The normalized table of deliveries. Raises `LocalError` if it is invalid."""
     wanted = {"subscription": (StringType,), "stream": (StringType,), "tick": _WHOLE}
     _check(frame, "deliveries", wanted | {"order": _WHOLE})
-    _check_if_there(frame, "deliveries", {"time": (TimestampType,)})
+    _check_types(frame, "deliveries", {"time": (TimestampType,)})
     return frame.select(
         "subscription",
         "stream",
@@ -115,11 +116,11 @@ def delivered_of(frame: DataFrame, *, has_names: bool) -> DataFrame:
 
 
 def subscriptions_of(frame: DataFrame) -> DataFrame:
-    """The table of subscriptions, with every column; `LocalError` if it is none."""
+    """The table of subscriptions with all columns. Raises `LocalError` if it is invalid."""
     wanted = {"subscription": (StringType,), "filter": (StringType,), "stream": (StringType,)}
     _check(frame, "subscriptions", wanted | {"start": _WHOLE, "end": _WHOLE})
     more = dict.fromkeys(("due", "startOrder", "endOrder"), _WHOLE)
-    _check_if_there(frame, "subscriptions", {"quality": (StringType,), **more})
+    _check_types(frame, "subscriptions", {"quality": (StringType,), **more})
     quality = col("quality") if "quality" in frame.columns else lit("reliable")
     return frame.select(
         "subscription",
@@ -131,7 +132,7 @@ def subscriptions_of(frame: DataFrame) -> DataFrame:
 
 
 def withheld_of(frame: DataFrame) -> DataFrame:
-    """The table of what was withheld; `LocalError` if it is none."""
+    """The table of withheld ranges. Raises `LocalError` if it is invalid."""
     wanted = {"subscription": (StringType,), "stream": (StringType,)}
     _check(frame, "withheld", wanted | {"first": _WHOLE, "last": _WHOLE})
     return frame.select(
@@ -140,12 +141,12 @@ def withheld_of(frame: DataFrame) -> DataFrame:
 
 
 def name_of(has_names: bool) -> Column:
-    """The hash of an event's id; 0 for all where ids are not known."""
+    """Hash of an event id; 0 for all events if ids are not known."""
     return xxhash64(*_id_columns()) if has_names else lit(0).cast("bigint")
 
 
 def line_of(has_names: bool) -> Column:
-    """The hash of a publisher and its incarnation."""
+    """Hash of a publisher and its incarnation."""
     return xxhash64(*_id_columns()[:2]) if has_names else lit(0).cast("bigint")
 
 
@@ -163,10 +164,10 @@ def _check(frame: DataFrame, table: str, wanted: Mapping[str, tuple[type[DataTyp
             raise LocalError(
                 f"the table {table!r} has no column {name!r}; it has {', '.join(frame.columns)}"
             )
-    _check_if_there(frame, table, wanted)
+    _check_types(frame, table, wanted)
 
 
-def _check_if_there(
+def _check_types(
     frame: DataFrame, table: str, wanted: Mapping[str, tuple[type[DataType], ...]]
 ) -> None:
     for field in frame.schema.fields:
@@ -180,7 +181,7 @@ def _check_if_there(
 
 
 def micros(frame: DataFrame, name: str) -> Column:
-    """A time in microseconds; null if there is none."""
+    """A time in microseconds; null if the column is missing."""
     return unix_micros(col(name)) if name in frame.columns else lit(None).cast("bigint")
 
 
@@ -201,13 +202,13 @@ def _json(frame: DataFrame) -> Column:
     if isinstance(kind, VariantType):
         return to_json(col(ATTRIBUTES))
     raise LocalError(
-        f"column {ATTRIBUTES!r} of the table 'published' is {kind.simpleString()}; give JSON as a"
-        " string, a VARIANT, or a column for each attribute"
+        f"column {ATTRIBUTES!r} of the table 'published' is {kind.simpleString()}; use a JSON"
+        " string, a VARIANT, or one column per attribute"
     )
 
 
 def listed(names: Iterable[str], names_max: int = 5) -> str:
-    """Some names, for people."""
-    every = sorted(names)
-    more = f" and {len(every) - names_max:,} more" if len(every) > names_max else ""
-    return ", ".join(every[:names_max]) + more
+    """Some names, abbreviated for messages."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - names_max:,} more" if len(ordered) > names_max else ""
+    return ", ".join(ordered[:names_max]) + more

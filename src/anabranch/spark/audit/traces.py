@@ -1,13 +1,13 @@
-"""Traces of clients as the tables of an audit.
+"""Client traces as audit tables.
 
-A trace is what `--trace` writes, a file of JSON lines (`client.tracing`). Files are cut into pieces
-that tasks read side by side, so they must be where every task can read them. Rules:
+A trace is a JSON lines file that `--trace` writes (`client.tracing`). Files are divided into pieces
+that tasks read in parallel, so all tasks must be able to read them. Rules:
 
-1. A line that does not end is left out: its process was killed. Any other line that is no record is
-   an error that names the file and the byte at which it begins.
-2. The order of deliveries is that of their lines. An episode (`check.history`) is in one file.
-3. What is said about subscriptions is little, and is brought to the driver (`episodes`); deliveries
-   and events are not.
+1. An incomplete last line is skipped: its process was killed. Any other invalid line is an error
+   that names the file and the byte offset.
+2. Deliveries are ordered by their lines. An episode (`check.history`) is within one file.
+3. Records about subscriptions are few and are collected on the driver (`promises`); deliveries and
+   events are not.
 
 This module keeps no state.
 """
@@ -29,11 +29,11 @@ from anabranch.model.errors import LocalError
 from anabranch.spark.audit.tables import ID
 
 PIECE_BYTES = 32 * 2**20
-#: The number of a file stands above the place in it.
+#: The file number is stored in the bits above the file offset.
 _FILE_SHIFT = 44
 
 _decoder: msgspec.json.Decoder[saw.AnyRecord] = msgspec.json.Decoder(saw.AnyRecord)
-#: What is read of every line; the rest is in the line itself.
+#: Fields parsed from every line; the rest is in the line itself.
 _FIELDS = pa.schema(
     [
         ("type", pa.string()),
@@ -55,19 +55,19 @@ _SCHEMA = (
 )
 _ARROW = _FIELDS.append(pa.field("order", pa.int64())).append(pa.field("line", pa.string()))
 
-#: File, number of it, first byte, and the one after the last.
+#: File, file number, first byte, and the byte after the last.
 _Piece = tuple[str, int, int, int]
 
 
 class Traces:
-    """Records of several traces, as long as they are now: what is appended later does not count."""
+    """Records of several traces at their current size; lines appended later are ignored."""
 
     def __init__(self, spark: SparkSession, paths: Sequence[Path]) -> None:
         self._spark = spark
         self._loads = _loads([piece for n, path in enumerate(paths) for piece in _cut(path, n)])
 
     def records(self, *types: type[saw.Record], lines: bool = False) -> DataFrame:
-        """Those of some types; with `lines` also as they are written."""
+        """Records of these types; with `lines` also their text."""
         loads = self._loads
         if not loads:
             return self._spark.createDataFrame([], _SCHEMA)
@@ -89,9 +89,9 @@ class Traces:
         )
 
     def sent(self, told: "Traces | None" = None) -> DataFrame:
-        """What publishers sent and were told: the table of `logs`, and `optional`.
+        """The events that publishers sent: the table `sent` of `publications`, plus `optional`.
 
-        `told`: the same traces at an earlier time, if what was confirmed then counts."""
+        `told`: the same traces at an earlier time, if confirmations up to then count."""
         events = self.records(saw.Published).select(
             "publisher",
             "incarnation",
@@ -111,23 +111,23 @@ class Traces:
         )
 
     def told(self) -> list[tuple[int, saw.Record]]:
-        """What was said about subscriptions, with its order."""
+        """The records about subscriptions, with their order."""
         types = (saw.Subscribed, saw.Started, saw.Ended, saw.Cut, saw.WithheldTold)
         rows = self.records(*types, lines=True).select("order", "line").orderBy("order")
         return [(row["order"], _decoder.decode(row["line"])) for row in rows.collect()]
 
 
 def with_optional(published: DataFrame, sent: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """What was published, with what only traces know: which events need not come, and those of
-    them that were delivered and are in no log, since logs do not keep them."""
+    """Add to the published events what only traces record: which events are optional, and those
+    optional events that were delivered but are in no log, since logs do not retain them."""
     may_lack = sent.where("optional").select(*ID, lit(True).alias("mayLack"))
     if "optional" not in published.columns:
         published = published.withColumn("optional", lit(False))
     marked = published.join(may_lack, [*ID], "left")
     kept = marked.withColumn("optional", col("optional") | col("mayLack").isNotNull())
     seen = deliveries.join(may_lack, [*ID], "left_semi").select("stream", "tick", *ID).distinct()
-    gone = seen.join(published.select("stream", "tick"), ["stream", "tick"], "left_anti")
-    unknown = gone.withColumn("optional", lit(True)).withColumn("unknown", lit(True))
+    unlogged = seen.join(published.select("stream", "tick"), ["stream", "tick"], "left_anti")
+    unknown = unlogged.withColumn("optional", lit(True)).withColumn("unknown", lit(True))
     return kept.drop("mayLack").unionByName(unknown, allowMissingColumns=True)
 
 
@@ -138,7 +138,7 @@ def _cut(path: Path, number: int) -> list[_Piece]:
     size = path.stat().st_size
     with path.open("rb") as file:
         if size and not file.readline().endswith(b"\n"):
-            raise LocalError(f"{path}: no trace; its first line does not end")
+            raise LocalError(f"{path}: not a trace; its first line is incomplete")
     name = str(path.absolute())
     return [
         (name, number, first, min(first + PIECE_BYTES, size))
@@ -147,16 +147,16 @@ def _cut(path: Path, number: int) -> list[_Piece]:
 
 
 def _loads(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """What one task reads: a large piece, or many small files."""
+    """The pieces per task: a large one, or many small files."""
     loads: list[list[_Piece]] = []
-    room = 0
+    capacity = 0
     for piece in pieces:
         size = piece[3] - piece[2]
-        if size > room:
+        if size > capacity:
             loads.append([])
-            room = PIECE_BYTES
+            capacity = PIECE_BYTES
         loads[-1].append(piece)
-        room -= size
+        capacity -= size
     return loads
 
 
@@ -173,7 +173,7 @@ def _reading(
 
 
 def read_piece(piece: _Piece, wanted: tuple[str, ...], *, lines: bool) -> Iterator[pa.RecordBatch]:
-    """The records of these types whose lines begin in a piece of a file."""
+    """Records of these types whose lines begin in a piece of a file."""
     path, number, begin, end = piece
     first, data = _whole_lines(Path(path), begin, end)
     if not data:
@@ -190,10 +190,10 @@ def read_piece(piece: _Piece, wanted: tuple[str, ...], *, lines: bool) -> Iterat
 
 
 def _whole_lines(path: Path, begin: int, end: int) -> tuple[int, bytes]:
-    """The lines that begin between two places; where the first one does."""
+    """The lines that begin between two offsets, and the offset of the first."""
     with path.open("rb") as file:
         if begin:
-            # A line that begins right here is not skipped.
+            # Keep a line that begins exactly here.
             file.seek(begin - 1)
             file.readline()
         first = file.tell()
@@ -212,9 +212,9 @@ def _parsed(data: bytes, path: str, first: int) -> pa.Table:
             return table
     except pa.ArrowInvalid as error:
         _find_bad_line(data, path, first)
-        raise LocalError(f"{path}: no trace: {error}") from error
+        raise LocalError(f"{path}: not a trace: {error}") from error
     _find_bad_line(data, path, first)
-    raise LocalError(f"{path}: no trace: some lines from byte {first} on have no type")
+    raise LocalError(f"{path}: not a trace: some lines from byte {first} on have no type")
 
 
 def _find_bad_line(data: bytes, path: str, first: int) -> None:
@@ -222,5 +222,5 @@ def _find_bad_line(data: bytes, path: str, first: int) -> None:
         try:
             _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LocalError(f"{path}, byte {first}: no record of a trace: {error}") from error
+            raise LocalError(f"{path}, byte {first}: not a trace record: {error}") from error
         first += len(line)

@@ -1,10 +1,19 @@
-"""Where events and deliveries meet: block after block is judged, and told about (`finding_rows`).
+"""Block verdicts: judges each block of events and deliveries, and finds anomalies across blocks.
 
-All matches of a block become keys, and so do its deliveries; a kernel walks over both
-(`kernels.judging`). What the walk does not know is whether a subscriber was told that it would not
-get something; that is asked here of the few matches that are missing.
+The matches and the deliveries of a block become keys, and a kernel merges both
+(`kernels.block_verdicts`). The kernel does not know withheld ranges; they are looked up here for
+the few missing matches. The results are rows of `finding_rows`.
 
-State: the bounds of the stream that the block is of; and how long deliveries took, until the end.
+Some anomalies do not show within one block: deliveries after a later tick of another block, events
+delivered or logged at two ticks, and logs in which sequences do not ascend. For each subscription,
+a block reports the lowest and the highest order of its deliveries (`finding_rows.SPAN`). If the
+highest of every block is below the lowest of all later blocks, nothing was reordered between
+blocks. Otherwise the blocks are *troubled*, and only their deliveries are examined one by one. The
+same applies to the sequences of publishers over the blocks of a log, and to the names of events: an
+event that is delivered at two ticks was logged twice, or is a phantom at one of them. A clean run
+therefore sorts nothing, and a run with few anomalies sorts little.
+
+State: the bounds of the current stream, and the latency histogram until the end of the task.
 """
 
 from collections.abc import Iterator
@@ -42,7 +51,7 @@ from anabranch.spark.kernels.block_verdicts import BITS
 def judged(
     batches: Iterator[pa.RecordBatch], promises: Promises, *, has_names: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of `SCHEMA` about the chunks in these batches."""
+    """Judge the chunks in these batches. Yields rows of `SCHEMA`."""
     judge = _Judge(promises, has_names)
     for block in blocks_in(batches):
         yield from judge.tell(block)
@@ -50,7 +59,7 @@ def judged(
 
 
 class _Judge:
-    """Judges block after block. The bounds of a stream are kept while it lasts."""
+    """Judges one block after the other. Keeps the bounds of a stream while it lasts."""
 
     def __init__(self, promises: Promises, has_names: bool) -> None:
         self._promises = promises
@@ -61,31 +70,31 @@ class _Judge:
         self._bounds = np.empty((0, at.BOUNDS), np.int64)
 
     def tell(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """Everything about a block."""
+        """All rows about a block."""
         if block.stream != self._stream:
             self._stream = block.stream
             self._bounds = self._promises.bounds_on(block.stream)
         base = block.number << at.BITS
         events, doubled = events_of(block)
         deliveries = deliveries_of(block)
-        telling = Telling(self._names, block.stream, base)
-        self._tell_deliveries(telling, events, deliveries)
-        telling.doubled(doubled)
-        telling.size(len(events.places))
+        rows = Telling(self._names, block.stream, base)
+        self._tell_deliveries(rows, events, deliveries)
+        rows.doubled(doubled)
+        rows.size(len(events.places))
         if self._has_names:
-            telling.lines(block.number, events)
-        telling.rates(events.times, deliveries.times)
+            rows.lines(block.number, events)
+        rows.rates(events.times, deliveries.times)
         for subscription, (places, orders, times, names) in block.strangers:
-            telling.strangers(subscription, places, orders, times, names)
-        yield from telling.batches
+            rows.strangers(subscription, places, orders, times, names)
+        yield from rows.batches
 
     def tell_latencies(self) -> Iterator[pa.RecordBatch]:
-        """How long deliveries took, in all blocks."""
+        """The latency histogram over all blocks."""
         buckets = np.flatnonzero(self._latencies)
         yield rows_of(LATENCY, len(buckets), tick=buckets, count=self._latencies[buckets])
 
-    def _tell_deliveries(self, telling: Telling, events: Events, deliveries: Deliveries) -> None:
-        promises, base = self._promises, telling.base
+    def _tell_deliveries(self, rows: Telling, events: Events, deliveries: Deliveries) -> None:
+        promises, base = self._promises, rows.base
         event_at = np.full(at.BLOCK_TICKS, -1, np.int32)
         event_at[events.places] = np.arange(len(events.places), dtype=np.int32)
         pairs = _pairs(events, promises)
@@ -95,14 +104,14 @@ class _Judge:
         missing = np.zeros(len(pairs), np.uint8)
         groups = np.empty((min(len(promises.names), len(keys) + len(pairs)), at.GROUP), np.int64)
         facts = np.stack([events.names, events.known.astype(np.int64)], axis=1)
-        first = promises.beginnings.get(telling.stream, 0)
+        first = promises.beginnings.get(rows.stream, 0)
         count = at.judge(
             keys, deliveries.orders, deliveries.names, pairs, base, first, self._bounds,
             event_at, facts, marks, before, missing, groups,
         )  # fmt: skip
-        telling.marked(deliveries, marks, before)
-        telling.missing(self._lost(telling.stream, base, pairs[missing != 0]), events, event_at)
-        telling.spans(base >> at.BITS, groups[:count])
+        rows.marked(deliveries, marks, before)
+        rows.missing(self._lost(rows.stream, base, pairs[missing != 0]), events, event_at)
+        rows.spans(base >> at.BITS, groups[:count])
         self._count_latencies(events, deliveries, marks, event_at)
 
     def _lost(self, stream: str, base: int, keys: Integers) -> Integers:
@@ -135,42 +144,27 @@ def _pairs(events: Events, promises: Promises) -> Integers:
     return pairs
 
 
-# What a block alone does not show.
-#
-# Deliveries that came after a later tick of another block, events that came twice at two ticks, and
-# logs in which sequences do not ascend.
-#
-# A block tells of each subscription the lowest and the highest order of what it got
-# (`finding_rows.SPAN`). If every block's highest is below the lowest of all later blocks, nothing
-# came out of order between blocks. Where that is not so the blocks are *troubled*, and only the
-# deliveries in those are looked at again, one by one. The same with the sequences of publishers,
-# over the blocks of a log, and with the names of events: one that is delivered twice at different
-# ticks was logged twice, or is a phantom at one of them.
-#
-# So where all is well nothing is sorted, and where little is wrong little. This module keeps no
-# state.
-
-
+# -- across blocks ---------------------------------------------------------------------------------
 _PLACE = ("subscription", "stream")
-#: What makes two findings the same.
+#: Columns that identify a finding.
 SAME = ("kind", "subscription", "stream", "tick", "order", "reason", "name")
 
 
-def troubled_spans(told: DataFrame) -> DataFrame:
-    """The blocks in which a subscription got something after something later: subscription,
-    stream, block, and `later`, the lowest order of what is later."""
+def troubled_spans(judged_rows: DataFrame) -> DataFrame:
+    """Blocks in which a subscription got a delivery after one of a later block: subscription,
+    stream, block, and `later`, the lowest order in later blocks."""
     after = (
         Window.partitionBy(*_PLACE)
         .orderBy(col("tick").desc())
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    spans = told.where((col("kind") == finding_rows.SPAN) & (col("count") > 0))
+    spans = judged_rows.where((col("kind") == finding_rows.SPAN) & (col("count") > 0))
     marked = spans.withColumn("later", least("low").over(after))
     return marked.where("high > later").select(*_PLACE, col("tick").alias("block"), "later")
 
 
 def reordered_between_blocks(deliveries: DataFrame, troubled: DataFrame) -> DataFrame:
-    """Findings: deliveries of troubled blocks that came after something of a later one."""
+    """Findings: deliveries of troubled blocks that came after one of a later block."""
     located = deliveries.withColumn("block", _block(col("tick")))
     near = located.join(troubled, [*_PLACE, "block"])
     of_tick = Window.partitionBy(*_PLACE, "tick").orderBy("order")
@@ -178,14 +172,14 @@ def reordered_between_blocks(deliveries: DataFrame, troubled: DataFrame) -> Data
     return findings_of(first.where("order > later"), finding_rows.REORDERED)
 
 
-def suspect_names(told: DataFrame) -> DataFrame:
-    """Names of events that were delivered where they are not."""
-    phantoms = told.where((col("kind") == finding_rows.PHANTOM) & col("name").isNotNull())
+def suspect_names(judged_rows: DataFrame) -> DataFrame:
+    """Names of events that were delivered at a wrong tick."""
+    phantoms = judged_rows.where((col("kind") == finding_rows.PHANTOM) & col("name").isNotNull())
     return phantoms.select("name").distinct()
 
 
 def delivered_twice(deliveries: DataFrame, names: DataFrame, whose: DataFrame) -> DataFrame:
-    """Findings: deliveries of these events but the first, to one of these subscriptions."""
+    """Findings: repeated deliveries of these events to one of these subscriptions."""
     of_event = Window.partitionBy("subscription", "name").orderBy("stream", "order")
     near = deliveries.join(names, "name", "left_semi").join(whose, "subscription", "left_semi")
     again = near.withColumn("place", row_number().over(of_event)).where("place > 1")
@@ -195,14 +189,14 @@ def delivered_twice(deliveries: DataFrame, names: DataFrame, whose: DataFrame) -
 # -- logs -----------------------------------------------------------------------------------------
 
 
-def troubled_lines(told: DataFrame) -> DataFrame:
-    """Publishers' incarnations whose events a log has twice, or out of order, or two logs have."""
+def troubled_lines(judged_rows: DataFrame) -> DataFrame:
+    """Publisher incarnations with events that are logged twice, out of order, or in two logs."""
     before = (
         Window.partitionBy("name", "stream")
         .orderBy("tick")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    lines = told.where(col("kind") == finding_rows.LINE).withColumn(
+    lines = judged_rows.where(col("kind") == finding_rows.LINE).withColumn(
         "earlier", greatest("high").over(before)
     )
     counted = lines.groupBy("name").agg(
@@ -215,7 +209,7 @@ def troubled_lines(told: DataFrame) -> DataFrame:
 
 
 def logged_twice(published: DataFrame, lines: DataFrame) -> DataFrame:
-    """Findings: ticks of these lines whose event stands at another tick before."""
+    """Findings: ticks of these lines whose event is also logged at an earlier tick."""
     of_event = Window.partitionBy("name").orderBy("stream", "tick")
     near = published.join(lines, "line", "left_semi").dropDuplicates(["stream", "tick", "name"])
     again = near.withColumn("place", row_number().over(of_event)).where("place > 1")
@@ -223,7 +217,7 @@ def logged_twice(published: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 def logged_out_of_order(published: DataFrame, lines: DataFrame) -> DataFrame:
-    """Findings: ticks of these lines whose sequence is below that of an earlier one."""
+    """Findings: ticks of these lines whose sequence is below that of an earlier tick."""
     before = (
         Window.partitionBy("stream", "line")
         .orderBy("tick")

@@ -1,10 +1,10 @@
-"""Detection over a history that is complete: one task for each bucket.
+"""Pattern detection over a complete history: one task per bucket.
 
-A task has all events of its bucket at once and takes them in their order, so nothing is late, and
-time passes with the events. In the end everything is over: what waited for its window is decided.
-Of an event that takes part in a match the attributes are looked up in the table it came from.
+A task gets all events of its bucket at once and processes them in order, so no event is late, and
+time advances with the events. At the end, all pending windows are decided. The attributes of
+matched events are looked up in the input table.
 
-State: of one bucket while its task runs.
+State: that of one bucket while its task runs.
 """
 
 import gc
@@ -24,12 +24,12 @@ from anabranch.spark.detection.matches import Sheet, Some
 from anabranch.spark.detection.routing import Wish
 from anabranch.spark.detection.streaming import in_order, placed, timed
 
-#: Events between two moments at which time passes.
+#: Events between two advances of time.
 _STEP: Final = 512
 
 
 def backtest(wish: Wish, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]:
-    """What Spark calls for each bucket: it takes a plain function and nothing else."""
+    """The function that Spark calls per bucket; Spark accepts only a plain function."""
     run = _Run(wish, names)
 
     def findings(table: pa.Table) -> pa.Table:
@@ -39,7 +39,7 @@ def backtest(wish: Wish, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]
 
 
 class _Run:
-    """Detects in one bucket after the other."""
+    """Detects patterns in one bucket after the other."""
 
     def __init__(self, wish: Wish, names: Sequence[str]) -> None:
         self._wish = wish
@@ -53,7 +53,7 @@ class _Run:
         sheet = Sheet(wish.pattern_id)
         sheet.add_timeless(timeless["stream"].to_pylist(), timeless["tick"].to_pylist())
         joined = [each for each in wish.columns if each.attribute in scheme.attributes]
-        with _uncollected():
+        with _without_garbage_collection():
             events = placed(rows, joined)
             _detect(scheme, events, rows["parts"].to_pylist(), sheet)
         return sheet.table(self._names, _Lookup(rows, events, wish.columns))
@@ -64,9 +64,9 @@ class _Run:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without looking for garbage in circles: events make none, and looking through hundreds of
-    thousands of them again and again costs a fifth of the time."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Disable cyclic garbage collection: events create no cycles, and scanning hundreds of
+    thousands of them repeatedly costs a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -82,7 +82,7 @@ def _detect(
     detector = Detector(scheme)
     take, lateness_ns = detector.take_known, scheme.pattern.lateness_ns
     for first in range(0, len(events), _STEP):
-        # Nothing comes that is older than the first of these.
+        # No remaining event is older than the first of these.
         sheet.add(detector.advance(events[first].time_ns + lateness_ns))
         end = first + _STEP
         for event, own in zip(events[first:end], parts[first:end], strict=True):
@@ -93,7 +93,7 @@ def _detect(
 
 
 class _Lookup:
-    """The attributes of events, from the rows that they were made of."""
+    """Looks up the attributes of events in the rows they came from."""
 
     def __init__(
         self, rows: pa.Table, events: Iterable[PlacedEvent], columns: Sequence[AttributeColumn]

@@ -1,16 +1,16 @@
-"""What a detector says, as rows.
+"""Findings of a detector, as rows.
 
-    pattern    the id of the pattern
-    finding    `match`; or `late`, `no-time`, or a reason of `core.patterns.detector.Overflow`
-    identity   of a match: its parts, streams and ticks, as JSON; the same whoever detects it
-    time       of the last event
-    events     in their order: part, stream, tick, time, attributes
+    pattern    id of the pattern
+    finding    `match`, `late`, `no-time`, or a reason of `core.patterns.detector.Overflow`
+    identity   of a match: its parts, streams and ticks, as JSON; independent of the detector
+    time       time of the last event
+    events     in order: part, stream, tick, time, attributes
 
-A late event stands alone in `events`, for no part. What could not be done is about one event, of
-which only stream and tick are told. Attributes are a structure of the columns in which they came,
-each of the type of its kind; what an event does not have is null.
+A late event is the only entry in `events` and has no part. Other failures concern one event and
+give only its stream and tick. Attributes are a structure of the columns they came from, each with
+the type of its kind; missing attributes are null.
 
-State: the rows so far, of one call of a task.
+State: the rows so far, within one call of a task.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ _SPARK: Final[dict[Kind, DataType]] = {
 _PYTHON: Final[dict[Kind, type]] = {"text": str, "integer": int, "float": float, "truth": bool}
 _encode = msgspec.json.Encoder().encode
 
-#: An event of a finding; None: it is not here.
+#: Events of findings; None where only stream and tick are known.
 Some = Sequence[PlacedEvent | None]
 
 
@@ -57,7 +57,7 @@ def fields_of(columns: Sequence[AttributeColumn]) -> list[str]:
 
 
 def schema_of(columns: Sequence[AttributeColumn]) -> StructType:
-    """The columns of findings."""
+    """The schema of findings."""
     attributes = StructType()
     for name, each in zip(fields_of(columns), columns, strict=True):
         attributes = attributes.add(name, _SPARK[each.kind])
@@ -71,7 +71,7 @@ def schema_of(columns: Sequence[AttributeColumn]) -> StructType:
 
 
 def from_dictionaries(events: Some, columns: Sequence[AttributeColumn]) -> list[pa.Array]:
-    """The attributes of events that carry all of them."""
+    """Attribute columns for events that carry their attributes."""
     return [
         pa.array([_value(event, each) for event in events], ARROW[each.kind]) for each in columns
     ]
@@ -83,13 +83,13 @@ def _value(event: PlacedEvent | None, column: AttributeColumn) -> Value | None:
 
 
 class Sheet:
-    """Gathers findings. See the top of this module."""
+    """Collects findings. See the top of this module."""
 
     def __init__(self, pattern_id: str) -> None:
         self._pattern_id = pattern_id
         self._findings: list[str] = []
         self._identities: list[str | None] = []
-        #: Where the events of each finding end.
+        #: End of each finding's events.
         self._ends: list[int] = [0]
         self._parts: list[str | None] = []
         self._streams: list[str | None] = []
@@ -101,7 +101,7 @@ class Sheet:
         return len(self._findings)
 
     def add(self, findings: StepResult) -> None:
-        """All that a step found, but for what was late."""
+        """Add the matches and overflows of a step."""
         for match in findings.matches:
             for part, event in ((each.part, each.event) for each in match.contributions):
                 self._put(part, event.stream, event.tick, event)
@@ -111,12 +111,11 @@ class Sheet:
             self._close(overflow.reason, None)
 
     def add_late(self, event: PlacedEvent) -> None:
-        """An event that came too late."""
         self._put(None, event.stream, event.tick, event)
         self._close(LATE, None)
 
     def add_timeless(self, streams: Iterable[str | None], ticks: Iterable[int | None]) -> None:
-        """Events that nobody knows the time of."""
+        """Add events without a known time."""
         for stream, tick in zip(streams, ticks, strict=True):
             self._put(None, stream, tick, None)
             self._close(NO_TIME, None)
@@ -138,7 +137,7 @@ class Sheet:
     def table(
         self, names: Sequence[str], attributes: Callable[[Some], Sequence[pa.Array]]
     ) -> pa.Table:
-        """The rows; `attributes` makes columns of these names from events."""
+        """The rows; `attributes` builds the columns of these names from events."""
         times = pa.array(self._times_us, _TIME)
         arrays = {
             "part": pa.array(self._parts, pa.string()),

@@ -1,23 +1,23 @@
-"""Where each event goes: to the detector of its bucket, with the parts that it may stand for.
+"""Routing of events to detectors: assigns each event its bucket and the parts that it matches.
 
-What tasks get has these columns, and those of the attributes under names of its own (`Routed`):
+Routed rows have these columns, plus the attribute columns under numbered names:
 
-    bucket    the number of the detector
-    parts     the parts whose filters are TRUE of the event, as bits
-    copy      0; behind that, the same event once more, for parts whose key is in another bucket
+    bucket    number of the detector
+    parts     bit mask of the parts whose filters are TRUE for the event
+    copy      0; higher for further copies of the event, for parts whose key is in another bucket
     stream, tick, time_ns
-    clock_ns  how far this row shows that time has come; where all rows are wanted
+    clock_ns  event time that this row has reached; only if all rows are requested
 
 Rules:
 
-1. Filters become conditions on columns (`conditions`), so Spark evaluates them, and in batch passes
-   over parts of files that cannot match. Python sees only what some part wants.
-2. A bucket is chosen by the key that all parts share (`core.patterns.scheme`), by the value: an
-   integer and a float that are equal go together. Without such a key there is one bucket.
-3. A bucket knows an event once, with all parts whose key is there, and with no other.
-4. A row in which `presence` is null is no event: it says how far its stream has come.
-5. Time has come as far as an event says, and no farther than when its origin logged it: a publisher
-   whose clock is ahead by years does not make everybody else late.
+1. Filters are compiled to conditions on columns (`filter_columns`), so Spark evaluates them and, in
+   batch, skips parts of files that cannot match. Python processes only events that match a part.
+2. The bucket is chosen by the key that all parts share (`core.patterns.scheme`), by value: equal
+   integers and floats share a bucket. Without such a key there is one bucket.
+3. A bucket gets an event once, with exactly the parts whose key belongs to the bucket.
+4. A row whose `presence` column is null holds no event: it reports how far its stream was read.
+5. Event time advances to the time of an event, but not beyond the time at which its origin logged
+   it: a publisher whose clock is years ahead does not make all other events late.
 
 This module keeps no state.
 """
@@ -41,7 +41,8 @@ from anabranch.spark.filter_columns import condition
 from anabranch.spark.filter_terms import any_of, quoted
 
 BUCKETS: Final = 16
-#: Columns with what a timestamp of Spark has no room for; the first that is not null counts.
+#: Columns with the nanoseconds that a Spark timestamp cannot hold; the first that is not null
+#: counts.
 _NANOS: Final = {
     "timestamp": ("timestampNanos", "loggedNanos"),
     "loggedAt": ("loggedNanos",),
@@ -57,25 +58,24 @@ _LOGGED: Final = "loggedAt"
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What is to be detected; tasks are told so."""
+    """The detection job; Spark sends it to tasks."""
 
     pattern: str
     pattern_id: str
-    #: How many detectors there are.
+    #: Number of detectors.
     buckets: int
-    #: Columns as tasks know them, in the order in which they stand in results.
+    #: Attribute columns under their numbered names, in the order of results.
     columns: tuple[AttributeColumn, ...]
-    #: How many matches may end with one event.
+    #: Maximum matches that end with one event.
     matches_max: int
 
     def scheme(self) -> PatternScheme:
-        """The pattern, made ready."""
         limits = Limits(pattern_matches_max=self.matches_max)
         return PatternScheme(Pattern.parse(self.pattern), self.pattern_id, limits)
 
 
 class Routing:
-    """How the events of a frame are routed. See the rules at the top of this module."""
+    """Routes the events of a frame. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Routing:
     ) -> None:
         _check(events.schema, time, presence)
         if buckets < 1:
-            raise LocalError("there is at least one bucket")
+            raise LocalError("buckets must be at least 1")
         self._events = events
         self._scheme = scheme
         self._columns = columns
-        #: Those that tasks get: what joins name is among them.
+        #: Columns that tasks receive; includes those that joins name.
         self._sent = sent
         self._time = time
         self._presence = presence
@@ -102,7 +102,7 @@ class Routing:
         self.buckets = 1 if self._key is None else buckets
 
     def wish(self) -> Wish:
-        """What tasks have to know."""
+        """The detection job for tasks."""
         sent = tuple(
             msgspec.structs.replace(each, column=f"_{place}")
             for place, each in enumerate(self._sent)
@@ -112,17 +112,17 @@ class Routing:
         return Wish(scheme.text, scheme.pattern_id, self.buckets, sent, matches_max)
 
     def wanted(self) -> DataFrame:
-        """The events that some part wants, routed."""
+        """The events that match a part, routed."""
         return self._routed(self._events.where(any_of(list(self._conditions().values()))))
 
     def all_rows(self) -> DataFrame:
-        """All rows; those that no part wants have 0 in `parts`, and only their time."""
+        """All rows; those that match no part have 0 in `parts`, and only their time."""
         return self._routed(self._events, keeps_all=True)
 
     # -- parts ----------------------------------------------------------------------------------
 
     def _conditions(self) -> dict[int, Column]:
-        """For the parts, as bits, that have one filter: where it is TRUE."""
+        """Bit mask of the parts with the same filter → where that filter is TRUE."""
         bits: dict[str, int] = {}
         for number, part in enumerate(self._scheme.pattern.parts):
             text = str(part.filter)
@@ -161,7 +161,7 @@ class Routing:
         copied = self._copied(chosen, keeps_all=keeps_all)
         names = ["stream", "tick", *(f"_{place}" for place in range(len(self._sent)))]
         if keeps_all:
-            # What nobody wants travels as a time, and nothing else.
+            # Rows that match no part carry only their time.
             columns = [sf.when(parts != 0, sf.col(name)).alias(name) for name in names]
         else:
             columns = [sf.col(name) for name in names]
@@ -169,7 +169,7 @@ class Routing:
         return copied.select("bucket", "parts", "copy", "time_ns", *clock, *columns)
 
     def _clock_ns(self) -> Column:
-        """Rule 5."""
+        """The event time that a row has reached (rule 5)."""
         time_ns = self._time_ns(self._time)
         if self._time == _LOGGED or _LOGGED not in self._events.columns:
             return time_ns
@@ -179,13 +179,13 @@ class Routing:
         micros = sf.unix_micros(sf.col(quoted(column)).cast("timestamp"))
         nanos = [sf.col(each) for each in _NANOS.get(column, ()) if each in self._events.columns]
         rest = sf.coalesce(*nanos, sf.lit(0)).cast("bigint")
-        # A time that has no nanoseconds in 64 bits is none.
+        # A time outside of 64-bit nanoseconds becomes null.
         return sf.try_add(sf.try_multiply(micros, sf.lit(1_000).cast("bigint")), rest)
 
     # -- buckets --------------------------------------------------------------------------------
 
     def _copied(self, chosen: DataFrame, *, keeps_all: bool) -> DataFrame:
-        """With `bucket` and `copy`; an event whose parts have keys in several buckets, so often."""
+        """Add `bucket` and `copy`; one row per bucket of an event."""
         masks = self._masks()
         if len(masks) == 1:
             bucket = self._bucket(next(iter(masks)))
@@ -203,33 +203,33 @@ class Routing:
         )
 
     def _masks(self) -> Mapping[str, int]:
-        """The attributes that are keys, and the parts that have each, as bits."""
+        """Key attributes → bit mask of the parts that use each."""
         masks: dict[str, int] = {}
         for part, attribute in enumerate(self._key or ("",)):
             masks[attribute] = masks.get(attribute, 0) | 1 << part
         return masks
 
     def _copies(self, masks: Mapping[str, int]) -> list[Column]:
-        """A bucket with its parts, for each attribute that is the first to lead there."""
+        """A bucket with its parts, for each attribute that is the first to lead to that bucket."""
         own = {name: sf.col("parts").bitwiseAND(sf.lit(mask)) for name, mask in masks.items()}
         buckets = {name: sf.when(own[name] != 0, self._bucket(name)).cast("int") for name in masks}
-        made = []
+        copies = []
         for place, name in enumerate(masks):
             before = [buckets[other] for other in [*masks][:place]]
-            here = [
+            masked = [
                 sf.when(buckets[other] == buckets[name], own[other]).otherwise(sf.lit(0))
                 for other in masks
             ]
-            parts = reduce(lambda one, other: one.bitwiseOR(other), here).cast("bigint")
+            parts = reduce(lambda one, other: one.bitwiseOR(other), masked).cast("bigint")
             is_first = reduce(
                 lambda one, other: one & ~other.eqNullSafe(buckets[name]),
                 before,
                 buckets[name].isNotNull(),
             )
-            made.append(
+            copies.append(
                 sf.when(is_first, sf.struct(buckets[name].alias("bucket"), parts.alias("parts")))
             )
-        return made
+        return copies
 
     def _bucket(self, attribute: str) -> Column:
         hashes = [
@@ -244,7 +244,7 @@ class Routing:
 
 
 def _hash(value: Column, kind: Kind) -> Column:
-    """Null where there is no value; the same for numbers that are equal."""
+    """Hash of a value, equal for equal numbers; null if there is no value."""
     if kind in ("integer", "float"):
         number = value.cast("double")
         value = sf.when(number == 0.0, sf.lit(0.0)).otherwise(number)
@@ -254,7 +254,7 @@ def _hash(value: Column, kind: Kind) -> Column:
 def _check(schema: StructType, time: str, presence: str) -> None:
     for name in ("stream", "tick", time, *([presence] if presence else [])):
         if name not in schema.names:
-            raise LocalError(f"there is no column {name!r}; there is {', '.join(schema.names)}")
+            raise LocalError(f"no column {name!r}; the columns are {', '.join(schema.names)}")
     kind = schema[time].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType):
         raise LocalError(f"column {time!r} is {kind.simpleString()}, not timestamp; cast it")

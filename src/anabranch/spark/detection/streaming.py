@@ -1,21 +1,27 @@
-"""Detection while events come: a streaming query with the state of one detector for each bucket.
+"""Pattern detection on a live stream: a streaming query with one stateful detector per bucket.
 
-Rows go to their buckets in pieces, as Arrow, and findings leave them so; the detector of a bucket
-is a few bytes more in the state store (`core.patterns.detector_state`), and not one row for each
-key. The watermark is Spark's. Rules:
+Rows are sent to their buckets in serialized Arrow chunks, and findings return the same way. The
+state store holds one compact detector state per bucket (`core.patterns.detector_state`), not one
+row per key. The watermark is Spark's. Rules:
 
-1. Events carry no time that Spark could drop them by. Each task adds a row that has none but the
-   greatest time it has seen, a *clock* (see `routing`), and the watermark follows these. So what is
-   late is decided by the detector alone, and told.
-2. In a batch, time passes first, to the watermark of the batches before it; then events come. So
-   whether one is late depends neither on how many buckets there are nor on what is in its own.
-3. A bucket in which something waits is called again, without events, as soon as the watermark lets
-   it go on.
-4. A batch that is executed again gives the same: its rows, its watermark and the state before it
-   are in the checkpoint. Whoever writes findings exactly once has every match exactly once.
+1. Event rows carry no time by which Spark could drop them. Each task adds a row that holds only the
+   greatest time it has seen, a *clock* (see `routing`), and the watermark follows these. The
+   detector alone therefore decides which events are late, and reports them.
+2. A batch first advances time to the watermark of the previous batches, then processes its events.
+   Whether an event is late therefore depends neither on the number of buckets nor on the other
+   events in its bucket.
+3. A bucket with pending work is called again, without events, as soon as the watermark allows it to
+   proceed.
+4. Running a batch again gives the same result: its rows, its watermark and the state before it are
+   in the checkpoint. An exactly-once sink therefore receives every match exactly once.
 5. A checkpoint belongs to one pattern and one number of buckets; others are refused.
 
-State: of each bucket its detector, in the checkpoint of the query."""
+Placing rows: a table of routed rows is sorted by time, stream and tick; events without a time are
+separated. Only requested attributes are converted to Python values: the filters are evaluated
+before, so detection needs only the attributes that joins name. Of several columns of one attribute,
+the first that is not null counts.
+
+State: the detector of each bucket, in the checkpoint of the query."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -43,26 +49,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Rows of Arrow as placed events, in the order of events.
-#
-# A table of routed rows (`routing`) is sorted by time, stream and tick; an event without a time has
-# no place, and is told apart. Only attributes that are asked for are made into values of Python:
-# the filters were evaluated before, so detection needs those that joins name, and no other. Of
-# several columns of one attribute the first that is not null counts.
-#
-# This module keeps no state.
-
-
 _ORDER = [("time_ns", "ascending"), ("stream", "ascending"), ("tick", "ascending")]
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    """The rows in the order of events."""
+    """Sort rows in event order."""
     return table.take(pc.sort_indices(table, sort_keys=_ORDER))
 
 
 def timed(table: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The rows with a time, and the events without, each once."""
+    """The rows with a time, and the events without one, each once."""
     if not table["time_ns"].null_count:
         return table, table.slice(0, 0)
     has_time = pc.is_valid(table["time_ns"])
@@ -78,7 +74,7 @@ def placed(table: pa.Table, columns: Sequence[AttributeColumn]) -> list[PlacedEv
 
 def _attributes(table: pa.Table, columns: Sequence[AttributeColumn]) -> Iterable[dict[str, Value]]:
     found: list[dict[str, Value]] = [{} for _ in range(len(table))]
-    # From behind, so that the first column has the last word.
+    # In reverse, so that the first column takes precedence.
     for each in reversed(columns):
         name, column = each.attribute, table[each.column]
         if column.null_count == len(table):
@@ -89,7 +85,7 @@ def _attributes(table: pa.Table, columns: Sequence[AttributeColumn]) -> Iterable
     return found
 
 
-#: Rows that a task sends together.
+#: Rows per chunk.
 _ROWS: Final = 65_536
 _PIECE: Final = "piece binary"
 _SENT: Final = "bucket int, piece binary, clock timestamp"
@@ -101,20 +97,20 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def followed(routed: DataFrame, wish: Wish, names: Sequence[str], schema: StructType) -> DataFrame:
-    """The findings in routed rows, as they come."""
+    """Findings in a stream of routed rows."""
     sent = routed.mapInArrow(_send, _SENT).withWatermark("clock", "0 seconds")
     found = sent.groupBy("bucket").applyInPandasWithState(
-        _Follow(wish, names), _PIECE, _STATE, "append", GroupStateTimeout.EventTimeTimeout
+        _BucketTask(wish, names), _PIECE, _STATE, "append", GroupStateTimeout.EventTimeTimeout
     )
     return found.mapInArrow(_unpack, schema)
 
 
-# -- to the buckets -------------------------------------------------------------------------------
+# -- sending to buckets ---------------------------------------------------------------------------
 
 
 def _send(batches: Batches) -> Batches:
-    """Rows as pieces, and a clock."""
-    held: list[pa.RecordBatch] = []
+    """Serialize rows into chunks, and append a clock row."""
+    buffered: list[pa.RecordBatch] = []
     rows, newest_ns = 0, None
     for batch in batches:
         found = pc.max(batch.column("clock_ns")).as_py()
@@ -122,20 +118,20 @@ def _send(batches: Batches) -> Batches:
             newest_ns = found if newest_ns is None else max(found, newest_ns)
         wanted = batch.filter(pc.not_equal(batch.column("parts"), 0))
         if wanted.num_rows:
-            held.append(wanted)
+            buffered.append(wanted)
             rows += wanted.num_rows
         if rows >= _ROWS:
-            yield _pieces(held)
-            held, rows = [], 0
-    if held:
-        yield _pieces(held)
+            yield _pieces(buffered)
+            buffered, rows = [], 0
+    if buffered:
+        yield _pieces(buffered)
     if newest_ns is not None:
         yield _sent([0], [None], [newest_ns // 1_000])
 
 
-def _pieces(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """A piece for each bucket."""
-    whole = pa.Table.from_batches(held)
+def _pieces(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One chunk per bucket."""
+    whole = pa.Table.from_batches(buffered)
     whole = whole.take(pc.sort_indices(whole, sort_keys=[("bucket", "ascending")]))
     numbers = whole["bucket"].to_numpy()
     buckets, firsts = np.unique(numbers, return_index=True)
@@ -165,11 +161,11 @@ def _unpack(batches: Batches) -> Batches:
             yield from read(piece.as_buffer()).to_batches()
 
 
-# -- in a bucket ----------------------------------------------------------------------------------
+# -- per bucket -----------------------------------------------------------------------------------
 
 
-class _Follow:
-    """What Spark calls for a bucket that has rows, or whose time has come."""
+class _BucketTask:
+    """Function that Spark calls for a bucket that has rows or a due timer."""
 
     def __init__(self, wish: Wish, names: Sequence[str]) -> None:
         self._wish = wish
@@ -178,9 +174,9 @@ class _Follow:
     def __call__(
         self, _key: object, frames: "Iterable[pd.DataFrame]", state: GroupState
     ) -> "Iterator[pd.DataFrame]":
-        import pandas as pd  # noqa: PLC0415 - slow to load, and for streaming alone
+        import pandas as pd  # noqa: PLC0415 - slow to load, and needed for streaming only
 
-        # Spark wants all frames to be read, whatever is in them.
+        # Spark requires that all frames are read.
         pieces = [piece for frame in frames for piece in frame["piece"] if piece is not None]
         watermark_ms = state.getCurrentWatermarkMs()
         detector = self._detector(state)
@@ -190,7 +186,7 @@ class _Follow:
         if pieces:
             self._take(detector, pa.concat_tables([read(piece) for piece in pieces]), sheet)
         state.update((self._wish.buckets, packed(detector)))
-        self._wake(detector, state, watermark_ms)
+        self._set_timer(detector, state, watermark_ms)
         if len(sheet):
             columns = self._wish.columns
             table = sheet.table(self._names, lambda some: from_dictionaries(some, columns))
@@ -207,8 +203,8 @@ class _Follow:
         buckets, data = known
         if buckets != self._wish.buckets:
             raise LocalError(
-                f"the checkpoint is of {buckets} buckets, and {self._wish.buckets} are asked for;"
-                " ask for as many as before, or begin with a new checkpoint"
+                f"the checkpoint has {buckets} buckets, but {self._wish.buckets} were requested;"
+                " use the same number, or start with a new checkpoint"
             )
         return restored(self._scheme, bytes(data))
 
@@ -224,9 +220,9 @@ class _Follow:
             if findings.late and copy == 0:
                 sheet.add_late(event)
 
-    def _wake(self, detector: Detector, state: GroupState, watermark_ms: int) -> None:
+    def _set_timer(self, detector: Detector, state: GroupState, watermark_ms: int) -> None:
         due_ns = detector.due_ns
         if due_ns is not None:
-            # The last watermark that is not enough.
+            # The last watermark that is not yet sufficient.
             due_ms = (due_ns + self._scheme.pattern.lateness_ns) // _MS_NS
             state.setTimeoutTimestamp(max(due_ms, watermark_ms, 1))

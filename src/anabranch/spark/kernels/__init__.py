@@ -1,1 +1,1 @@
-"""Compiled loops of the pipeline: events to columns and back, and what is done with them."""
+"""Compiled kernels of the Spark pipeline: events to columns and back, matching, and auditing."""

@@ -1,10 +1,10 @@
-"""What is right and wrong in one block of ticks: matches and deliveries, side by side.
+"""Verification of one block of ticks: compares expected matches with deliveries.
 
-A *key* is a subscription and the place of a tick in its block: subscription << BITS | place. Both
-the matches of a block and its deliveries come as keys in ascending order, deliveries of one key in
-the order in which they came; so one walk over both finds what is missing and what is too much.
+A *key* is a subscription and the index of a tick in its block: subscription << BITS | place. The
+matches and the deliveries of a block are both keys in ascending order, deliveries of one key in
+order of arrival; one merge pass over both finds missing and excess deliveries.
 
-What is found is noted beside what it is about: `marks` of deliveries, `missing` of matches. The
+Findings are recorded in parallel arrays: `marks` for deliveries, `missing` for matches. The
 definitions are those of `check.checker`.
 """
 
@@ -13,27 +13,27 @@ import numpy as np
 from anabranch.matching.kernels.machine import inlined, kernel
 from anabranch.spark.kernels.machine import entry_point
 
-#: Places of a block, as a power of two.
+#: Ticks per block, as a power of two.
 BITS = 13
 BLOCK_TICKS = 1 << BITS
 
-# What a mark says is wrong with a delivery as such …
+# Marks: problems of a delivery by itself …
 FINE, NOTHING_THERE, OTHER_EVENT, NO_MATCH, AFTER_END, OUT_OF_BOUNDS, BEFORE_START = range(7)
 REASON_BITS = 15
-# … and with its place among others.
+# … and in relation to others.
 DUPLICATE = 16
 REORDERED = 32
 
-# What is known of an event.
-OPTIONAL = 1  #: It need not come.
-UNKNOWN = 2  #: Nobody knows what it says.
+# Flags of an event.
+OPTIONAL = 1  #: Its delivery is not required.
+UNKNOWN = 2  #: Its content is not known.
 
-# Columns of the bounds on a stream, a row for each subscription.
+# Columns of the bounds on a stream, one row per subscription.
 START, DUE, END, START_ORDER, END_ORDER, BEST_EFFORT = 0, 1, 2, 3, 4, 5
 BOUNDS = 6
 NEVER = np.iinfo(np.int64).max
 
-# Columns of `groups`, a row for each subscription that the block is about.
+# Columns of `groups`, one row per subscription in the block.
 SUBSCRIPTION, DELIVERED, EXPECTED, LOWEST, HIGHEST = 0, 1, 2, 3, 4
 GROUP = 5
 
@@ -42,13 +42,13 @@ _PLACE = np.int64(BLOCK_TICKS - 1)
 
 @inlined
 def _is_due(bounds, subscription, tick):
-    """Whether a match in this tick is one that somebody is answerable for."""
+    """Whether a match in this tick has to be delivered."""
     return bounds[subscription, START] <= tick <= bounds[subscription, DUE]
 
 
 @kernel
 def _reason(bounds, subscription, tick, name, event, events, is_match, is_late, is_early, first):
-    """What is wrong with a delivery, taken for itself."""
+    """The problem of a delivery by itself."""
     if tick < first:
         return FINE
     if event < 0:
@@ -70,7 +70,7 @@ def _reason(bounds, subscription, tick, name, event, events, is_match, is_late, 
 
 @kernel
 def _mark_tick(keys, orders, names, i, base, bounds, event_at, events, is_match, first, marks):
-    """Mark the deliveries of one tick to one subscription; where the next ones begin."""
+    """Mark the deliveries of one tick to one subscription. Returns where the next ones begin."""
     subscription = keys[i] >> BITS
     place = keys[i] & _PLACE
     stop = i
@@ -93,9 +93,10 @@ def _mark_tick(keys, orders, names, i, base, bounds, event_at, events, is_match,
 
 @kernel
 def _mark_order(keys, orders, start, stop, marks, before):
-    """Mark what came after a later tick of its subscription; the lowest and the highest order.
+    """Mark deliveries that came after a later tick of their subscription. Returns the lowest and
+    the highest order.
 
-    `before`: the place of the later tick that came first."""
+    `before` receives the place of the later tick that was delivered first."""
     lowest = np.int64(NEVER)
     highest = np.int64(-NEVER)
     lowest_place = np.int64(-1)
@@ -135,10 +136,10 @@ def judge(
     keys, orders, names, pairs, base, first, bounds, event_at, events, marks, before, missing,
     groups,
 ):  # fmt: skip
-    """Judge a block that begins with tick `base`; how many subscriptions it is about.
+    """Judge a block that starts at tick `base`. Returns the number of subscriptions in it.
 
-    `event_at`: place → row of `events`, or -1. `events`: name, what is known. Ticks before `first`
-    are not judged but for order and repetition."""
+    `event_at`: place → row of `events`, or -1. `events`: name, flags. Ticks before `first` are
+    checked only for order and duplicates."""
     i = np.int64(0)
     p = np.int64(0)
     group = 0
@@ -186,8 +187,8 @@ def judge(
 
 @entry_point
 def pair(places, counts, wanted, members_first, members, pairs):
-    """Fill `pairs` with the keys of all matches: of each event those who want the filters that it
-    matches, which stand in `wanted` one event after the other."""
+    """Fill `pairs` with the keys of all matches: for each event, the members of the filters that it
+    matches, which are concatenated in `wanted`."""
     at = np.int64(0)
     out = np.int64(0)
     for event in range(places.shape[0]):
@@ -203,7 +204,7 @@ def pair(places, counts, wanted, members_first, members, pairs):
 
 @entry_point
 def count_pairs(wanted, members_first):
-    """How many keys `pair` will make."""
+    """Number of keys that `pair` creates."""
     total = np.int64(0)
     for i in range(wanted.shape[0]):
         total += members_first[wanted[i] + 1] - members_first[wanted[i]]
@@ -212,7 +213,7 @@ def count_pairs(wanted, members_first):
 
 @entry_point
 def spread(offsets, rows, out_counts, wanted, out):
-    """Copy what the chosen rows want, from one array for all rows to one for these."""
+    """Copy the matches of the chosen rows from an array for all rows to one for these."""
     position = np.int64(0)
     for i in range(rows.shape[0]):
         row = rows[i]

@@ -1,22 +1,22 @@
-"""From columns of events to the subscriptions they match, without an event in between.
+"""Index search for events in columns, without encoding them first.
 
-A search of the index reads MessagePack. Where events come as columns, writing that would cost more
-than reading it; so here the values are placed on the axes of the index straight from the arrays of
-Arrow. What is asked is the same index, by the same search (`matching.kernels.search`).
+A search of the index normally reads MessagePack. For events in columns, writing that would cost
+more than reading it, so this module places values on the axes of the index directly from Arrow
+arrays. Index and search are the same (`matching.kernels.search`).
 
-The *plan* says where the columns are: PLAN_WORDS words for each, with the addresses of its arrays.
-Whoever makes a plan holds those arrays while a kernel runs. Rules:
+The *plan* gives the location of the columns: PLAN_WORDS words per column, with the addresses of its
+arrays. The creator of a plan keeps those arrays alive while a kernel runs. Rules:
 
-1. A null is absent. Of two columns of one attribute the first that has a value counts.
-2. Texts are UTF-8, as Arrow has them; nothing is checked here.
-3. A doubtful entry whose subscription matches by another entry anyway is left out.
-4. What a kernel has no room for, it says, and is called again from the row it has got to.
+1. A null is absent. Of two columns of one attribute, the first that has a value counts.
+2. Texts are UTF-8, as in Arrow; this is not checked here.
+3. A doubtful entry is left out if its subscription also matches by another entry.
+4. A kernel that runs out of space reports it, and is called again from the row it has reached.
 
-Encoded events are a single column of the kind ENCODED. They were checked when they were published;
-whatever they hold, no byte outside of them is read. One that is not plain is ODD, and is left to
-Python.
+Encoded events are a single column of the kind ENCODED. Brokers validated them when they were
+published; regardless of their content, no byte outside of them is read. An event that is not plain
+is ODD and left to Python.
 
-There is one entry point for all of that, because each one is compiled with all of the search in it.
+There is only one entry point, because each one is compiled with a copy of the whole search.
 """
 
 import numpy as np
@@ -44,20 +44,20 @@ from anabranch.matching.kernels.read_body import attributes_in
 from anabranch.matching.kernels.read_event import read_event
 from anabranch.matching.kernels.search import find
 
-# -- a column of a plan ----------------------------------------------------------------------------
+# -- plan columns ----------------------------------------------------------------------------------
 
 PLAN_WORDS = 8
-ATTRIBUTE = 0  #: Its number in the index.
+ATTRIBUTE = 0  #: Number of the attribute in the index.
 KIND = 1
-VALUES = 2  #: Address of the values; of texts: where they begin and end.
-VALID = 3  #: Address of a bit per row that says whether there is a value; 0: there always is.
+VALUES = 2  #: Address of the values; for texts, of their offsets.
+VALID = 3  #: Address of the validity bitmap; 0 if there are no nulls.
 LETTERS = 4  #: Address of the bytes of texts.
-SKIP = 5  #: Rows of the arrays before the first one.
+SKIP = 5  #: Number of rows in the arrays before the first one.
 
-# Kinds of columns; LONG_… have ends of 64 bits.
+# Kinds of columns; LONG_… have 64-bit offsets.
 TEXT, LONG_TEXT, ENCODED, LONG_ENCODED, INTEGER, FLOAT, TRUTH = 0, 1, 2, 3, 4, 5, 6
 
-#: What stands in `states` for an event that Python has to look at.
+#: Value in `states` for an event that Python has to evaluate.
 ODD = 1
 
 _ZERO = np.int64(0)
@@ -81,7 +81,7 @@ def _stretch(plan, column, row):
 
 @kernel
 def place_row(context, plan, columns, row):
-    """(axes, patterns) of the event in a row; patterns TEXT_FULL where room is missing."""
+    """(axes, patterns) of the event in a row; patterns is TEXT_FULL if space is missing."""
     seen = integers_at(context, at.NAME_SEEN)
     stamp = np.int32(context[at.STAMP])
     count = _ZERO
@@ -118,7 +118,7 @@ def place_row(context, plan, columns, row):
 
 @inlined
 def _has_room(context, n, d):
-    """Whether another event cannot overflow OUTPUT or DOUBTS."""
+    """Whether OUTPUT and DOUBTS have enough space for another event."""
     return (
         n + context[at.LIVE_ENTRIES] <= context[at.OUTPUT_CAPACITY]
         and d + context[at.DOUBT_ENTRIES] <= context[at.DOUBT_CAPACITY]
@@ -127,7 +127,7 @@ def _has_room(context, n, d):
 
 @kernel
 def _open_doubts(context, before, after):
-    """Drop the doubts of subscriptions that this event matches for certain; where the rest ends."""
+    """Drop the doubts of subscriptions that match for certain. Returns the new end of doubts."""
     doubts = integers_at(context, at.DOUBTS)
     owners = integers_at(context, at.ENTRY_OWNER)
     stamps = integers_at(context, at.STAMPS)
@@ -142,7 +142,7 @@ def _open_doubts(context, before, after):
 
 @kernel
 def _read_body(context, plan, row, bounds):
-    """(axes, patterns) of the encoded event in a row; patterns UNREAD if it is not plain."""
+    """(axes, patterns) of the encoded event in a row; patterns is UNREAD if it is not plain."""
     if plan[VALID] != 0 and _bit(plan, VALID, row + plan[SKIP]) == 0:
         return _ZERO, np.int64(at.UNREAD)
     data = bytes_at(plan, LETTERS)
@@ -163,11 +163,11 @@ def _tally(context, n, counts):
 
 @entry_point
 def search_rows(context, plan, bounds, first, ends, doubt_ends, states, counts):
-    """Search for rows `first` …; their doubts end at doubt_ends[i + 1] in DOUBTS.
+    """Search from row `first` on; the doubts of row i end at doubt_ends[i + 1] in DOUBTS.
 
-    Without `counts` the owners of row i end at ends[i + 1] in OUTPUT. With them they are counted
-    there, and ends[i + 1] is how many row i has; doubts are not counted. A row that is ODD in
-    `states` has nothing. Returns (the rows done, what stopped it: 0 for nothing)."""
+    Without `counts`, the owners of row i end at ends[i + 1] in OUTPUT. With `counts`, owners are
+    counted there, and ends[i + 1] is the number of owners of row i; doubts are not counted. A row
+    that is ODD in `states` has no result. Returns (rows done, reason to stop: 0 for none)."""
     context = borrowed(context)
     plan = borrowed(plan)
     columns = np.int64(plan.shape[0]) // PLAN_WORDS

@@ -1,36 +1,36 @@
-"""Columns that are described by numbers, so that one kernel reads them all, whatever they hold.
+"""Numeric column descriptions, so that one kernel reads columns of all kinds.
 
-A description is a row of `WIDTH` numbers: what the column holds, where its buffers are, as Arrow
-lays them out, and where its name is. All descriptions together are one array, `table`. Rules:
+A description is a row of `WIDTH` numbers: the kind of the column, the addresses of its buffers in
+Arrow's layout, and the position of its name. All descriptions form one array, `table`. Rules:
 
-1. Nothing outside of the buffers is read, as long as the description is right, which is the
-   caller's business, and the caller keeps the buffers.
-2. A value is there unless the column is absent, or says that it is null.
+1. Kernels read only inside the buffers, provided that the description is correct and the caller
+   keeps the buffers alive; both are the caller's responsibility.
+2. A value is present unless the column is absent or marks it as null.
 """
 
 import numpy as np
 
 from anabranch.matching.kernels.machine import bytes_at, get, inlined, integers_at, words_at
 
-#: What a column is. MIXED, of values in a map: each has a kind of its own (in OFFSETS) and bits (in
-#: DATA), which for a text are its place in TEXTS.
+#: Kinds of columns. MIXED, for values of a map: each value has its own kind (in OFFSETS) and bits
+#: (in DATA); the bits of a text are its position in TEXTS.
 ABSENT, TEXT, INTEGER, FLOAT, TRUTH, MAP, MIXED = 0, 1, 2, 3, 4, 5, 6
-#: What the description of a column says, and its length. Addresses are 0 where there is nothing.
+#: Fields of a description, and its length. Unused addresses are 0.
 KIND, VALIDITY, SHIFT, OFFSETS, DATA, NAME_FIRST, NAME_LENGTH, NAME_SIZE = 0, 1, 2, 3, 4, 5, 6, 7
 WIDTH = 8
 TEXTS = NAME_FIRST
-#: The columns that are always described; then come attributes.
+#: Columns that are always described; attributes follow.
 STAMP, CORRELATION, CONTENT_TYPE, PAYLOAD, ENTRIES, KEYS, VALUES = 0, 1, 2, 3, 4, 5, 6
 FIRST_ATTRIBUTE = 7
-#: Bounds: of the chunk, then those of `Limits`.
+#: Bounds: those of the chunk, then those of `Limits`.
 CHUNK_EVENTS, CHUNK_BYTES, EVENT_BYTES, PAYLOAD_BYTES, VALUE_BYTES, NAME_BYTES, ATTRIBUTES = (
     0, 1, 2, 3, 4, 5, 6,
 )  # fmt: skip
 BOUNDS = 7
-#: What is told: the row after the chunk, its events, and what is wrong, where, how much of it.
+#: Report of a kernel: the row after the chunk, its events, and the problem, its column and size.
 NEXT, EVENTS, PROBLEM, COLUMN, SIZE, ENTRY = 0, 1, 2, 3, 4, 5
 TOLD = 6
-#: What can be wrong. FULL: the array has no room for this row; SIZE says how much that takes.
+#: Problems. FULL: the output has no space for this row; SIZE is the size it needs.
 FINE, FULL, LONG_VALUE, LONG_PAYLOAD, BAD_NAME, TWICE, MANY, LARGE, BAD_STAMP = (
     0, 1, 2, 3, 4, 5, 6, 7, 8,
 )  # fmt: skip
@@ -38,7 +38,7 @@ FINE, FULL, LONG_VALUE, LONG_PAYLOAD, BAD_NAME, TWICE, MANY, LARGE, BAD_STAMP = 
 
 @inlined
 def is_there(table, column, row):
-    """Is there a value?"""
+    """Whether the row has a value."""
     if get(table, column + VALIDITY) == 0:
         return get(table, column + KIND) != ABSENT
     place = row + get(table, column + SHIFT)
@@ -63,6 +63,5 @@ def word_of(table, column, row):
 
 @inlined
 def truth_of(table, column, row):
-    """0 or 1."""
     place = row + get(table, column + SHIFT)
     return (np.int64(get(bytes_at(table, column + DATA), place >> 3)) >> (place & 7)) & 1

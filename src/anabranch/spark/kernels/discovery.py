@@ -1,13 +1,13 @@
-"""What rows hold beyond what `unpacking` was asked for: names nobody knew, kinds, control fields.
+"""Discovery of unknown names, kinds and control fields in rows, beyond the result of `unpack`.
 
-An archive has a column for each attribute and each kind in which it occurs, so it has to find out
-what occurs. Rows are unpacked with the names that are known, and then looked at here: a row whose
-map has more entries than were found has a name that is not known yet. Rules:
+An archive has a column for each attribute and each kind in which it occurs, so it has to discover
+what occurs. Rows are unpacked with the known names and then examined here: a row whose map has more
+entries than were found has an unknown name. Rules:
 
-1. Rows are those of `unpacking`, which has found them plain; the tables are its tables.
-2. Control information is plain if it has all its seven items, says `persistent`, as everything in a
-   log does, and its numbers are in range; otherwise all rows are left to Python.
-3. A limit that is not there is -1. Destinations are a spot of their array with its head, or 0.
+1. Rows and tables are those of `unpack`, which has found the rows plain.
+2. Control information is plain if it has all seven items, is `persistent`, like every event in a
+   log, and its numbers are in range; otherwise all rows are left to Python.
+3. A missing limit is -1. Destinations are the spot of their array including its head, or 0.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ from anabranch.spark.kernels.unpack import (
     spot,
 )
 
-#: Columns of the table of control information.
+#: Columns of the control information table.
 EVENT_STREAM, PRIORITY, TIME_LIMIT, HOP_LIMIT, LEVEL_LIMIT, DESTINATIONS = 0, 1, 2, 3, 4, 5
 CONTROLS = 6
 
@@ -38,8 +38,8 @@ _PERSISTENT_BYTES = 10
 
 @entry_point
 def find_kinds(data, fields, rows, kinds, width, masks):
-    """Note in which kinds each column occurs; the first row with a name that has no column, or the
-    number of rows."""
+    """Record the kinds that occur in each column. Returns the first row with an unknown name, or
+    the number of rows."""
     data, fields = borrowed(data), borrowed(fields)
     kinds, masks = borrowed(kinds), borrowed(masks)
     for row in range(rows):
@@ -59,7 +59,7 @@ def find_kinds(data, fields, rows, kinds, width, masks):
 
 @inlined
 def _limit_at(data, position, stop):
-    """(position behind it, value) of a number or nil, which is -1; position -1 if it is neither."""
+    """(position after it, value) of a number, or -1 for nil; position -1 if it is neither."""
     if position < 0 or position >= stop:
         return _NONE, _NONE
     if get(data, position) == _NIL:
@@ -72,7 +72,7 @@ def _limit_at(data, position, stop):
 
 @kernel
 def _destinations_at(data, position, stop):
-    """The spot of an array of texts, 0 if it is empty; -1 if it is none."""
+    """The spot of an array of texts, 0 if it is empty; -1 if it is not an array of texts."""
     if position < 0 or position >= stop:
         return _NONE
     mark = np.int64(get(data, position))
@@ -92,11 +92,11 @@ def _destinations_at(data, position, stop):
 
 @kernel
 def _read_control(data, position, stop, controls, base):
-    """Whether control information is plain; then it is noted."""
+    """Parse control information into the table. Returns whether it is plain."""
     if position >= stop or get(data, position) != 0x97:
         return False
     first, length = text_at(data, position + 1, stop)
-    # `transient` is one letter shorter, and there is no other word.
+    # `transient` is one byte shorter, and no other word is allowed.
     if length != _PERSISTENT_BYTES:
         return False
     position = first + length
@@ -119,12 +119,12 @@ def _read_control(data, position, stop, controls, base):
 
 @entry_point
 def read_controls(data, fields, rows, controls):
-    """Fill the table of control information; whether all of it is plain."""
+    """Fill the control information table. Returns whether all rows are plain."""
     data, fields, controls = borrowed(data), borrowed(fields), borrowed(controls)
     for row in range(rows):
         publisher = get(fields, row * FIELDS + PUBLISHER)
         stop = get(fields, row * FIELDS + ATTRIBUTES) >> 32
-        # Incarnation, sequence, stream and timestamp are there, since the row is plain.
+        # Incarnation, sequence, stream and timestamp are valid, because the row is plain.
         position, _ = integer_at(data, (publisher >> 32) + (publisher & _LOW), stop)
         position, _ = integer_at(data, position, stop)
         first, length = text_at(data, position, stop)
@@ -138,7 +138,7 @@ def read_controls(data, fields, rows, controls):
 
 @entry_point
 def only_floats(kinds, bits, stride, column, out, valid):
-    """The floats of a column, and no integers; returns how many there are."""
+    """The floats of a column, without integers. Returns their number."""
     kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
     found = np.int64(0)
     for row in range(np.int64(out.shape[0])):

@@ -1,14 +1,14 @@
-"""All attributes of all rows: listed one behind the other, and written as variants.
+"""Attribute listing and variant encoding for all rows.
 
-Rows are those of `unpacking`, which knows where the attributes of each stand and that they are
-plain. A variant is two texts: its *metadata* has the names, sorted; its *value* the values, in the
-same order. Rules:
+Rows are those of `unpack`, which has located their attributes and found them plain. A variant
+consists of two binary strings: *metadata* with the names, sorted, and *value* with the values in
+the same order. Rules:
 
-1. What is written takes `OBJECT_BYTES_MAX` for each row, `ENTRY_BYTES_MAX` for each attribute, and
-   the bytes of names and values themselves; that much room is there.
-2. Numbers about sizes take 1 to 4 bytes, as few as they can; integers 1, 2, 4 or 8.
-3. Names are in the order of their UTF-16, as Spark wants them. That is the order of their bytes but
-   for characters beyond the first 65,536: these stand before the last 8,192 of those.
+1. The output takes at most `OBJECT_BYTES_MAX` per row, `ENTRY_BYTES_MAX` per attribute, and the
+   bytes of the names and values; the caller allocates that much.
+2. Sizes take 1 to 4 bytes, as few as possible; integers take 1, 2, 4 or 8.
+3. Names are sorted by their UTF-16 code units, as Spark requires. That is byte order, except that
+   characters beyond the first 65,536 sort before the last 8,192 of those.
 """
 
 import numpy as np
@@ -44,9 +44,9 @@ __all__ = [
     "write_variants",
 ]
 
-#: Offset and id, and mark and length of a value.
+#: Offset and id of an entry, and header and length of its value.
 ENTRY_BYTES_MAX = 24
-#: Marks, counts and last offsets, and what `copy_text` may write behind.
+#: Headers, counts and last offsets, and the slack that `copy_text` needs.
 OBJECT_BYTES_MAX = 32
 _LOW = np.int64(0xFFFF_FFFF)
 _SHORT_TEXT = 64
@@ -54,7 +54,7 @@ _SHORT_TEXT = 64
 
 @entry_point
 def count_entries(data, fields, offsets):
-    """Where the attributes of each row begin in a list of all; returns how many there are."""
+    """Offsets of each row's attributes in the list of all. Returns the total number."""
     data, fields, offsets = borrowed(data), borrowed(fields), borrowed(offsets)
     total = np.int64(0)
     rows = np.int64(offsets.shape[0]) - 1
@@ -88,7 +88,7 @@ def list_entries(data, fields, offsets, names, kinds, bits):
 
 @entry_point
 def rank(kinds, ranks):
-    """The place of each value among all, if texts come first, then integers, floats and truths."""
+    """The position of each value if texts come first, then integers, floats and booleans."""
     kinds, ranks = borrowed(kinds), borrowed(ranks)
     counts = np.zeros(TRUTH + 1, np.int64)
     for entry in range(np.int64(kinds.shape[0])):
@@ -107,7 +107,7 @@ def rank(kinds, ranks):
 
 @kernel
 def _is_before(data, one, other):
-    """Whether a name stands before another one (rule 3)."""
+    """Whether a name sorts before another one (rule 3)."""
     first, second = one >> 32, other >> 32
     length, limit = one & _LOW, other & _LOW
     for i in range(min(length, limit)):
@@ -121,7 +121,7 @@ def _is_before(data, one, other):
 
 @kernel
 def _sort(data, names, begin, count, order):
-    """The entries of a row in the order of their names."""
+    """Sort the entries of a row by name."""
     for i in range(count):
         entry = begin + i
         place = i
@@ -142,14 +142,14 @@ def _size_of(number):
 
 @inlined
 def _put_number(out, position, number, size):
-    """Write a number; what follows is written later."""
+    """Write a number; the bytes after it are overwritten later."""
     put(out, position, number)
     return position + size
 
 
 @kernel
 def _value_bytes(kind, bits):
-    """What a value takes."""
+    """Encoded size of a value."""
     if kind == TEXT:
         length = bits & _LOW
         return length + 1 if length < _SHORT_TEXT else length + 5
@@ -238,7 +238,7 @@ def _put_object(data, kinds, bits, order, count, out, position):
 def write_variants(
     data, offsets, names, kinds, bits, order, value_offsets, values, name_offsets, metadata
 ):
-    """Write the attributes of every row as a variant."""
+    """Write the attributes of each row as a variant."""
     data, offsets, names = borrowed(data), borrowed(offsets), borrowed(names)
     kinds, bits, order = borrowed(kinds), borrowed(bits), borrowed(order)
     value_offsets, values = borrowed(value_offsets), borrowed(values)

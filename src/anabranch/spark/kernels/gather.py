@@ -1,8 +1,8 @@
-"""From the tables of `unpacking` to arrays as Arrow has them.
+"""Conversion of `unpack` tables to Arrow buffers.
 
-A column of a table is every `stride`-th word from `column` on. Validity is a bitmap, whose bit 0 of
-byte 0 is the first row; it comes in as zeros. Texts are copied together eight bytes at a time, so
-their buffer has eight more than they need.
+A column of a table is every `stride`-th word, starting at `column`. Validity is a bitmap whose bit
+0 of byte 0 is the first row; it is passed in zeroed. Texts are copied eight bytes at a time, so
+their buffer needs eight extra bytes.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from anabranch.matching.kernels.machine import (
 from anabranch.spark.kernels.machine import entry_point, put_at
 from anabranch.spark.kernels.unpack import FLOAT, INTEGER, TEXT, TRUTH
 
-#: Bytes behind the texts that may be written.
+#: Bytes after the texts that may be overwritten.
 SLACK_BYTES = 8
 _LOW = np.int64(0xFFFF_FFFF)
 _SHORT = np.int64(64)
@@ -33,7 +33,7 @@ def _mark(valid, row):
 
 @kernel
 def copy_text(data, first, length, out, place):
-    """Copy a text; up to eight bytes behind it are written too."""
+    """Copy a text; up to eight bytes after it are overwritten, too."""
     if length <= _SHORT and data.shape[0] - first >= length + 8:
         i = np.int64(0)
         while i < length:
@@ -45,7 +45,7 @@ def copy_text(data, first, length, out, place):
 
 @entry_point
 def place_texts(spots, stride, column, offsets):
-    """Where each text of a column will begin, and the last one end; returns that."""
+    """Compute the offsets of the texts of a column. Returns the end of the last one."""
     spots, offsets = borrowed(spots), borrowed(offsets)
     position = np.int64(0)
     rows = np.int64(offsets.shape[0]) - 1
@@ -58,7 +58,7 @@ def place_texts(spots, stride, column, offsets):
 
 @entry_point
 def place_values(kinds, spots, stride, column, offsets, valid):
-    """The same where only some are texts; returns how many are, and the end."""
+    """Like `place_texts` where only some values are texts. Returns their number, and the end."""
     kinds, spots = borrowed(kinds), borrowed(spots)
     offsets, valid = borrowed(offsets), borrowed(valid)
     position = np.int64(0)
@@ -76,7 +76,7 @@ def place_values(kinds, spots, stride, column, offsets, valid):
 
 @entry_point
 def gather(data, spots, stride, column, offsets, out):
-    """Copy texts to where they were placed."""
+    """Copy texts to their offsets."""
     data, spots, offsets, out = borrowed(data), borrowed(spots), borrowed(offsets), borrowed(out)
     for row in range(np.int64(offsets.shape[0]) - 1):
         place = np.int64(get(offsets, row))
@@ -88,7 +88,7 @@ def gather(data, spots, stride, column, offsets, out):
 
 @entry_point
 def pick(table, stride, column, out):
-    """One column of a table."""
+    """Extract one column of a table."""
     table, out = borrowed(table), borrowed(out)
     for row in range(np.int64(out.shape[0])):
         put_at(out, row, get(table, row * stride + column))
@@ -96,7 +96,7 @@ def pick(table, stride, column, out):
 
 @entry_point
 def microseconds(table, stride, column, instead, out):
-    """A column of nanoseconds in microseconds; where it is 0, another column."""
+    """Convert a column of nanoseconds to microseconds; where it is 0, use the column `instead`."""
     table, out = borrowed(table), borrowed(out)
     for row in range(np.int64(out.shape[0])):
         stamp = get(table, row * stride + column)
@@ -107,7 +107,7 @@ def microseconds(table, stride, column, instead, out):
 
 @entry_point
 def integers(kinds, bits, stride, column, out, valid):
-    """The integers of a column; returns how many there are."""
+    """The integers of a column. Returns their number."""
     kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
     found = np.int64(0)
     for row in range(np.int64(out.shape[0])):
@@ -123,7 +123,7 @@ def integers(kinds, bits, stride, column, out, valid):
 
 @entry_point
 def floats(kinds, bits, stride, column, out, valid):
-    """The floats of a column, with integers among them; returns how many there are."""
+    """The floats of a column, including integers. Returns their number."""
     kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
     found = np.int64(0)
     for row in range(np.int64(out.shape[0])):
@@ -143,7 +143,7 @@ def floats(kinds, bits, stride, column, out, valid):
 
 @entry_point
 def truths(kinds, bits, stride, column, rows, out, valid):
-    """The truths of a column, as bits like those of validity; returns how many there are."""
+    """The booleans of a column, as a bitmap. Returns their number."""
     kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
     found = np.int64(0)
     for row in range(rows):

@@ -1,7 +1,7 @@
-"""How the kernels of the pipeline are compiled and kept.
+"""Compilation and caching of the pipeline kernels.
 
-Their machine code is kept beside that of the matching kernels, under a digest of all sources that
-they are made of: a change of any of them makes numba compile anew.
+The machine code is cached next to that of the matching kernels, under a digest of all sources
+involved: numba recompiles when any of them changes.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ entry_point = kept("spark", Path(__file__).parent.glob("*.py"))
 
 @intrinsic
 def put_at(typingctx, array, index, value):
-    """`array[index] = value` for an index that is not negative, which numba would have to ask."""
+    """`array[index] = value` for a non-negative index, without numba's check for negative ones."""
 
     def generate(context, builder, signature, arguments):
         view = make_array(signature.args[0])(context, builder, arguments[0])

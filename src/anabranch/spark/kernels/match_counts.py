@@ -1,16 +1,16 @@
-"""Counting the matches of many events at once: block by block of the index, not event by event.
+"""Match counting for many events at once: sweeps the index block by block, not event by event.
 
-A search goes from an event to the blocks it may match; with a million subscriptions that is a walk
-through hundreds of megabytes for each event, and memory is what it waits for. Where only counts are
-wanted, the order does not matter. So here a *tile* of events is placed first, and then each block
-is looked at once, for all events of the tile that reach it: what is read of the index stays in the
-cache while it is needed. Counters stand by slot for the same reason: those of a block lie together,
-those of its entries do not. The tests are those of `matching.kernels.search`, in the same order.
+A search goes from an event to the blocks that it may match. With a million subscriptions, that
+reads hundreds of megabytes per event and is bound by memory bandwidth. If only counts are needed,
+the order does not matter. This module therefore places a *tile* of events first and then visits
+each block once, for all events of the tile that reach it, so that the index data stays in the cache
+while it is needed. Counters are indexed by slot for the same reason: the slots of a block are
+adjacent, its entries are not. The tests are those of `matching.kernels.search`, in the same order.
 
-Only for an index whose subscriptions are all of one conjunction, without patterns and doubts: then
-an entry is a subscription, and no event counts twice for one. Whoever calls sees to that.
+Precondition: every subscription of the index is a single conjunction, without patterns and doubts.
+An entry is then a subscription, and no event counts twice for it. The caller checks this.
 
-The *tile* is a vector of addresses of arrays that the caller holds; see the constants.
+The *tile* is a vector of addresses of arrays that the caller owns; see the constants.
 """
 
 import numpy as np
@@ -33,31 +33,31 @@ from anabranch.matching.kernels.place_event import lift_event, next_stamp, recor
 from anabranch.matching.kernels.storage import find_cluster
 from anabranch.spark.kernels.columnar import PLAN_WORDS, place_row
 
-# -- a tile: addresses, and its size ---------------------------------------------------------------
+# -- tile: addresses, and its size -----------------------------------------------------------------
 
-CELLS = 0  #: u8 per event and axis, and behind them those of no event.
-LOWS = 1  #: i64 per event and axis; likewise the two that follow.
+CELLS = 0  #: u8 per event and axis, followed by those of the empty event.
+LOWS = 1  #: i64 per event and axis; the same for HIGHS and RESTS.
 HIGHS = 2
 RESTS = 3
 UPPERS = 4  #: i32, two per event and axis.
-HEADS = 5  #: i32 per cluster: the last link to it, or -1; all -1 between two calls.
-LINKS = 6  #: i32 per link: the one before, or -1.
+HEADS = 5  #: i32 per cluster: its last link, or -1; all -1 between calls.
+LINKS = 6  #: i32 per link: the previous one, or -1.
 LINK_ROWS = 7  #: i32 per link: the event.
-REACHED = 8  #: i32: the clusters that some event reaches.
-HERE = 9  #: i32: the events that reach the cluster at hand.
-ROWS = 10  #: How many events there is room for.
+REACHED = 8  #: i32: the clusters that at least one event reaches.
+HERE = 9  #: i32: the events that reach the current cluster.
+ROWS = 10  #: Capacity in events.
 TILE_WORDS = 11
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 _FIRST_ROW = np.int64((1 << 40) - 1)
-#: Candidates in a block that make its certain pages worth reading; here these are near.
+#: Minimum candidates in a block for which reading its certain pages pays off; here they are cached.
 _CERTAIN_FROM = 4
 
 
 @kernel
 def _link(tile, cluster, row, links, reached):
-    """(links, clusters reached) with one link more."""
+    """Add a link. Returns (number of links, number of clusters reached)."""
     heads = integers_at(tile, HEADS)
     if heads[cluster] < 0:
         integers_at(tile, REACHED)[reached] = cluster
@@ -70,7 +70,7 @@ def _link(tile, cluster, row, links, reached):
 
 @kernel
 def _take_event(context, tile, row, axes, touched_count, links, reached):
-    """Note where the placed event is, and which clusters it reaches."""
+    """Copy the placed event into the tile, and link the clusters that it reaches."""
     cell = words_at(context, at.CELL)
     low = words_at(context, at.LOW)
     high = words_at(context, at.HIGH)
@@ -103,7 +103,7 @@ def _take_event(context, tile, row, axes, touched_count, links, reached):
 
 @kernel
 def _point_at(context, tile, base):
-    """Let the context say what the event at `base` is."""
+    """Point the context to the event at `base`."""
     cells = bytes_at(tile, CELLS)
     own = words_at(context, at.CELL)
     for axis in range(context[at.AXIS_COUNT]):
@@ -115,7 +115,7 @@ def _point_at(context, tile, base):
 
 @kernel
 def _record_holds(context, record):
-    """Does everything behind a line hold?"""
+    """Whether all predicates of a record hold."""
     records = words_at(context, at.RECORDS)
     position = record + 1
     for _ in range(get(records, record) & 0xFFFF):
@@ -127,11 +127,11 @@ def _record_holds(context, record):
 
 @kernel
 def _slot_holds(context, tile, base, slot):
-    """Does what stands in a slot match the event at `base`?"""
+    """Whether the entry in a slot matches the event at `base`."""
     lines = integers_at(context, at.LINES)
     uppers = integers_at(tile, UPPERS)
     line = slot * at.LINE_WORDS
-    # All five ranges, whatever comes out: a branch here is a guess, and guesses are dear.
+    # Test all five ranges without an early exit: mispredicted branches are expensive.
     margin = np.int64(0)
     for j in range(at.LINE_RANGES):
         axis = (np.int64(get(lines, line + at.L_AXES + (j >> 1))) >> (16 * (j & 1))) & 0xFFFF
@@ -154,7 +154,7 @@ def _slot_holds(context, tile, base, slot):
 
 @kernel
 def _is_admitted(context, tile, base, zone_axes, z):
-    """Do the zones of a block admit the event at `base`?"""
+    """Whether the zones of a block admit the event at `base`."""
     zones = words_at(context, at.ZONES)
     for rank in range(3):
         axis = (zone_axes >> (16 * rank)) & 0xFFFF
@@ -176,7 +176,7 @@ def _is_admitted(context, tile, base, zone_axes, z):
 
 @kernel
 def _sweep_block(context, tile, block, row, axes, counts):
-    """Count the members of a block that match an event; returns how many they are."""
+    """Count the members of a block that match an event. Returns their number."""
     blocks = words_at(context, at.BLOCKS)
     row_pages = words_at(context, at.ROW_PAGES)
     row_certain = words_at(context, at.ROW_CERTAIN)

@@ -1,16 +1,16 @@
-"""From columns to encoded events without an id: rows of Arrow arrays become drafts.
+"""Encoding of columns as drafts: rows of Arrow arrays become encoded events without an id.
 
-A draft is one MessagePack value (`model.encoding`, `model.encoding`). The kernel writes a chunk of
-them as one MessagePack array of binary strings, so that a decoder in C makes a list of bytes of it.
-What it writes is byte by byte what `encode_draft` would. Rules:
+A draft is one MessagePack value (`model.encoding`). The kernel writes a chunk of
+drafts as one MessagePack array of binary strings, which a decoder in C turns into a list of bytes.
+The output equals that of `encode_draft` byte by byte. Rules:
 
-1. Columns are described by numbers (`described`). A row is written only if all of it has room.
-2. A value that is null is no attribute, and no part of the envelope.
-3. The first row that cannot be an event (`measuring`) ends the chunk, and is told with its column
-   and a code. The rows before it are of no use then.
-4. A chunk ends before the event that would make it too large, unless it is the first.
+1. Columns are described by numbers (`described`). A row is written only if it fits completely.
+2. A null value is not written, neither as an attribute nor as an envelope field.
+3. The first row that cannot be an event (`row_sizes`) ends the chunk and is reported with its
+   column and a code. The rows before it must then be discarded.
+4. A chunk ends before the event that would make it too large, unless that is its first.
 
-Texts are UTF-8 already; whoever calls has checked that.
+Texts must be valid UTF-8; the caller checks that.
 """
 
 import numpy as np
@@ -31,13 +31,13 @@ from anabranch.spark.kernels.row_sizes import measure_row, tell
 
 _ARRAY_HEAD = 5
 _BINARY_HEAD = 5
-#: What is shorter is copied byte by byte.
+#: Shorter texts are copied byte by byte.
 _SHORT = 16
 
 
 @inlined
 def _put_big_endian(out, position, value, size):
-    """A number of so many bytes; what is behind them is written later, and has room."""
+    """Write a number of `size` bytes; bytes after it may be overwritten, and have space."""
     word = np.uint64(swapped(value)) >> np.uint64(64 - 8 * size)
     put(out, position, np.int64(word))
     return position + size
@@ -45,7 +45,7 @@ def _put_big_endian(out, position, value, size):
 
 @inlined
 def _put_head(out, position, mark, size):
-    """Mark and size of what was written behind them."""
+    """Write header and size of the value that follows."""
     put_at(out, position, np.uint8(mark))
     for i in range(4):
         put_at(out, position + 1 + i, np.uint8((size >> (24 - 8 * i)) & 0xFF))
@@ -107,7 +107,7 @@ def _put_text_of(out, position, data, first, length):
 
 @kernel
 def _put_text(out, position, table, column, row):
-    """A text that is there; "" if it is not."""
+    """Write a text, or "" if it is null."""
     if not at.is_there(table, column, row):
         put_at(out, position, np.uint8(0xA0))
         return position + 1
@@ -168,7 +168,7 @@ def _put_value(out, position, table, column, row):
 
 @kernel
 def _put_row(table, columns, names, heads, split, row, stamp_ns, entries, out, position):
-    """One draft; `heads` is what stands before the timestamp and, from `split` on, behind it."""
+    """Write one draft; `heads` holds its bytes before and, from `split` on, after the timestamp."""
     position = _put_bytes(out, position, heads, 0, split)
     stamp = np.int64(0)
     if at.is_there(table, at.STAMP * at.WIDTH, row):
@@ -202,8 +202,8 @@ def _put_row(table, columns, names, heads, split, row, stamp_ns, entries, out, p
 
 @entry_point
 def pack(table, names, heads, split, bounds, row, stop, stamp_ns, out, told):
-    """Write a chunk of drafts from `row` on, before `stop`; how many bytes that are. What there is
-    to say is in `told`."""
+    """Write a chunk of drafts from `row` on, before `stop`. Returns its size in bytes; the report
+    is in `told`."""
     table, names, heads, bounds = (
         borrowed(table),
         borrowed(names),

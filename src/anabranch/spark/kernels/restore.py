@@ -1,14 +1,13 @@
-"""From columns of an archive back to rows of encoded events, as a broker would have sent them.
+"""Encoding of archive columns as rows of encoded events, as a broker would send them.
 
-Columns are described as in `described`. First the maps of attributes are written one behind the
-other, so that a sieve can look at them; then, of those rows that are wanted, everything round them.
-What is written is what `model.encoding` writes for the same event, with attributes in the order of
-the columns. Rules:
+Columns are described as in `described`. The attribute maps are written first, concatenated, so that
+a filter can evaluate them; then the wanted rows are written around them. The output equals that of
+`model.encoding` for the same event, with attributes in the order of the columns. Rules:
 
-1. A value that is null is no attribute, no limit, no destination.
-2. An event has at most one value for each name; that is the business of whoever wrote the columns.
-3. `measure` says how many bytes each row takes at most, and nothing is written beyond that but
-   `SLACK_BYTES` behind the last.
+1. A null value is not written: no attribute, no limit, no destination.
+2. An event has at most one value per name; the writer of the columns guarantees that.
+3. `measure` returns the maximum size of each row. Nothing is written beyond that, except for
+   `SLACK_BYTES` after the last row.
 """
 
 import numpy as np
@@ -27,7 +26,7 @@ from anabranch.spark.kernels.pack import (
     _put_value,
 )
 
-#: The columns that are always described; then come attributes.
+#: Columns that are always described; attributes follow.
 TICK, TIME, PUBLISHER, INCARNATION, SEQUENCE, STREAM, STAMP = 0, 1, 2, 3, 4, 5, 6
 TIME_LIMIT, HOP_LIMIT, LEVEL_LIMIT, PRIORITY = 7, 8, 9, 10
 CORRELATION, DESTINATIONS, CONTENT_TYPE, PAYLOAD = 11, 12, 13, 14
@@ -36,7 +35,7 @@ FIRST_ATTRIBUTE = 15
 #: Numbers are written eight bytes at a time.
 SLACK_BYTES = 8
 _ROW_HEAD = 20
-#: What a row takes beside its texts and attributes.
+#: Size of a row without its texts and attributes.
 _ROW_BYTES = 160
 _VALUE_BYTES = 9
 _PERSISTENT = np.frombuffer(b"\x97\xaapersistent", np.uint8)
@@ -44,7 +43,7 @@ _PERSISTENT = np.frombuffer(b"\x97\xaapersistent", np.uint8)
 
 @entry_point
 def measure(table, rows, attribute_bytes, row_bytes):
-    """The bytes that the attributes of each row take at most, and what is round them."""
+    """The maximum size of each row's attributes, and of the bytes around them."""
     table = borrowed(table)
     attribute_bytes, row_bytes = borrowed(attribute_bytes), borrowed(row_bytes)
     columns = np.int64(table.shape[0]) // WIDTH
@@ -67,7 +66,7 @@ def measure(table, rows, attribute_bytes, row_bytes):
 
 @entry_point
 def restore_attributes(table, names, rows, out, stops):
-    """Write the attributes of all rows; `stops` are where they end."""
+    """Write the attributes of all rows; `stops` receives where they end."""
     table, names, out, stops = borrowed(table), borrowed(names), borrowed(out), borrowed(stops)
     columns = np.int64(table.shape[0]) // WIDTH
     position = np.int64(0)
@@ -155,7 +154,7 @@ def _put_little_endian(out, position, value, size):
 
 @entry_point
 def restore_rows(table, wanted, maps, stops, out):
-    """Write the rows that are wanted; how many bytes that are."""
+    """Write the wanted rows. Returns the number of bytes."""
     table, wanted = borrowed(table), borrowed(wanted)
     maps, stops, out = borrowed(maps), borrowed(stops), borrowed(out)
     position = np.int64(0)

@@ -1,7 +1,7 @@
-"""Whether rows can be events, and how much room each takes, before any of it is written.
+"""Validation and size of rows, before they are encoded.
 
-What is checked is what `model` asks of an event, but for texts being UTF-8. The first thing that is
-wrong is told: a code, the column, and a size.
+The checks are those that `model` applies to an event, except for valid UTF-8. The first problem is
+reported: a code, the column, and a size.
 """
 
 import numpy as np
@@ -9,16 +9,16 @@ import numpy as np
 from anabranch.matching.kernels.machine import bytes_at, get, inlined, kernel
 from anabranch.spark.kernels import described as at
 
-#: A microsecond beyond these has nanoseconds that 64 bits do not hold.
+#: Microseconds beyond this do not fit into 64-bit nanoseconds.
 _STAMP_MAX = np.int64(9_223_372_036_854_775)
-#: What a row takes beside its texts, names and fixed parts, and each attribute beside its text.
+#: Size of a row without texts, names and fixed parts, and of an attribute without its text.
 _ROW_BYTES = 64
 _VALUE_BYTES = 9
 
 
 @kernel
 def _is_name(table, column, row, bytes_max):
-    """Is a text short enough for a name, and free of control characters?"""
+    """Whether a text is short enough for a name and free of control characters."""
     first, length = at.text_of(table, column, row)
     if length > bytes_max:
         return False
@@ -43,7 +43,7 @@ def _are_equal(one, first, other, second, length):
 
 @kernel
 def _is_taken(table, columns, names, row, begin, entry):
-    """Has an attribute before this entry of the map its name?"""
+    """Whether an earlier attribute has the same name as this map entry."""
     keys = at.KEYS * at.WIDTH
     first, length = at.text_of(table, keys, entry)
     data = bytes_at(table, keys + at.DATA)
@@ -64,7 +64,7 @@ def _is_taken(table, columns, names, row, begin, entry):
 
 @inlined
 def tell(told, problem, column, size):
-    """Say what is wrong."""
+    """Record a problem."""
     told[at.PROBLEM] = problem
     told[at.COLUMN] = column
     told[at.SIZE] = size
@@ -73,7 +73,7 @@ def tell(told, problem, column, size):
 
 @inlined
 def _text_size(table, column, row):
-    """The bytes of a value if it is a text; 0 otherwise."""
+    """Size of a value if it is a text; 0 otherwise."""
     kind = get(table, column + at.KIND)
     if kind == at.TEXT:
         return at.text_of(table, column, row)[1]
@@ -84,7 +84,7 @@ def _text_size(table, column, row):
 
 @kernel
 def _measure_map(table, columns, names, bounds, row, entries, told):
-    """(bytes of the map at most, entries of the event); −1 if something is wrong."""
+    """(maximum size of the map, number of entries); −1 if there is a problem."""
     size = np.int64(0)
     first, length = at.text_of(table, at.ENTRIES * at.WIDTH, row)
     for entry in range(first, first + length):
@@ -97,7 +97,7 @@ def _measure_map(table, columns, names, bounds, row, entries, told):
         if _is_taken(table, columns, names, row, first, entry):
             return tell(told, at.TWICE, at.KEYS, name_size)
         entries += 1
-        # The check above looks at all before it; so not at too many.
+        # The check above compares with all earlier entries, so bound their number first.
         if entries > bounds[at.ATTRIBUTES]:
             return tell(told, at.MANY, at.ENTRIES, length)
         size += name_size + 2 + _VALUE_BYTES
@@ -110,7 +110,7 @@ def _measure_map(table, columns, names, bounds, row, entries, told):
 
 @kernel
 def measure_row(table, columns, names, bounds, row, told):
-    """(bytes of a draft at most but for its fixed parts, its attributes); −1 if it cannot be."""
+    """(maximum size of a draft without fixed parts, number of attributes); −1 if invalid."""
     size = np.int64(_ROW_BYTES)
     entries = np.int64(0)
     for number in range(at.FIRST_ATTRIBUTE, columns):

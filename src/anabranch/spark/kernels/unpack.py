@@ -1,16 +1,17 @@
-"""From rows of encoded events to columns: where each value stands, and what it is.
+"""Parsing of encoded events into tables: the position and kind of each value.
 
-One pass over the bytes (`model.encoding`) fills tables: numbers as they are, texts as their place
-in the bytes, in one word (`spot`): the first byte in its upper half, the length in its lower.
-Rules:
+One pass over the bytes (`model.encoding`) fills tables: numbers as they are, texts as their
+position in the bytes, in one word (`spot`): the first byte in the upper half, the length in the
+lower. Rules:
 
-1. No byte outside the rows is read, whatever they say, and nothing outside the tables is written.
-2. A row that is no event as `model.encoding` writes it is odd, and so are then all: they are left
-   to Python. It may have longer forms than needed, or be broken.
-3. Of a name that is wanted and comes twice the row is odd.
-4. Names are looked for where the row before had them first; so events of one shape cost one
-   comparison for each attribute. A comparison is one of words: a name's first eight bytes.
-5. Tables have a row for each event, so that what belongs together is written together."""
+1. The kernel reads no byte outside of the rows and writes nothing outside of the tables, regardless
+   of the input.
+2. A row that differs from the encoding that `model.encoding` writes is odd; then all rows are left
+   to Python. Such a row may use longer forms than necessary, or be corrupt.
+3. A row in which a wanted name occurs twice is odd.
+4. Names are first looked up at their position in the previous row, so events of one shape cost one
+   comparison per attribute. Names are compared by words: first their first eight bytes.
+5. Tables have one row per event, so that values that belong together are written together."""
 
 import numpy as np
 
@@ -25,20 +26,20 @@ from anabranch.matching.kernels.machine import (
 from anabranch.matching.kernels.read_event import big_endian, text_at
 from anabranch.spark.kernels.machine import entry_point, put_at
 
-#: What a value is.
+#: Kinds of values.
 ABSENT, TEXT, INTEGER, FLOAT, TRUTH = 0, 1, 2, 3, 4
-#: Columns of the table of the envelope: numbers,
+#: Columns of the envelope table: numbers,
 TICK, TIME, INCARNATION, SEQUENCE, STAMP = 0, 1, 2, 3, 4
 #: spots of texts,
 PUBLISHER, CONTENT_TYPE, CORRELATION, PAYLOAD = 5, 6, 7, 8
-#: and where the map of attributes begins and ends, as a spot.
+#: and the extent of the attribute map, as a spot.
 ATTRIBUTES = 9
 FIELDS = 10
 
 _HEAD = np.int64(20)
 _NONE = np.int64(-1)
 _LOW = np.int64(0xFFFF_FFFF)
-#: Control information as most events have it, and the byte in it that may be any priority.
+#: The usual control information, and the byte in it that may be any priority.
 _USUAL = bytes.fromhex("97aa") + b"persistent" + bytes.fromhex("c0c0c004a090")
 _USUAL_1 = np.int64(int.from_bytes(_USUAL[:8], "little", signed=True))
 _USUAL_2 = np.int64(int.from_bytes(_USUAL[8:15], "little"))
@@ -52,13 +53,13 @@ _ALL_BUT_PRIORITY = np.int64((1 << 56) - 1)
 
 @inlined
 def spot(first, length):
-    """A place in the bytes as one word."""
+    """A position in the bytes as one word."""
     return (first << 32) | length
 
 
 @inlined
 def integer_at(data, position, stop):
-    """(position behind it, value) of an integer; -1 if there is none, or one beyond 64 bits."""
+    """(position after it, value) of an integer; -1 if there is none, or it exceeds 64 bits."""
     if position >= stop:
         return _NONE, np.int64(0)
     mark = np.int64(get(data, position))
@@ -76,7 +77,7 @@ def integer_at(data, position, stop):
     if mark == 0xCF and value < 0:
         return _NONE, np.int64(0)
     if mark >= 0xD0 and size < 8:
-        # Spread the sign.
+        # Extend the sign.
         shift = 64 - 8 * size
         value = (value << shift) >> shift
     return position + size, value
@@ -84,7 +85,7 @@ def integer_at(data, position, stop):
 
 @kernel
 def _behind(data, position, stop):
-    """The position behind any value, with all that is in it; -1 if it does not end."""
+    """The position after any value, including nested ones; -1 if it is truncated."""
     items = np.int64(1)
     while items > 0:
         if position >= stop:
@@ -127,12 +128,12 @@ def _behind(data, position, stop):
     return position
 
 
-# -- the envelope ----------------------------------------------------------------------------------
+# -- envelope --------------------------------------------------------------------------------------
 
 
 @kernel
 def _read_long_control(data, position, stop, fields, base):
-    """The position behind any control information; the correlation is noted."""
+    """Parse any control information and record the correlation id. Returns the position after."""
     if position >= stop or get(data, position) & 0xF0 != 0x90:
         return _NONE
     items = np.int64(get(data, position)) & 0x0F
@@ -153,7 +154,7 @@ def _read_long_control(data, position, stop, fields, base):
 
 @inlined
 def _read_control(data, position, stop, fields, base):
-    """The same, at once if it is as most events have it."""
+    """Like `_read_long_control`, with a fast path for the usual control information."""
     put_at(fields, base + CORRELATION, np.int64(0))
     if stop - position >= 24 and word_of_bytes(data, position) == _USUAL_1:
         second = word_of_bytes(data, position + 8)
@@ -166,7 +167,7 @@ def _read_control(data, position, stop, fields, base):
 
 @inlined
 def _read_header(data, position, stop, fields, base):
-    """The position behind a header, which is noted; -1 if it is not plain."""
+    """Parse a header into the table. Returns the position after it; -1 if it is not plain."""
     if stop - position < 2 or get(data, position) != 0x95 or get(data, position + 1) != 0x93:
         return _NONE
     first, length = text_at(data, position + 2, stop)
@@ -200,7 +201,7 @@ def _read_header(data, position, stop, fields, base):
 
 @inlined
 def _payload_ends(data, position, stop, fields, base):
-    """Whether a payload is all that is left; it is noted."""
+    """Record the payload. Returns whether it ends exactly at `stop`."""
     if position >= stop:
         return False
     mark = np.int64(get(data, position))
@@ -221,7 +222,7 @@ def _payload_ends(data, position, stop, fields, base):
 
 @inlined
 def head_of(data, first, length):
-    """The first eight bytes of a text as a word, with zeros behind a shorter one."""
+    """The first eight bytes of a text as a word; a shorter text is padded with zeros."""
     if data.shape[0] - first >= 8:
         word = word_of_bytes(data, first)
         if length < 8:
@@ -235,7 +236,7 @@ def head_of(data, first, length):
 
 @kernel
 def _tail_is_same(data, first, names, begin, length):
-    """Whether a text is a name from its ninth byte on."""
+    """Whether a text equals a name from its ninth byte on."""
     for i in range(8, length):
         if get(data, first + i) != get(names, begin + i):
             return False
@@ -244,7 +245,7 @@ def _tail_is_same(data, first, names, begin, length):
 
 @inlined
 def _column_of(data, first, length, names, starts, heads, guess):
-    """The column with this name, looked for from a guess on; -1 if nobody wants it."""
+    """The column with this name, searched from a guess on; -1 if the name is not wanted."""
     count = np.int64(heads.shape[0])
     head = head_of(data, first, length)
     column = guess
@@ -261,7 +262,7 @@ def _column_of(data, first, length, names, starts, heads, guess):
 
 @inlined
 def value_at(data, position, stop):
-    """(position behind it, kind, bits or spot) of a value; position -1 if it is none."""
+    """(position after it, kind, bits or spot) of a value; position -1 if it is invalid."""
     if position >= stop:
         return _NONE, np.int64(ABSENT), np.int64(0)
     mark = np.int64(get(data, position))
@@ -283,7 +284,7 @@ def value_at(data, position, stop):
 
 @inlined
 def entries_at(data, position, stop):
-    """(position behind it, entries) of the head of a map; -1 if it is not plain."""
+    """(position after it, entries) of the head of a map; -1 if it is not plain."""
     if position >= stop:
         return _NONE, np.int64(0)
     mark = np.int64(get(data, position))
@@ -296,7 +297,7 @@ def entries_at(data, position, stop):
 
 @inlined
 def _read_attributes(data, position, stop, names, starts, heads, kinds, bits, row):
-    """The position behind the attributes; -1 if they are not plain."""
+    """Parse the attributes. Returns the position after them; -1 if they are not plain."""
     width = np.int64(heads.shape[0])
     base = row * width
     for column in range(width):
@@ -325,7 +326,7 @@ def _read_attributes(data, position, stop, names, starts, heads, kinds, bits, ro
 
 @inlined
 def _is_event(data, position, stop, names, starts, heads, fields, kinds, bits, row):
-    """Whether an event is plain; then all of it is noted."""
+    """Parse an event into the tables. Returns whether it is plain."""
     if stop - position < 2 or get(data, position) != 0x94 or get(data, position + 1) != 1:
         return False
     base = row * FIELDS
@@ -341,7 +342,7 @@ def _is_event(data, position, stop, names, starts, heads, fields, kinds, bits, r
 
 @entry_point
 def unpack(data, rows, names, starts, heads, fields, kinds, bits):
-    """Fill the tables; whether there are just so many rows, and all are plain."""
+    """Fill the tables. Returns whether there are exactly `rows` rows, and all are plain."""
     data, names, starts = borrowed(data), borrowed(names), borrowed(starts)
     heads, fields = borrowed(heads), borrowed(fields)
     kinds, bits = borrowed(kinds), borrowed(bits)

@@ -1,15 +1,15 @@
-"""From Spark's variants to lists of attributes: the way back from `entries`.
+"""Decoding of Spark variants into attribute lists: the inverse of `entries`.
 
-A variant is two binary strings: *metadata*, a dictionary of names, and a *value*, which for our
-purpose is an object of texts, integers, floats and truths. Rules:
+A variant consists of two binary strings: *metadata*, a dictionary of names, and a *value*, which
+here must be an object of texts, integers, floats and booleans. Rules:
 
-1. No byte outside of a row's two strings is read, whatever they say.
-2. An entry that is null is none. Anything else that no attribute can be (decimals, times, lists,
-   objects in objects) is told with its row and key, and so is a value that is no object at all.
-3. Names are copied, as they are shared by rows otherwise. Texts stay where they are: the bits of
-   one are its place in the values.
+1. No byte outside of a row's two strings is read, regardless of their content.
+2. A null entry is skipped. Any other type that attributes do not have (decimals, times, lists,
+   nested objects) is reported with its row and key, and so is a value that is not an object.
+3. Names are copied, because rows may share them. Texts stay in place: the bits of a text are its
+   position in the values.
 
-Prior art: the binary encoding of variants is specified in the repository of Apache Parquet.
+Prior art: the binary encoding of variants is specified in the Apache Parquet repository.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ from anabranch.matching.kernels.machine import float_bits, get, inlined, kernel
 from anabranch.spark.kernels.described import FLOAT, INTEGER, TEXT, TRUTH
 from anabranch.spark.kernels.machine import entry_point
 
-#: What can be wrong with a row.
+#: Problems of a row.
 FINE, NO_OBJECT, NO_ATTRIBUTE, BROKEN = 0, 1, 2, 3
-#: What is told: the problem, its row, and where in the metadata the key is, and its length.
+#: Report: the problem, its row, and position and length of the key in the metadata.
 PROBLEM, ROW, KEY_FIRST, KEY_LENGTH = 0, 1, 2, 3
 TOLD = 4
 
@@ -38,7 +38,7 @@ def _little_endian(data, first, size):
 
 @kernel
 def _name_at(data, first, stop, number):
-    """(first byte, length) of a name of the dictionary; length −1 if there is none."""
+    """(first byte, length) of a name in the dictionary; length −1 if it is invalid."""
     if stop - first < 1:
         return first, _NONE
     head = np.int64(get(data, first))
@@ -58,7 +58,7 @@ def _name_at(data, first, stop, number):
 
 @kernel
 def _value_at(data, first, stop):
-    """(kind, bits) of a value; kind −1 if no attribute can be that, `_NULL` if it is null."""
+    """(kind, bits) of a value; kind −1 if no attribute has its type, `_NULL` if it is null."""
     if first >= stop:
         return _NONE, np.int64(0)
     head = np.int64(get(data, first))
@@ -93,7 +93,7 @@ def _value_at(data, first, stop):
 
 @inlined
 def _object_at(data, first, stop):
-    """(ids, bytes of one, offsets, bytes of one, values, entries); entries −1 if it is none."""
+    """(ids, bytes per id, offsets, bytes per offset, values, entries); entries −1 if invalid."""
     if stop - first < 2 or get(data, first) & 3 != 2:
         return first, first, first, first, first, _NONE
     head = np.int64(get(data, first)) >> 2
@@ -122,7 +122,7 @@ def _tell(told, problem, row, first, length):
 
 @entry_point
 def count_fields(values, value_offsets, is_there, rows, told):
-    """How many entries the objects of all rows have at most; −1 if one is no object."""
+    """The maximum number of entries of all objects; −1 if a row is not an object."""
     total = np.int64(0)
     for row in range(rows):
         if is_there[row]:
@@ -138,8 +138,8 @@ def count_fields(values, value_offsets, is_there, rows, told):
 def list_fields(
     values, value_offsets, names, name_offsets, is_there, offsets, spots, kinds, bits, told
 ):
-    """Name, kind and bits of every attribute; how many there are, or −1 if something is wrong.
-    `offsets` becomes where the attributes of each row begin."""
+    """Name, kind and bits of each attribute. Returns their number, or −1 on a problem. `offsets`
+    receives the offsets of each row's attributes."""
     count = np.int64(0)
     rows = np.int64(offsets.shape[0]) - 1
     for row in range(rows):
@@ -169,7 +169,7 @@ def list_fields(
 
 @entry_point
 def copy_names(names, spots, offsets, out):
-    """The names one behind the other; `offsets` become where each begins."""
+    """Concatenate the names; `offsets` receives their offsets."""
     position = np.int64(0)
     for entry in range(spots.shape[0]):
         offsets[entry] = position

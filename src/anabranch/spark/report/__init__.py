@@ -1,1 +1,1 @@
-"""Reports as web pages: one file each, with everything in it, for people who look at a browser."""
+"""HTML reports of audits: one self-contained file each, with inline styles and plots."""

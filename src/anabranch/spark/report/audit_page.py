@@ -1,4 +1,4 @@
-"""The report of an audit as a page: verdict, numbers, plots, tables, examples."""
+"""Audit report as an HTML page: verdict, figures, plots, tables, examples."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,16 +12,15 @@ _BARS_MAX = 20
 _HOUR_S = 3_600.0
 
 _MEANINGS = (
-    ("lost", "a match that was due did not come; or a confirmed event is in no log"),
-    ("duplicate", "an event came to a subscription again, or is in the logs twice"),
-    ("reordered", "an event came after a later one of its stream"),
-    ("unmatched", "what came does not match, or lies outside of start and end"),
-    ("phantom", "what came is not what was published there, or nobody asked for it"),
+    ("lost", "an expected delivery is missing, or a confirmed event is in no log"),
+    ("duplicate", "an event was delivered to a subscription again, or is in the logs twice"),
+    ("reordered", "an event was delivered after a later one of its stream"),
+    ("unmatched", "a delivered event does not match, or is outside of start and end"),
+    ("phantom", "a delivered event differs from the published one, or was not subscribed to"),
 )
 
 
 def audit_page(report: Report, title: str = "Audit of deliveries") -> str:
-    """The page."""
     page = Page(title)
     found = sum(report.counts.values())
     anomalies = f"{found:,} {'anomaly' if found == 1 else 'anomalies'}"
@@ -55,7 +54,7 @@ def _draw(page: Page, report: Report) -> None:
     if report.latencies:
         begins = [each.from_s for each in report.latencies]
         counts = [each.count for each in report.latencies]
-        remark = "By the clocks of brokers and clients, without repeated deliveries."
+        remark = "Measured by the clocks of brokers and clients, without duplicate deliveries."
         page.draw("Latency", plots.svg_of(plots.latencies(begins, counts)), remark)
     timed = [hour for hour in report.hours if hour.begins is not None]
     if timed:
@@ -100,10 +99,10 @@ def _tables(page: Page, report: Report) -> None:
     words = ("kind", "subscription", "stream", "tick", "time (UTC)", "reason")
     page.table("Examples", words, examples)
     heads = ("subscriber", "expected", "delivered", *KINDS)
-    remark = f"{len(report.subscribers):,} of {report.subscribers_in_all:,}, the worst first."
+    remark = f"{len(report.subscribers):,} of {report.subscribers_in_all:,}, worst first."
     page.table("Subscribers", heads, [_row(line) for line in report.subscribers], remark)
     page.table("Streams", ("stream", *heads[1:]), [_row(line) for line in report.streams])
-    page.table("What the words mean", ("word", "meaning"), _MEANINGS)
+    page.table("Terms", ("term", "meaning"), _MEANINGS)
 
 
 def _row(line: Line) -> list[Cell]:

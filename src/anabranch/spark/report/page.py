@@ -1,4 +1,4 @@
-"""A page of HTML that needs nothing but itself: no scripts, no fonts, no pictures from elsewhere.
+"""Self-contained HTML pages: no scripts, and no external fonts or images.
 
     page = Page("Audit")
     page.say("All is well.")
@@ -6,8 +6,7 @@
     page.table("Streams", ("stream", "events"), rows)
     path.write_text(page.html())
 
-Whatever is given as text is escaped. Numbers in tables stand right. This module keeps no state
-beyond the page.
+Text is escaped. Numbers in tables are right-aligned. This module keeps no state beyond the page.
 """
 
 from collections.abc import Sequence
@@ -34,27 +33,27 @@ font-variant-numeric: tabular-nums; } svg { max-width: 100%; height: auto; }
 
 
 class Page:
-    """A page in the making."""
+    """Builder of an HTML page."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self._parts: list[str] = [f"<h1>{escape(title)}</h1>"]
 
     def verdict(self, text: str, *, is_good: bool) -> None:
-        """What it all came to."""
+        """Add a highlighted verdict."""
         kind = "good" if is_good else "bad"
         self._parts.append(f'<p><span class="verdict {kind}">{escape(text)}</span></p>')
 
     def say(self, text: str) -> None:
-        """A paragraph."""
+        """Add a paragraph."""
         self._parts.append(f"<p>{escape(text)}</p>")
 
     def remark(self, text: str) -> None:
-        """A paragraph that need not be read."""
+        """Add a paragraph in small print."""
         self._parts.append(f'<p class="remark">{escape(text)}</p>')
 
     def figures(self, pairs: Sequence[tuple[str, Cell]]) -> None:
-        """A few numbers that matter."""
+        """Add a row of key figures."""
         cells = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd></div>"
             for name, value in pairs
@@ -62,7 +61,7 @@ class Page:
         self._parts.append(f'<dl class="figures">{cells}</dl>')
 
     def draw(self, title: str, svg: str, remark: str = "") -> None:
-        """A plot."""
+        """Add a plot."""
         self._parts.append(f"<h2>{escape(title)}</h2>")
         if remark:
             self.remark(remark)
@@ -71,7 +70,7 @@ class Page:
     def table(
         self, title: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], remark: str = ""
     ) -> None:
-        """A table; nothing if it has no rows."""
+        """Add a table; nothing if it has no rows."""
         if not rows:
             return
         self._parts.append(f"<h2>{escape(title)}</h2>")
@@ -96,7 +95,6 @@ class Page:
         )
 
     def html(self) -> str:
-        """All of it."""
         body = "\n".join(self._parts)
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,7 +1,7 @@
-"""Plots as SVG that can stand inside a page: drawn by matplotlib, the same for the same figures.
+"""Plots as inline SVG, drawn by matplotlib; deterministic for the same figures.
 
-Text stays text, in the reader's own font, so a plot is small and can be searched. Dates, random
-names and everything that points elsewhere are left out.
+Text remains text, in the reader's font, so a plot is small and searchable. Dates, random ids and
+external references are left out.
 
 This module keeps no state.
 """
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 BLUE, GREEN, GREY = "#1b6ca8", "#5aa469", "#7f7f7f"
-#: Kind of anomaly → its colour, in the order in which they are drawn.
+#: Kind of anomaly → its colour, in drawing order.
 ANOMALIES = {
     "lost": "#c0392b",
     "duplicate": "#e08b2c",
@@ -26,17 +26,17 @@ ANOMALIES = {
     "unmatched": "#2a9d8f",
     "phantom": "#4a4a4a",
 }
-#: Of what is not in that table.
+#: Colours of other series.
 OTHERS = ("#1b6ca8", "#5aa469", "#b07aa1", "#9c755f", "#76b7b2")
 WIDTH, HEIGHT = 9.2, 2.7
-#: What matplotlib would write about itself.
-_NOTHING = {"Date": None, "Creator": None, "Type": None, "Format": None}
+#: Suppresses the metadata that matplotlib writes.
+_NO_METADATA = {"Date": None, "Creator": None, "Type": None, "Format": None}
 
 Series = Mapping[str, Sequence[float]]
 
 
 def _style() -> AbstractContextManager[None]:
-    """The settings of all plots."""
+    """Settings shared by all plots."""
     return mpl.rc_context(
         {
             "svg.hashsalt": "anabranch",
@@ -55,27 +55,27 @@ def _style() -> AbstractContextManager[None]:
 
 @contextmanager
 def drawing(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
-    """A figure with one pair of axes, in the style of all of them."""
+    """A figure with one pair of axes, in the common style."""
     with _style():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         yield figure, figure.subplots()
 
 
 def svg_of(figure: Figure) -> str:
-    """The figure as it stands in a page."""
+    """The figure as inline SVG."""
     out = io.StringIO()
     with _style():
-        figure.savefig(out, format="svg", metadata=_NOTHING, transparent=True)
+        figure.savefig(out, format="svg", metadata=_NO_METADATA, transparent=True)
     text = out.getvalue()
     return text[text.index("<svg") :].rstrip()
 
 
 def rates(times: Sequence[datetime], series: Series) -> Figure:
-    """Curves over time, per second."""
+    """Line chart of rates per second over time."""
     with drawing() as (figure, axes):
         for (name, values), colour in zip(series.items(), (GREY, BLUE, GREEN), strict=False):
             axes.plot(_dates(times), values, color=colour, label=name, linewidth=1.4)
-        # Room above the curves for what they are.
+        # Headroom for the legend.
         axes.set_ylim(0, 1.25 * max(max(values) for values in series.values()) or 1.0)
         axes.set_ylabel("per second")
         _date_axis(axes)
@@ -85,7 +85,7 @@ def rates(times: Sequence[datetime], series: Series) -> Figure:
 
 
 def stacked(times: Sequence[datetime], series: Series, width_s: float) -> Figure:
-    """Bars over time, one kind of anomaly upon the other."""
+    """Stacked bar chart of anomalies over time."""
     with drawing() as (figure, axes):
         bottoms = [0.0] * len(times)
         for name, colour in _coloured(series):
@@ -104,7 +104,7 @@ def stacked(times: Sequence[datetime], series: Series, width_s: float) -> Figure
 
 
 def bars(names: Sequence[str], series: Series, label: str) -> Figure:
-    """A bar across for each name, the first one on top."""
+    """Horizontal bar chart, the first name on top."""
     with drawing(0.9 + 0.26 * len(names)) as (figure, axes):
         lefts = [0.0] * len(names)
         for kind, colour in _coloured(series):
@@ -124,7 +124,7 @@ def bars(names: Sequence[str], series: Series, label: str) -> Figure:
 
 
 def latencies(begins_s: Sequence[float], counts: Sequence[int]) -> Figure:
-    """How many took how long, and the quantiles."""
+    """Latency histogram with quantiles."""
     with drawing() as (figure, axes):
         step = begins_s[1] / begins_s[0] if len(begins_s) > 1 else 2**0.25
         widths = [begin * (2**0.25 - 1) for begin in begins_s]
@@ -139,13 +139,13 @@ def latencies(begins_s: Sequence[float], counts: Sequence[int]) -> Figure:
         axes.set_ylim(0, top * 1.2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
         axes.yaxis.set_major_formatter(FuncFormatter(_short))
-        axes.set_xlabel("from its tick to its delivery")
+        axes.set_xlabel("latency from tick to delivery")
         axes.set_ylabel("deliveries")
     return figure
 
 
 def quantile(begins_s: Sequence[float], counts: Sequence[int], share: float) -> float:
-    """The bucket in which the share is reached; where it begins."""
+    """The start of the bucket in which the share is reached."""
     left = share * sum(counts)
     for begin, count in zip(begins_s, counts, strict=True):
         left -= count
@@ -155,7 +155,7 @@ def quantile(begins_s: Sequence[float], counts: Sequence[int], share: float) -> 
 
 
 def seconds(value: float) -> str:
-    """A duration in the unit that suits it."""
+    """A duration in a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -163,7 +163,7 @@ def seconds(value: float) -> str:
 
 
 def _coloured(series: Series) -> list[tuple[str, str]]:
-    """The names of series that have anything, each with its colour."""
+    """The names of non-empty series, each with its colour."""
     known = [(name, colour) for name, colour in ANOMALIES.items() if name in series]
     more = [name for name in series if name not in ANOMALIES]
     known += zip(more, OTHERS * (1 + len(more) // len(OTHERS)), strict=False)

@@ -1,20 +1,20 @@
-"""Statistics of events: how often, which values, what together, and how selective a filter is.
+"""Event statistics: rates, value distributions, co-occurrence, and selectivity of filters.
 
     from anabranch.spark.statistics import stats
-    found = stats(events)                              # a StreamStatistics for each stream
-    stats(events, state=Path("statistics"))            # reads only what is new, adds the rest
+    found = stats(events)                              # one StreamStatistics per stream
+    stats(events, state=Path("statistics"))            # incremental: reads only new events
 
-`events` is a data frame in which attributes are columns (`attribute_columns`). What comes out needs
-no Spark: `model.statistics` says what it means, `model.selectivity` estimates filters from it, and
+`events` is a data frame with attributes as columns (`attribute_columns`). The result does not need
+Spark: `model.statistics` defines it, `model.selectivity` estimates filters from it, and
 `write_statistics` exports it. Rules:
 
-1. Three things are counted: sketches of values, pairs of attributes, and events per hour; each in a
-   pass over the events.
-2. With a state, events whose ticks were counted before are not read again, and the answer is about
-   all that was ever counted.
-3. An event counts for the stream that its column says; without one, for a stream without a name.
+1. Three statistics are collected, each in one pass over the events: sketches of values, pairs of
+   attributes, and events per hour.
+2. With a state directory, events that were counted before are not read again, and the result covers
+   all events ever counted.
+3. An event belongs to the stream in its `stream` column, or to an unnamed stream without one.
 
-This package keeps no state but in the directory it is given.
+This package keeps no state outside of that directory.
 """
 
 from pathlib import Path
@@ -40,12 +40,12 @@ def stats(
     time: str = "",
     network: str = "",
 ) -> list[StreamStatistics]:
-    """The statistics of each stream, by name.
+    """The statistics of each stream, ordered by name.
 
-    state        a directory with what was counted before, to which this is added
-    attributes   which attribute some columns hold, or all columns that hold any
-    time         the column that says when an event happened
-    network      whose events they are; a state of another one is refused
+    state        directory with earlier counts, to which the new ones are added
+    attributes   mapping of some columns to attributes, or the list of all attribute columns
+    time         column with the event time
+    network      network of the events; a state of another network is refused
     """
     wanted = attribute_columns(events.schema, attributes)
     if state is None:
@@ -61,13 +61,13 @@ def stats(
 def parts_of(
     events: DataFrame, columns: list[AttributeColumn], time: str = "", before: tuple[str, ...] = ()
 ) -> Parts:
-    """What is counted of events; pairs also of attributes that were paired before."""
+    """Count events; pairs include attributes that were paired before."""
     if not columns and not {"stream", "tick"} <= {*events.columns}:
-        raise LocalError("these events have no column that could be an attribute")
+        raise LocalError("the events have no attribute column")
     dated = with_days(events, time)
-    there = {each.attribute for each in columns}
+    available = {each.attribute for each in columns}
     attributes = paired_attributes([*(AttributeColumn("", n, "text") for n in before), *columns])
-    here = [name for name in attributes if name in there]
+    present = [name for name in attributes if name in available]
     return Parts(
-        sketched(dated, columns), counted(dated), paired(dated, columns, here), tuple(attributes)
+        sketched(dated, columns), counted(dated), paired(dated, columns, present), tuple(attributes)
     )

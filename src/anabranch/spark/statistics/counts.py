@@ -1,10 +1,15 @@
-"""Events with their day and stream, and how many there were when.
+"""Event counts per day, stream and hour, and co-occurrence counts of attributes.
 
-    dated = with_days(events)                    # DATE, STREAM and TIME are there from now on
-    rates = counted(dated)                       # a row for each day, stream and hour
+    dated = with_days(events)                    # adds DATE, STREAM and TIME
+    rates = counted(dated)                       # one row per day, stream and hour
 
-The time of an event is its timestamp, or when it was logged, or a column that is named; the day is
-that of UTC. Events of a frame without streams are all of one, which has no name.
+The time of an event is its timestamp, else its log time, or the column that the caller names; days
+are in UTC. Events of a frame without streams belong to one unnamed stream.
+
+Co-occurrence: each event becomes a bit mask of its attributes. Spark counts equal masks, which are
+few if events have a handful of shapes, and a matrix product turns them into pair counts. The cost
+is low for any number of attributes, and the counts are exact. Only the first `PAIRED_MAX`
+attributes, in the given order, are paired.
 
 This module keeps no state.
 """
@@ -25,7 +30,7 @@ from anabranch.model.errors import LocalError
 from anabranch.spark.attribute_columns import AttributeColumn
 
 _TIMES: Final = ("timestamp", "loggedAt")
-#: Columns that are added; attributes may have any other name.
+#: Added columns; attributes may have any other name.
 DATE: Final = "_date"
 STREAM: Final = "_stream"
 TIME: Final = "_time"
@@ -33,9 +38,9 @@ _HOUR_S: Final = 3_600
 
 
 def with_days(events: DataFrame, time: str = "") -> DataFrame:
-    """The events with the columns DATE, STREAM and TIME."""
+    """Add the columns DATE, STREAM and TIME."""
     if time and time not in events.columns:
-        raise LocalError(f"there is no column {time!r}; there is {', '.join(events.columns)}")
+        raise LocalError(f"no column {time!r}; the columns are {', '.join(events.columns)}")
     found = time or next((name for name in _TIMES if name in events.columns), "")
     moment = sf.col(f"`{found}`").cast("timestamp") if found else sf.lit(None).cast("timestamp")
     dated = events.withColumn(TIME, moment).withColumn(DATE, sf.to_date(TIME))
@@ -57,18 +62,9 @@ def counted(dated: DataFrame) -> DataFrame:
     )
 
 
-# Which attributes occur together: for each two of them, how many events have both.
-#
-# An event becomes a bit for each attribute; Spark counts equal ones, which are few if events have a
-# handful of shapes; and what is left is a product of matrices. So it costs little however many
-# attributes there are, and the counts are exact. Attributes beyond `PAIRED_MAX`, in the order in
-# which they are given, are not paired.
-#
-# This module keeps no state.
-
-
+# -- co-occurrence ---------------------------------------------------------------------------------
 PAIRED_MAX: Final = 64
-#: Bits of an integer that Spark has, but for its sign.
+#: Bits per integer mask; Spark's integers are signed.
 _BITS: Final = 62
 SCHEMA: Final = f"{DATE} date, {STREAM} string, one string, other string, events bigint"
 
@@ -81,7 +77,7 @@ def paired_attributes(columns: Sequence[AttributeColumn]) -> list[str]:
 def paired(
     events: DataFrame, columns: Sequence[AttributeColumn], attributes: Sequence[str]
 ) -> DataFrame:
-    """DATE, STREAM, `one`, `other`, `events` for each two attributes that occur together."""
+    """DATE, STREAM, `one`, `other`, `events` for each pair of attributes that occur together."""
     words = [attributes[first : first + _BITS] for first in range(0, len(attributes), _BITS)]
     shapes = [_shape(columns, names).alias(f"shape{n}") for n, names in enumerate(words)]
     grouped = events.select(DATE, STREAM, *shapes).groupBy(
@@ -93,7 +89,7 @@ def paired(
 
 
 def _shape(columns: Sequence[AttributeColumn], names: Sequence[str]) -> Column:
-    """A bit for each attribute that an event has."""
+    """Bit mask of the attributes that an event has."""
     word = sf.lit(0).cast("bigint")
     for bit, name in enumerate(names):
         own = [sf.col(f"`{each.column}`").isNotNull() for each in columns if each.attribute == name]
@@ -102,7 +98,7 @@ def _shape(columns: Sequence[AttributeColumn], names: Sequence[str]) -> Column:
 
 
 class _Pairs(msgspec.Struct, frozen=True):
-    """Turns shapes into pairs."""
+    """Task function: turns counts of shapes into counts of pairs."""
 
     attributes: tuple[str, ...]
 
@@ -130,7 +126,7 @@ class _Pairs(msgspec.Struct, frozen=True):
         return pa.RecordBatch.from_arrays(columns, [DATE, STREAM, "one", "other", "events"])
 
     def _bits(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """A row for each shape, a column for each attribute."""
+        """One row per shape, one column per attribute."""
         found = np.zeros((batch.num_rows, len(self.attributes)))
         for place in range(len(self.attributes)):
             word = batch.column(f"shape{place // _BITS}").to_numpy()

@@ -1,22 +1,22 @@
-"""Sketches of attributes: small summaries of many values that can be put together later.
+"""Mergeable sketches of attribute values.
 
-    parts = sketched(events, columns)            # one row for each day, stream, attribute and kind
-    whole = merged(parts, [STREAM])              # the same for all days
+    parts = sketched(events, columns)            # one row per day, stream, attribute and kind
+    whole = merged(parts, [STREAM])              # merged over all days
 
-Spark computes them itself, in its own aggregates, from the libraries of Apache DataSketches:
+Spark computes them with its own aggregates, from the Apache DataSketches libraries:
 
-    quantiles   KLL, K = 800: ranks are off by 0.45 % at most, with a probability of 99 %
-    distinct    HyperLogLog, 4,096 registers: off by 1.6 % in the mean
+    quantiles   KLL, K = 800: rank error at most 0.45 %, with a probability of 99 %
+    distinct    HyperLogLog, 4,096 registers: mean error 1.6 %
     top         frequent items, 1,000 tracked: see `TOP_ERROR`
 
 Rules:
 
-1. A part has a *kind*: number, text or truth. Numbers are 64-bit floats here; an integer beyond
-   2**53 counts as the nearest one. NaN is counted apart and is in no sketch. A text has the rank of
-   its first six bytes (`model.statistics.text_key`).
-2. Two columns of one attribute (`attribute_columns`) make two parts of different kinds, or are put
-   together when merged.
-3. What is put together is as exact as if it had been one from the beginning; in any order.
+1. A part has a *kind*: number, text or truth. Numbers are 64-bit floats; an integer beyond 2**53
+   counts as the nearest float. NaN is counted separately and not sketched. A text is ranked by its
+   first six bytes (`model.statistics.text_key`).
+2. Two columns of one attribute (`attribute_columns`) yield two parts of different kinds, or are
+   combined by the merge.
+3. A merged sketch is as accurate as one built in a single pass, in any merge order.
 4. Events without a time belong to the day None.
 
 This module keeps no state.
@@ -34,27 +34,27 @@ from anabranch.spark.attribute_columns import AttributeColumn
 from anabranch.spark.statistics.counts import DATE, STREAM
 
 KLL_K: Final = 800
-#: Of two ranks at once, with a probability of 99 %: the library's own bound.
+#: For two ranks at once, with a probability of 99 %: the library's bound.
 RANK_ERROR: Final = 2.446 / KLL_K**0.9433
 HLL_LOG_K: Final = 12
 TRACKED: Final = 1_000
-#: The table of tracked items has a power of two of places, of which three quarters are used.
+#: The table of tracked items has a power of two of slots, three quarters of which are used.
 _PLACES: Final = 2_048
-#: Up to so many different values every count is exact.
+#: Up to this number of distinct values every count is exact.
 EXACT_DISTINCT: Final = _PLACES * 3 // 4
-#: Beyond, a count is too large by at most this share of all values.
+#: Beyond it, a count is too large by at most this share of all values.
 TOP_ERROR: Final = 3.5 / _PLACES
 
 PartKind = Literal["number", "text", "truth"]
-#: Attributes that are sketched in one pass: more would take more memory than a task has.
+#: Attributes per pass: more would exceed the memory of a task.
 _AT_ONCE: Final = 32
 _NO_VALUE: Final = "_nothing"
 
 
 def sketched(events: DataFrame, columns: Sequence[AttributeColumn]) -> DataFrame:
-    """The parts of events, which have the columns DATE and STREAM."""
+    """The parts of events that have the columns DATE and STREAM."""
     if not columns:
-        # Streams that are empty, or have nothing but payloads: no part has a value.
+        # The streams are empty, or have only payloads: no part has a value.
         nothing = events.withColumn(_NO_VALUE, sf.lit(None).cast("string"))
         return _pass(nothing, [AttributeColumn(_NO_VALUE, _NO_VALUE, "text")])
     passes = [columns[first : first + _AT_ONCE] for first in range(0, len(columns), _AT_ONCE)]
@@ -62,7 +62,7 @@ def sketched(events: DataFrame, columns: Sequence[AttributeColumn]) -> DataFrame
 
 
 def _pass(events: DataFrame, columns: Sequence[AttributeColumn]) -> DataFrame:
-    """Several attributes in one pass: a column of parts each, which then become rows."""
+    """Sketch several attributes in one pass: one column of parts each, then turned into rows."""
     parts = [_part(each).alias(f"part{place}") for place, each in enumerate(columns)]
     wide = events.groupBy(DATE, STREAM).agg(*parts)
     found = sf.explode(sf.array(*(f"part{place}" for place in range(len(columns)))))
@@ -76,7 +76,7 @@ def _part(column: AttributeColumn) -> Column:
     kind: PartKind = "number"
     if column.kind in ("truth", "text"):
         kind = "truth" if column.kind == "truth" else "text"
-    aggregates = _NOTHING | dict(_of_kind(kind, name))
+    aggregates = _EMPTY | dict(_of_kind(kind, name))
     fields = [sf.lit(column.attribute).alias("attribute"), sf.lit(kind).alias("kind")]
     fields.append(sf.expr(f"count({name})").alias("values"))
     fields += [sf.expr(sql).alias(field) for field, sql in aggregates.items()]
@@ -84,7 +84,7 @@ def _part(column: AttributeColumn) -> Column:
 
 
 def _of_kind(kind: PartKind, name: str) -> Iterator[tuple[str, str]]:
-    """The aggregates that a kind of values has, in SQL."""
+    """The aggregates for a kind of values, in SQL."""
     if kind == "truth":
         yield "true", f"count_if({name})"
         return
@@ -94,7 +94,7 @@ def _of_kind(kind: PartKind, name: str) -> Iterator[tuple[str, str]]:
         yield "distinct", _distinct(f"xxhash64({name})", name)
     else:
         number = f"CAST({name} AS DOUBLE)"
-        # Zero has two signs, and is one number.
+        # Normalize -0.0 to 0.0.
         rank = f"CASE WHEN NOT isnan({number}) THEN {number} + 0.0D END"
         yield "nan", f"count_if(isnan({number}))"
         yield "topNumbers", _top(rank)
@@ -109,7 +109,7 @@ def _distinct(hashed: str, value: str) -> str:
 
 
 def _top(value: str) -> str:
-    """Nulls would be counted as an item like any other; here they are not."""
+    """Exclude nulls, which the aggregate would count as an item."""
     return f"approx_top_k_accumulate({value}, {TRACKED}) FILTER (WHERE ({value}) IS NOT NULL)"
 
 
@@ -118,8 +118,8 @@ def _text_key(name: str) -> str:
     return f"conv(rpad({first}, {2 * KEY_BYTES}, '0'), 16, 10)"
 
 
-#: The aggregates of a kind that has none of the sort: sketches of nothing, which can be merged too.
-_NOTHING: Final = {
+#: Empty aggregates for kinds that do not have them: mergeable sketches of no values.
+_EMPTY: Final = {
     "true": "CAST(0 AS BIGINT)",
     "nan": "CAST(0 AS BIGINT)",
     "minimum": "CAST(NULL AS DOUBLE)",
@@ -129,11 +129,11 @@ _NOTHING: Final = {
     "topNumbers": _top("CAST(NULL AS DOUBLE)"),
     "topTexts": _top("CAST(NULL AS STRING)"),
 }
-COLUMNS: Final = (DATE, STREAM, "attribute", "kind", "values", *_NOTHING)
+COLUMNS: Final = (DATE, STREAM, "attribute", "kind", "values", *_EMPTY)
 
 
 def merged(parts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Parts of the same attribute and kind put together, for each of `by`."""
+    """Merge parts of the same attribute and kind, grouped by `by`."""
     tops = ("topNumbers", "topTexts")
     return parts.groupBy(*by, "attribute", "kind").agg(
         *(sf.sum(name).alias(name) for name in ("values", "true", "nan")),

@@ -1,21 +1,22 @@
-"""What was counted before: parts in a directory, to which new ones are added.
+"""Incremental state of statistics: counted parts in a directory, to which runs add.
 
-    state.json                  which generations there are, and how far each stream was read
+    state.json                  list of generations, and the last counted tick of each stream
     00000001/sketches/          parts of one run, as Parquet; likewise rates and pairs
 
-A run reads only ticks behind those that were counted, writes what it found as a new *generation*,
-and puts all generations together when it reports. Rules:
+A run reads only ticks after the counted ones, writes the result as a new *generation*, and merges
+all generations when it reports. Rules:
 
-1. A generation exists from the moment on when `state.json` names it, and that file is replaced as a
-   whole. A run that was killed leaves a directory that nobody names; the next one removes it.
-2. An event is counted once: generations and how far they go change together.
-3. Ticks of a stream come in order. An event that comes into an archive behind later ones of its
-   stream, which no archive of this project does, would not be counted.
-4. Of `GENERATIONS_MAX` generations one is made.
-5. One run at a time: a lock on the directory, which the operating system gives back.
-6. The streams are those of one network. Another one's are refused: its ticks mean other events.
+1. A generation exists once `state.json` names it; that file is replaced atomically. A killed run
+   leaves an unnamed directory, which the next run removes.
+2. An event is counted once: the generations and their last ticks change together.
+3. Ticks of a stream arrive in order. An event that enters an archive after later ones of its stream
+   would not be counted; the archives of this project never do that.
+4. When there are `GENERATIONS_MAX` generations, they are compacted into one.
+5. One run at a time: a lock on the directory, which the operating system releases.
+6. The streams belong to one network. Those of another one are refused: its ticks denote other
+   events.
 
-State: all of it is in the directory; losing it costs reading everything again.
+State: all of it is in the directory; losing it costs a full recount.
 """
 
 import contextlib
@@ -48,54 +49,54 @@ class StateError(LocalError):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What `state.json` says."""
+    """Content of `state.json`."""
 
     format: int = FORMAT
     generations: tuple[str, ...] = ()
-    #: The greatest tick of each stream that is counted.
+    #: The last counted tick of each stream.
     through: dict[str, int] = {}
     paired: tuple[str, ...] = ()
-    #: Whose streams these are, if whoever counted them knew.
+    #: Network of the streams, if it was known.
     network: str = ""
-    #: The number of the newest generation there ever was.
+    #: Highest generation number ever used.
     newest: int = 0
 
 
 class State:
-    """Parts in a directory. See the rules at the top of this module."""
+    """State directory of statistics. See the rules at the top of this module."""
 
     def __init__(self, directory: Path) -> None:
-        # Java has a working directory of its own.
+        # Java has its own working directory.
         self.directory = directory.absolute()
         self.known = _read(directory)
 
     @contextlib.contextmanager
     def locked(self, network: str = "") -> Iterator[None]:
-        """While the block runs nobody else adds anything; leftovers are removed before."""
+        """Hold the lock during the block. Removes leftovers of killed runs first."""
         self.directory.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise StateError(f"another run is at work in {self.directory}") from None
+                raise StateError(f"another run is using {self.directory}") from None
             self.known = _read(self.directory)
-            self._belong(network)
-            self._sweep()
+            self._check_network(network)
+            self._remove_leftovers()
             yield
         finally:
             os.close(handle)
 
-    def _belong(self, network: str) -> None:
+    def _check_network(self, network: str) -> None:
         known = self.known.network
         if network and known and network != known:
             raise StateError(
-                f"{self.directory} has counted events of the network {known!r}, and these are of"
-                f" {network!r}; give each network a directory of its own"
+                f"{self.directory} holds statistics of network {known!r}, but the events belong to"
+                f" {network!r}; use a separate directory per network"
             )
         self.known = msgspec.structs.replace(self.known, network=network or known)
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         for path in self.directory.iterdir():
             if path.is_dir() and path.name.isdecimal() and path.name not in self.known.generations:
                 shutil.rmtree(path)
@@ -107,13 +108,13 @@ class State:
         missing = {"stream", "tick"} - set(events.columns)
         if missing:
             raise StateError(
-                f"these events have no {' and no '.join(sorted(missing))}, so nobody can tell which"
-                " of them were counted before; leave out the state"
+                f"the events have no {' and no '.join(sorted(missing))} column, which is needed to"
+                " tell which of them were counted before; run without a state"
             )
         through = self.known.through
         if not through:
             return events
-        # One condition for each stream, so that files and directories can be left out.
+        # One condition per stream, so that Spark can prune files and directories.
         streams = [
             (sf.col("stream") == stream) & (sf.col("tick") > tick)
             for stream, tick in through.items()
@@ -122,7 +123,7 @@ class State:
         return events.where(reduce(lambda one, other: one | other, streams, unknown))
 
     def parts(self, spark: SparkSession) -> Parts | None:
-        """All that was counted; None if nothing was."""
+        """All counted parts; None if there are none."""
         if not self.known.generations:
             return None
         frames = [
@@ -137,7 +138,7 @@ class State:
     # -- writing --------------------------------------------------------------------------------
 
     def add(self, parts: Parts) -> None:
-        """Add what was counted; made one of all, if there are many."""
+        """Add the parts of a run; compacts if there are many generations."""
         name = self._write(parts)
         found = parts.rates.sparkSession.read.parquet(str(self.directory / name / "rates"))
         rows = found.groupBy(STREAM).agg(sf.max("through").alias("through")).collect()
@@ -194,10 +195,10 @@ def _read(directory: Path) -> Known:
     except FileNotFoundError:
         names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
         if not all(name.isdecimal() or name == _LOCK for name in names):
-            raise StateError(f"{directory} holds something else than statistics") from None
+            raise StateError(f"{directory} contains something other than statistics") from None
         return Known()
     except (OSError, msgspec.DecodeError) as error:
         raise StateError(f"{path} cannot be read: {error}") from error
     if known.format != FORMAT:
-        raise StateError(f"{path} is of format {known.format}; this version reads {FORMAT}")
+        raise StateError(f"{path} has format {known.format}; this version reads {FORMAT}")
     return known

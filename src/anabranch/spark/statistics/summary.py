@@ -1,7 +1,7 @@
-"""From parts to statistics: the sketches are asked, and what they say is written down.
+"""Evaluation of counted parts: queries the sketches and builds `model.statistics` values.
 
-What goes out is `model.statistics`: plain values that need no Spark to be read. Sketches of all
-days are put together; a histogram has `BUCKETS` buckets, and `TOP_KEPT` most frequent values stay.
+The result consists of plain values that can be read without Spark. Sketches of all days are merged;
+a histogram has `BUCKETS` buckets, and the `TOP_KEPT` most frequent values are kept.
 
 This module keeps no state.
 """
@@ -35,7 +35,7 @@ from anabranch.spark.statistics.sketches import (
 
 BUCKETS: Final = 200
 TOP_KEPT: Final = 200
-#: Three times the mean error of a count of distinct values.
+#: Three times the mean error of a distinct count.
 _DISTINCT_SLACK: Final = 1.05
 _RANKS: Final = tuple(bucket / BUCKETS for bucket in range(BUCKETS + 1))
 
@@ -49,17 +49,17 @@ def _rates() -> list[Column]:
 
 
 class _Top(NamedTuple):
-    """The most frequent values, and what is known of all others."""
+    """The most frequent values, and bounds for the others."""
 
     items: list[Row]
-    #: By how much a count may be too large.
+    #: Maximum overestimate of a count.
     error: int
-    #: How often any other value occurs at most.
+    #: Maximum number of occurrences of any other value.
     rest_max: int
 
 
 class Parts(NamedTuple):
-    """What was counted: the frames of `sketches`, `counting` and `pairs`."""
+    """Counted parts: the frames of `sketches` and `counts`."""
 
     sketches: DataFrame
     rates: DataFrame
@@ -69,10 +69,10 @@ class Parts(NamedTuple):
 
 
 def summarised(parts: Parts) -> list[StreamStatistics]:
-    """The statistics of each stream, in the order of their names."""
+    """The statistics of each stream, ordered by name."""
     attributes: dict[str, dict[str, AttributeStatistics]] = {}
-    asked = _by_stream(_asked(parts.sketches))
-    for stream, rows in asked.items():
+    sketch_rows = _by_stream(_query(parts.sketches))
+    for stream, rows in sketch_rows.items():
         rows.sort(key=attrgetter("attribute"))
         for name, kinds in groupby(rows, key=attrgetter("attribute")):
             attributes.setdefault(stream, {})[name] = _attribute(list(kinds))
@@ -85,17 +85,17 @@ def summarised(parts: Parts) -> list[StreamStatistics]:
 
 
 def _by_stream(frame: DataFrame) -> dict[str, list[Row]]:
-    """The rows of a small frame."""
+    """The rows of a small frame, grouped by stream."""
     found: dict[str, list[Row]] = {}
     for row in frame.collect():
         found.setdefault(row[STREAM], []).append(row)
     return found
 
 
-def _asked(sketches: DataFrame) -> DataFrame:
-    """What the sketches say."""
+def _query(sketches: DataFrame) -> DataFrame:
+    """Query the sketches."""
     ranks = sf.array(*map(sf.lit, _RANKS))
-    is_there = sf.kll_sketch_get_n_double("quantiles") > 0
+    has_values = sf.kll_sketch_get_n_double("quantiles") > 0
     return merged(sketches, [STREAM]).select(
         STREAM,
         "attribute",
@@ -105,14 +105,14 @@ def _asked(sketches: DataFrame) -> DataFrame:
         "nan",
         "minimum",
         "maximum",
-        sf.when(is_there, sf.kll_sketch_get_quantile_double("quantiles", ranks)).alias("bounds"),
+        sf.when(has_values, sf.kll_sketch_get_quantile_double("quantiles", ranks)).alias("bounds"),
         sf.hll_sketch_estimate("distinct").alias("distinct"),
         sf.expr(f"approx_top_k_estimate(topNumbers, {TRACKED})").alias("topNumbers"),
         sf.expr(f"approx_top_k_estimate(topTexts, {TRACKED})").alias("topTexts"),
     )
 
 
-# -- one stream ------------------------------------------------------------------------------------
+# -- per stream ------------------------------------------------------------------------------------
 
 
 def _stream(
@@ -155,7 +155,7 @@ def _pairs(frame: DataFrame) -> dict[str, list[Pair]]:
 
 
 def _attribute(rows: list[Row]) -> AttributeStatistics:
-    """The kinds of one attribute."""
+    """Merge the kinds of one attribute."""
     kinds = {row.kind: row for row in rows}
     truths = kinds.get("truth")
     numbers, texts = kinds.get("number"), kinds.get("text")
@@ -197,21 +197,21 @@ def _texts(row: Row) -> TextStatistics:
 
 
 def _bounds(row: Row) -> list[float]:
-    """The bounds of the buckets; smallest and largest value are known exactly."""
+    """The bounds of the buckets; the smallest and the largest value are exact."""
     return [row.minimum, *row.bounds[1:-1], row.maximum]
 
 
 def _rank_error(count: int) -> float:
-    """A sketch of few values has them all."""
+    """A sketch of few values holds all of them."""
     return 0.0 if count <= KLL_K else RANK_ERROR
 
 
 def _top(row: Row, items: list[Row] | None) -> _Top:
     """The most frequent values.
 
-    An item is told only if it surely occurs more often than the error of the sketch; its count is
-    the most it can be. So the least that is told is more than twice that error, and whatever is not
-    told occurs less often."""
+    The sketch returns an item only if it surely occurs more often than the sketch's error; its
+    count is an upper bound. The least count returned is therefore more than twice that error, and
+    every other value occurs less often."""
     found = items or []
     kept, dropped = found[:TOP_KEPT], found[TOP_KEPT:]
     rest_max = dropped[0]["count"] if dropped else 0
