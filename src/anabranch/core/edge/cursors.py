@@ -63,7 +63,7 @@ Moved = dict[int, dict[str, dict[str, int]]]
 class CursorMoves:
     """Moves of cursors since their own rows were put: one catalog row for many cursors.
 
-    Rewriting the own row of every cursor that moves is expensive: among many subscriptions, cursors
+    Rewriting the row of every cursor that moves is expensive: among many subscriptions, cursors
     that move at the same time are rarely neighbours, so each costs a page of the catalog. Cursors
     that move together are therefore written together:
 
