@@ -244,14 +244,14 @@ class HoldRequests:
         self,
         state: EdgeState,
         cursors: Cursors,
-        leaving: Unsubscription,
-        behind: CatchUp,
+        unsubscription: Unsubscription,
+        catch_up: CatchUp,
         ownership: Ownership,
     ) -> None:
         self._state = state
         self._cursors = cursors
-        self._leaving = leaving
-        self._catch_up = behind
+        self._unsubscription = unsubscription
+        self._catch_up = catch_up
         self._ownership = ownership
 
     def begin(self, now: float, place: StreamPosition) -> None:
@@ -277,7 +277,7 @@ class HoldRequests:
         if asked.tick > answer.head:
             stream = place.stream.name
             reason = f"tick {asked.tick} of {stream!r} does not exist; the newest is {answer.head}"
-            self._leaving.cut(now, subscription, reason)
+            self._unsubscription.cut(now, subscription, reason)
             return
         state.requests.close(place.hold)
         place.hold = 0
@@ -298,4 +298,4 @@ class HoldRequests:
             f"{place.stream.name!r} no longer keeps the events after tick {place.acked};"
             f" its oldest tick is {answer.oldest}"
         )
-        self._leaving.cut(now, place.subscription, reason)
+        self._unsubscription.cut(now, place.subscription, reason)

@@ -153,10 +153,10 @@ PROGRESS_CROWD = 256
 class LiveDelivery:
     """Delivers released runs to live subscriptions. See the rules at the top of this module."""
 
-    def __init__(self, state: EdgeState, cursors: Cursors, leaving: Unsubscription) -> None:
+    def __init__(self, state: EdgeState, cursors: Cursors, unsubscription: Unsubscription) -> None:
         self._state = state
         self._cursors = cursors
-        self._leaving = leaving
+        self._unsubscription = unsubscription
         #: Bounds of one portion: subscriptions started, runs looked up, subscriptions that receive
         #: an event, and work on checks.
         self._starts_max = 4 * state.options.portion(_START_WORK)
@@ -374,7 +374,7 @@ class LiveDelivery:
         session = subscription.session
         which = "connection" if session is not None and session.is_full else "window"
         self.flush(place, tick)
-        self._leaving.cut(now, subscription, f"too slow: the {which} is full")
+        self._unsubscription.cut(now, subscription, f"too slow: the {which} is full")
 
     def _require_version(self, stream: EdgeStream, run: Run) -> None:
         for place in list(stream.live.values()):

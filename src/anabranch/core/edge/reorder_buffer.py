@@ -200,7 +200,7 @@ class ReorderBuffer:
 
     @property
     def is_head_doubtful(self) -> bool:
-        """Whether the next thing to move to is a head alone that is too far to be believed."""
+        """Whether nothing is pending and the head is too far away to be believed without its tick."""
         return not self._pending and self.head - self.position > HEAD_LEAP_MAX
 
     # -- input ----------------------------------------------------------------------------------

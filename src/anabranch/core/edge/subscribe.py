@@ -69,15 +69,15 @@ class Activation:
     def __init__(
         self,
         state: EdgeState,
-        leaving: Unsubscription,
+        unsubscription: Unsubscription,
         delivery: LiveDelivery,
-        behind: CatchUp,
+        catch_up: CatchUp,
         ownership: Ownership,
     ) -> None:
         self._state = state
-        self._unsubscription = leaving
+        self._unsubscription = unsubscription
         self._delivery = delivery
-        self._catch_up = behind
+        self._catch_up = catch_up
         self._ownership = ownership
 
     def stands(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
@@ -170,15 +170,15 @@ class Attachments:
         self,
         state: EdgeState,
         cursors: Cursors,
-        leaving: Unsubscription,
-        holding: HoldRequests,
-        standing: Activation,
+        unsubscription: Unsubscription,
+        hold_requests: HoldRequests,
+        activation: Activation,
     ) -> None:
         self._state = state
         self._cursors = cursors
-        self._unsubscription = leaving
-        self._hold_requests = holding
-        self._activation = standing
+        self._unsubscription = unsubscription
+        self._hold_requests = hold_requests
+        self._activation = activation
 
     # -- begin ----------------------------------------------------------------------------------
 
@@ -457,10 +457,10 @@ class SubscribeRequests:
        resume on them; they are ignored.
     """
 
-    def __init__(self, state: EdgeState, attaching: Attachments, standing: Activation) -> None:
+    def __init__(self, state: EdgeState, attachments: Attachments, activation: Activation) -> None:
         self._state = state
-        self._attachments = attaching
-        self._activation = standing
+        self._attachments = attachments
+        self._activation = activation
 
     def subscribe(self, now: float, session: EdgeSession, frame: Subscribe) -> None:
         """Handle a request for a subscription."""

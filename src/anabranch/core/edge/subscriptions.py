@@ -560,7 +560,7 @@ class PendingRequests:
         self._pending.pop(number, None)
 
     def postpone(self, now: float, number: int) -> None:
-        """Repeat a request after a pause, because its answer came too early."""
+        """Repeat a request after a pause: the broker could not answer it yet."""
         self._postpone(number, self._pending[number], now + self._again_s)
 
     def open(self) -> list[PartRequest]:

@@ -183,9 +183,9 @@ class ClientSessions:
     State: volatile.
     """
 
-    def __init__(self, state: EdgeState, leaving: Unsubscription) -> None:
+    def __init__(self, state: EdgeState, unsubscription: Unsubscription) -> None:
         self._state = state
-        self._unsubscription = leaving
+        self._unsubscription = unsubscription
 
     def older(self, session: EdgeSession, frame: Connect) -> EdgeSession | None:
         """The session that this one replaces; `RemoteError` if `Connect` is not valid."""
@@ -256,10 +256,10 @@ class Ownership:
     Prior art: epochs of fencing tokens; here the client does the counting.
     """
 
-    def __init__(self, state: EdgeState, cursors: Cursors, leaving: Unsubscription) -> None:
+    def __init__(self, state: EdgeState, cursors: Cursors, unsubscription: Unsubscription) -> None:
         self._state = state
         self._cursors = cursors
-        self._unsubscription = leaving
+        self._unsubscription = unsubscription
 
     # -- claims to other edges ------------------------------------------------------------------
 

@@ -442,14 +442,14 @@ class PatternDefinitions:
     def __init__(
         self,
         state: JoinPointState,
-        dropping: PatternDrops,
-        finding: PatternSearch,
+        drops: PatternDrops,
+        search: PatternSearch,
         begin: Callable[[float, PointRecord, ReadPattern], None],
     ) -> None:
         """`begin` creates a join point."""
         self._state = state
-        self._drops = dropping
-        self._search = finding
+        self._drops = drops
+        self._search = search
         self._begin = begin
         #: Whether new patterns are refused.
         self.is_departing = False

@@ -390,12 +390,12 @@ class DetectionClock:
         self,
         subscription: str,
         outlook: JoinPointSurroundings,
-        watch: PatternDetection,
+        detection: PatternDetection,
         options: Options,
     ) -> None:
         self._subscription = subscription
         self._outlook = outlook
-        self._detection = watch
+        self._detection = detection
         self._options = options
         self._bounds = DetectionBounds(options.head_every_s)
         #: Times of streams at the last look.
@@ -408,18 +408,18 @@ class DetectionClock:
     def look(self, now: float, coming: Container[str]) -> list[Match]:
         """Update the times of streams, except those with queued events (`coming`); returns matches
         that are final now."""
-        reach, watch = self._outlook.reach(self._subscription), self._detection
+        reach, detection = self._outlook.reach(self._subscription), self._detection
         self._times_at_look = {
             stream: (reach[stream][1] or INT_MIN)
-            if stream in watch.starts and stream in reach and stream not in coming
+            if stream in detection.starts and stream in reach and stream not in coming
             else INT_MIN
             for stream in self._outlook.streams
         }
         self._crowded_until = now
         times = self._times()
-        self._bounds.seen(now, times, watch.counters.by_stream)
+        self._bounds.seen(now, times, detection.counters.by_stream)
         live = {each: at for each, at in self._times_at_look.items() if at != INT_MIN}
-        watch.far_is(self._bounds.far_ns(now, live, watch.retention_ns))
+        detection.far_is(self._bounds.far_ns(now, live, detection.retention_ns))
         return self._advance(times)
 
     def may_wait(self, now: float) -> bool:
@@ -447,18 +447,18 @@ class DetectionClock:
     def make_room(self, now: float, time_ns: int) -> list[Match]:
         """Make room for an event of this time: move the watermark, and if that is not enough, give
         up the streams that hold it back. Returns matches that are final then."""
-        watch = self._detection
+        detection = self._detection
         if now < self._crowded_until:
             return []
         times = self._times()
         found = self._advance(times)
-        if watch.is_full_for(time_ns):
-            self._bounds.seen(now, times, watch.counters.by_stream)
+        if detection.is_full_for(time_ns):
+            self._bounds.seen(now, times, detection.counters.by_stream)
             replayed = [each for each, at in self._times_at_look.items() if at == INT_MIN]
-            for stream in self._bounds.give_up(now, times, replayed, watch.retention_ns):
+            for stream in self._bounds.give_up(now, times, replayed, detection.retention_ns):
                 text = "there is no more room; its events from before will be late"
-                watch.say(f"{stream!r} is not waited for any longer: {text}")
+                detection.say(f"{stream!r} is not waited for any longer: {text}")
             found += self._advance(times)
-        if watch.is_full_for(time_ns):
+        if detection.is_full_for(time_ns):
             self._crowded_until = now + self._options.pattern_look_s
         return found

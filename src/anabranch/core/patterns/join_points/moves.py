@@ -207,12 +207,10 @@ class JoinPointDeparture:
     State: the open request and the brokers that answered it. Safe to lose.
     """
 
-    def __init__(
-        self, state: JoinPointState, moving: JoinPointMoves, finding: PatternSearch
-    ) -> None:
+    def __init__(self, state: JoinPointState, moves: JoinPointMoves, search: PatternSearch) -> None:
         self._state = state
-        self._moves = moving
-        self._search = finding
+        self._moves = moves
+        self._search = search
         self.is_departing = False
         #: The last request: its number and pattern; brokers that have not answered.
         self._request = (0, "")

@@ -238,13 +238,13 @@ class PlacementCounters:
 class PlacementReview:
     """Reviews the placement of join points. See the rules at the top of this module."""
 
-    def __init__(self, state: JoinPointState, moving: JoinPointMoves) -> None:
+    def __init__(self, state: JoinPointState, moves: JoinPointMoves) -> None:
         self.counters = PlacementCounters()
         #: Id → its cost here at the last review.
         self.costs: dict[str, float] = {}
         self.is_departing = False
         self._state = state
-        self._moving = moving
+        self._moves = moves
         self._distances = NetworkDistances(state.outlook.network)
         self._number = 0
         #: When to review which pattern.
@@ -488,7 +488,7 @@ class PlacementReview:
         """Move a join point to its new edge, if it can go now (rule 5)."""
         pattern_id = point.record.id
         going = self._targets.get(pattern_id)
-        if going is None or not self._moving.may_give(pattern_id):
+        if going is None or not self._moves.may_give(pattern_id):
             return
         state = self._state
         target, _ = going
@@ -502,7 +502,7 @@ class PlacementReview:
             is_placed=point.record.placement == "topology",
             restless=min(point.record.restless + 1, RESTLESS_MAX),
         )
-        self._moving.give(now, pattern_id, target)
+        self._moves.give(now, pattern_id, target)
 
     # -- time -------------------------------------------------------------------------------------
 
