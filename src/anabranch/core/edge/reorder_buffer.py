@@ -200,7 +200,7 @@ class ReorderBuffer:
 
     @property
     def is_head_doubtful(self) -> bool:
-        """Whether nothing is pending and the head is too far away to be believed without its tick."""
+        """Whether nothing is pending and the head is too far away to be believed."""
         return not self._pending and self.head - self.position > HEAD_LEAP_MAX
 
     # -- input ----------------------------------------------------------------------------------
