@@ -327,8 +327,8 @@ def test_what_a_broker_refuses_is_raised_with_its_reason() -> None:
             assert "another pattern 'rise' at 'a'" in (await refused(other, "rise", TWICE)).reason
             assert "another pattern 'rise'" in (await refused(client, "rise", TWICE)).reason
             await client.define_pattern("two", TWICE)
-            assert "takes no more" in (await refused(client, "three", TWICE)).reason
-            with pytest.raises(PatternRefusedError, match="takes no more"):
+            assert "its limit (patterns_max)" in (await refused(client, "three", TWICE)).reason
+            with pytest.raises(PatternRefusedError, match=r"its limit \(patterns_max\)"):
                 await client.subscribe_pattern(TWICE)
             with pytest.raises(PatternRefusedError) as unknown:
                 await client.drop_pattern("never")

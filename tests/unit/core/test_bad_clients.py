@@ -260,7 +260,7 @@ def test_ten_thousand_subscriptions_at_once_cost_each_the_same(
         self: LiveDelivery, now: float, stream: EdgeStream, tick: int, version: Version
     ) -> None:
         if stream.earliest is not None and stream.earliest <= version:
-            looked_at.append(min(len(stream.waiting), self._starts_at_once))
+            looked_at.append(min(len(stream.waiting), self._starts_max))
         start(self, now, stream, tick, version)
 
     monkeypatch.setattr(LiveDelivery, "_start", counted)

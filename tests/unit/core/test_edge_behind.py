@@ -149,7 +149,7 @@ def test_answer_of_another_kind_breaks_the_protocol() -> None:
     rig = Rig()
     behind(rig)
     replay = rig.asked(Replay, "b")[0]
-    with pytest.raises(RemoteError, match="not to the point"):
+    with pytest.raises(RemoteError, match="does not match its request"):
         rig.say("b", Held(replay.request, 100))
 
 

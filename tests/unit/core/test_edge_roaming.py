@@ -195,7 +195,7 @@ def test_of_equal_numbers_one_edge_wins() -> None:
 def test_claim_of_nobody_breaks_the_protocol() -> None:
     rig = Rig()
     for source in ("a", "h1", "stranger"):
-        with pytest.raises(RemoteError, match="no other edge"):
+        with pytest.raises(RemoteError, match="is not another edge"):
             rig.say(source, Claim("s", 4))
 
 

@@ -1,18 +1,21 @@
-"""Those that are behind: each with a position of its own, fed by replays until it is live again.
+"""Catch-up: replay missed events from the origin until a subscription is live again.
 
-Theory of operation: a place that is behind asks the origin for what matches its own filter, from
-its position on, a bounded piece at a time. The origin keeps nothing about that; the next piece is
-asked for when the last one has been delivered and the window has room. When the place has come to
-where the line is, it follows the line. A place that is only a little behind needs no origin: the
-line keeps its last runs. Rules:
+Theory of operation: a stream position that is catching up (mode `behind`) requests the events that
+match its own filter from the origin, starting after its position, one bounded batch at a time. The
+origin keeps no state about that; the edge requests the next batch when the last one is delivered
+and the window has room. When the position reaches that of the reorder buffer, it becomes live. A
+position that is only slightly behind needs no request: the reorder buffer keeps its most recent
+runs. Rules:
 
-1. Only a subscription with a session gets anything, and only as much as its window has room for. It
-   waits for acknowledgements otherwise; nobody is cut for being slow on old ticks.
-2. A place becomes live when it stands at the line's position or beyond, and the line's version
-   contains the subscription. Ticks of the line that it already has are skipped.
-3. The origin has matched the filter; time and hop limits and destinations are looked after here,
-   as for what comes live.
-4. Ticks that the log does not have any more are told to the client as withheld, and passed over.
+1. Only a subscription with a session receives events, and only as many as its window has room for.
+   Otherwise it waits for acknowledgements; no subscription is closed for catching up slowly.
+2. A position becomes live when it is at or beyond that of the reorder buffer and the buffer's
+   version includes the subscription. Ticks that it has already received are skipped.
+3. The origin has matched the filter. The edge checks time limits, hop limits and destinations, as
+   for live events.
+4. Ticks that the log no longer has are reported to the client as withheld and skipped.
+
+`HoldRequests` asks origins to retain events for positions that a client brings from elsewhere.
 """
 
 from itertools import pairwise
@@ -36,33 +39,33 @@ from anabranch.model.version import NOTHING
 
 
 class CatchUp:
-    """Brings subscriptions forward to the line. See the rules at the top of this module."""
+    """Brings subscriptions up to date. See the rules at the top of this module."""
 
     def __init__(self, state: EdgeState, delivery: LiveDelivery) -> None:
         self._state = state
         self._delivery = delivery
 
-    # -- what to do next ------------------------------------------------------------------------
+    # -- decide ---------------------------------------------------------------------------------
 
     def resume(self, now: float, place: StreamPosition) -> None:
-        """A place that is behind has a session now, or again."""
+        """Start to catch up: the position has a session now."""
         place.stream.behind[place.subscription.key] = place
         self.settle(now, place)
 
     def settle_stream(self, now: float, stream: EdgeStream) -> None:
-        """The line has moved."""
+        """Continue catch-up after the reorder buffer advanced."""
         for place in list(stream.behind.values()):
             if not place.ask and place.subscription.room > 0:
                 self.settle(now, place)
 
     def settle_subscription(self, now: float, subscription: EdgeSubscription) -> None:
-        """There may be room in the window, or the version is known."""
+        """Continue catch-up: the window may have room, or the version has arrived."""
         for place in subscription.places.values():
             if place.mode == "behind" and not place.ask:
                 self.settle(now, place)
 
     def settle(self, now: float, place: StreamPosition) -> None:
-        """Bring a place forward as far as possible; ask for more if that is not enough."""
+        """Advance a position as far as possible, and request a replay if that is not enough."""
         line, subscription = place.stream.line, place.subscription
         if subscription.room < 1 or place.mode != "behind":
             return
@@ -72,12 +75,12 @@ class CatchUp:
                 if recent is not None:
                     self._feed(now, place, recent, line.position, is_matched=False)
             if place.sent >= line.position and line.version >= subscription.version:
-                self._join(place)
+                self._go_live(place)
                 return
         if not place.ask and (not line.is_placed or place.sent < line.position):
             self._ask(now, place)
 
-    def _join(self, place: StreamPosition) -> None:
+    def _go_live(self, place: StreamPosition) -> None:
         self._state.requests.close(place.ask)
         place.ask = 0
         self._delivery.enter(place)
@@ -99,31 +102,31 @@ class CatchUp:
         )
         state.out += state.requests.ask(now, place.ask, place.stream.name, replay, place)
 
-    # -- what comes -----------------------------------------------------------------------------
+    # -- answers --------------------------------------------------------------------------------
 
     def answer(self, now: float, place: StreamPosition, answer: Answer) -> None:
-        """A piece of what was asked for."""
+        """Deliver one batch of a replay."""
         runs = self._checked(place, answer)
         if answer.through < answer.first:
             if place.sent < place.stream.line.position:
                 self._state.requests.postpone(now, place.ask)
             else:
-                self._close(place)
+                self._close_replay(place)
             return
-        self._close(place)
+        self._close_replay(place)
         self._feed(now, place, runs, answer.through, is_matched=True)
         self.settle(now, place)
 
     def not_kept(self, now: float, place: StreamPosition, answer: NotKept) -> None:
-        """The log does not reach back so far."""
-        self._close(place)
+        """Skip ticks that the origin's log no longer has, and report them as withheld."""
+        self._close_replay(place)
         last = answer.oldest - 1
         if last > place.sent:
             self._delivery.withhold(place, place.sent + 1, last, "retention")
             place.sent = last
         self.settle(now, place)
 
-    def _close(self, place: StreamPosition) -> None:
+    def _close_replay(self, place: StreamPosition) -> None:
         self._state.requests.close(place.ask)
         place.ask = 0
 
@@ -135,27 +138,27 @@ class CatchUp:
         ends = [*ticks[:1], *ticks[-1:], *(t for h in answer.withheld for t in (h.first, h.last))]
         within = all(answer.first <= tick <= answer.through for tick in ends)
         if answer.first != asked.first or not ordered or not within:
-            raise RemoteError(f"the answer of {place.stream.name!r} to a replay has ticks amiss")
+            raise RemoteError(f"invalid ticks in the answer of {place.stream.name!r} to a replay")
         runs = [Run(datum.tick, datum.tick, NOTHING, datum) for datum in answer.data]
         if answer.withheld:
             runs += hole_runs(answer.withheld, NOTHING)
             runs.sort(key=lambda run: run.first)
         return runs
 
-    # -- delivering -----------------------------------------------------------------------------
+    # -- deliver --------------------------------------------------------------------------------
 
     def _feed(
         self, now: float, place: StreamPosition, runs: list[Run], through: int, is_matched: bool
     ) -> None:
-        """Deliver runs to one place, as far as its window allows."""
+        """Deliver runs to one position, as far as its window allows."""
         for run in runs:
             if run.last <= place.sent:
                 continue
             place.sent = max(place.sent, run.first - 1)
             if run.is_silent:
-                stops = self._is_unversed(place, run)
+                stops = self._is_version_missing(place, run)
             else:
-                stops = not self._take(now, place, run, is_matched)
+                stops = not self._take_run(now, place, run, is_matched)
             if stops:
                 break
             place.sent = run.last
@@ -166,12 +169,12 @@ class CatchUp:
         elif place.sent - place.told >= PROGRESS_TICKS:
             self._delivery.tell_through(place)
 
-    def _is_unversed(self, place: StreamPosition, run: Run) -> bool:
+    def _is_version_missing(self, place: StreamPosition, run: Run) -> bool:
         version = place.subscription.version
         return version is None or version > run.version
 
-    def _take(self, now: float, place: StreamPosition, run: Run, is_matched: bool) -> bool:
-        """Deliver one run that is not silent; False if there is no room."""
+    def _take_run(self, now: float, place: StreamPosition, run: Run, is_matched: bool) -> bool:
+        """Deliver one run that is not silent; False if the window is full."""
         envelope = None if run.datum is None else read(run, self._state.limits)
         if envelope is not None:
             assert run.datum is not None
@@ -188,73 +191,76 @@ class CatchUp:
 
 
 class HoldRequests:
-    """Holding: asking origins to keep what a subscription needs that comes from elsewhere.
+    """Requests to origins to retain events that a subscription needs but no cursor here protects.
 
-    A client that was at another edge, or whose reliable subscription lost its connection, brings
-    the ticks up to which it has everything. Nothing that this edge ever said promises that what
-    follows them is kept, so each origin is asked to *hold* it. The subscription does not wait for
-    that: it stands as soon as it is on disk with all its ticks, and each stream is served as soon
-    as its own origin has answered. An origin that does not answer is asked again, less and less
-    often. Often it is the very edge that the client had to leave. Rules:
+    A client that was at another edge, or whose reliable subscription lost its connection, presents
+    the ticks up to which it has received everything. Nothing this edge sent earlier guarantees that
+    origins retain the events after these ticks, so the edge sends each origin a *hold* request. The
+    subscription does not wait for the answers: it is active as soon as it is on disk with all its
+    ticks, and each stream is served as soon as its own origin has answered. Requests to an origin
+    that does not answer are repeated with back-off. Often it is the very edge that the client had
+    to leave. Rules:
 
-    1. A place is *holding* until its origin has answered `Held`. Nothing is delivered on it, its
-       client is told no progress there and can acknowledge none.
-    2. Whether a place is held is in its row of the catalog. After a crash those that are not are
-       asked for again, from the same ticks.
-    3. A durable subscription is claimed from other edges when no place of it is holding, and not
-       before (`ownership`). A claim with a higher number ends all this; one with a lower number is
-       left unanswered.
-    4. A log that does not reach back is asked for what it has. What is missing shows when the
-       stream is replayed, and is told as withheld. A reliable subscription is cut instead: it was
-       to go on without a gap.
-    5. Where the client has more than there is of a stream, it is cut, and told so.
+    1. A position is *holding* until its origin has answered `Held`. Until then the edge delivers
+       nothing on it, reports no progress, and the client cannot acknowledge anything there.
+    2. The catalog row of a position records whether it is held. After a crash the edge sends the
+       hold requests that were not answered again, with the same ticks.
+    3. A durable subscription is claimed from other edges when none of its positions is holding, and
+       not before (`Ownership`). A claim with a higher number ends all this; one with a lower number
+       stays unanswered.
+    4. If a log does not reach back far enough, the edge requests the ticks that it has. The missing
+       ticks are found when the stream is replayed and are reported as withheld. A reliable
+       subscription is closed instead, because it must resume without a gap.
+    5. If the client presents a tick beyond the newest one of a stream, its subscription is closed
+       with that reason.
 
-    Why nothing is forgotten that a durable subscription needs. Say it moves from B to A.
+    Why no event that a durable subscription needs is discarded. Suppose it moves from B to A.
 
-    - As long as A is holding a stream, B's cursor there stands for it: B yields to claims only, and
-      A makes none. B was the owner, so its own places are held, or one before B stands for them in
-      the same way. Chains of any length end at an edge all of whose places are held.
-    - A says `Done` for a stream up to its own cursor at most, held or not, from the moment it asks.
-      So once the origin has answered, the ticks after the cursor are kept for A, over crashes of
-      either (the origin puts a hold on disk before it answers, and a `Done` said before a hold is
-      void).
-    - A crashes. Before its rows are on disk it knows nothing, has told nobody, and B is still
-      there. Cursors are put before the number; so a number on disk has its cursors, and each says
-      whether it is held. A goes on holding.
-    - The client goes on to C with a higher number before A is done. C asks for itself. If A gets
-      its answers first, it claims from B, which yields to it; A's places are held then. C does not
-      answer A's claim, for A would yield to it while C has nothing held. If C gets its answers
-      first, A and B yield to C. If the client goes back to B, B is like C, and needs no answer
-      where its own cursors reach back far enough.
-    - The client forgets everything. Whoever has the highest number tells all its ticks, holding
-      ones too; they are what the client had when it came, or less.
-    - Two edges may think for a while that it is theirs. Only where the client is anything is
-      delivered.
+    - While A is holding a stream, B's cursor there protects the events: B yields only to claims,
+      and A sends none. B was the owner, so its own positions are held, or those of a previous owner
+      protect them in the same way. Chains of any length end at an edge whose positions are all
+      held.
+    - From the moment A sends a hold, it sends `Done` for that stream up to its own cursor at most,
+      whether held or not. So once the origin has answered, it retains the ticks after the cursor
+      for A, across crashes of either broker (the origin syncs a hold before it answers, and a
+      `Done` sent before a hold is void).
+    - A crashes. Before its rows are on disk it has no record, has notified nobody, and B still has
+      the subscription. Cursors are put before the number, so a number on disk has its cursors, and
+      each records whether it is held. A resumes its hold requests.
+    - The client moves on to C with a higher number before A has finished. C sends its own holds. If
+      A receives its answers first, it claims from B, which yields; A's positions are held then. C
+      does not answer A's claim, because A would yield to it while C has nothing held. If C receives
+      its answers first, A and B yield to C. If the client goes back to B, B is like C, and needs no
+      answer where its own cursors reach back far enough.
+    - The client loses its state. The edge with the highest number returns all its ticks, those of
+      holding positions too; they are at or below what the client had presented.
+    - Two edges may both consider themselves owner for a while. Only the edge with the client's
+      session delivers.
 
-    State: the places' rows; the requests are made again after a start.
+    State: the rows of the positions; requests are sent again after a restart.
     """
 
     def __init__(
         self,
         state: EdgeState,
         cursors: Cursors,
-        leaving: Unsubscription,
-        behind: CatchUp,
+        unsubscription: Unsubscription,
+        catch_up: CatchUp,
         ownership: Ownership,
     ) -> None:
         self._state = state
         self._cursors = cursors
-        self._leaving = leaving
-        self._behind = behind
+        self._unsubscription = unsubscription
+        self._catch_up = catch_up
         self._ownership = ownership
 
     def begin(self, now: float, place: StreamPosition) -> None:
-        """Ask the origin to keep what comes after where a place stands."""
+        """Ask the origin to retain everything after this position."""
         place.mode = "holding"
         self._ask(now, place, place.acked)
 
     def go_on(self, now: float, subscription: EdgeSubscription) -> None:
-        """A new life: ask for what was not answered in the last one."""
+        """Send hold requests again after a restart."""
         for place in subscription.places.values():
             if place.mode == "holding":
                 self._ask(now, place, place.acked)
@@ -264,14 +270,14 @@ class HoldRequests:
         place.hold = self._state.hold(now, place.stream.name, tick, place)
 
     def held(self, now: float, place: StreamPosition, answer: Held) -> None:
-        """The origin keeps it: the stream can be served."""
+        """Serve the stream: its origin retains the events."""
         state, subscription = self._state, place.subscription
         asked = state.requests.content(place.hold)
         assert isinstance(asked, Hold)
         if asked.tick > answer.head:
             stream = place.stream.name
             reason = f"tick {asked.tick} of {stream!r} does not exist; the newest is {answer.head}"
-            self._leaving.cut(now, subscription, reason)
+            self._unsubscription.cut(now, subscription, reason)
             return
         state.requests.close(place.hold)
         place.hold = 0
@@ -281,15 +287,15 @@ class HoldRequests:
             if not subscription.is_claimed:
                 self._ownership.claim(now, subscription)
         if subscription.session is not None:
-            self._behind.resume(now, place)
+            self._catch_up.resume(now, place)
 
     def not_kept(self, now: float, place: StreamPosition, answer: NotKept) -> None:
-        """The log does not reach back so far."""
+        """Handle a log that does not reach back far enough."""
         if place.subscription.is_durable:
             self._ask(now, place, max(answer.oldest - 1, place.acked))
             return
         reason = (
-            f"{place.stream.name!r} does not keep what comes after tick {place.acked} any more;"
+            f"{place.stream.name!r} no longer keeps the events after tick {place.acked};"
             f" its oldest tick is {answer.oldest}"
         )
-        self._leaving.cut(now, place.subscription, reason)
+        self._unsubscription.cut(now, place.subscription, reason)

@@ -1,30 +1,31 @@
-"""What an edge remembers over a crash, and what it tells origins they need not keep.
+"""Durable cursors: what an edge stores on disk, and what origins may release.
 
 Tables of the catalog:
 
     subscriptions   name → [client, filter, number, claimed, closed]
     cursors         name NUL stream → [start, acked, held, first row of moves that counts]
-    moves           where cursors have moved to since (`moves`)
-    edge            "run" → the number of the last run, one for each start at least (`asking`)
+    moves           later positions of cursors (`CursorMoves`)
+    edge            "run" → number of the last run, at least one per start (`PendingRequests`)
 
-A crash keeps any beginning of what was put and not synced. Hence the order of puts:
+A crash keeps some prefix of the unsynced puts. Hence the order of puts:
 
-1. Cursors come before the subscription that they belong to, so a subscription that is there has all
-   its cursors. A subscription goes before its cursors; cursors without one are swept at the start.
-2. Moves are written now and then, and when a client goes, not with every acknowledgement. What
-   is lost in a crash is acknowledged by the client again, when it comes back with its ticks.
-3. An origin is told `Done` for what the disk has, never for more: else a crash could bring back a
-   cursor whose ticks are gone. For subscriptions that end with their session the acknowledged tick
-   counts; where there is no subscription, the position of the line.
-4. Ticks that are being asked to be held count as needed from that moment on. `Done` carries the
-   newest request number, so that one that was said before a hold cannot undo it. When a hold is
-   not needed any more, `Done` gives it back.
-5. A row that cannot be read is set aside (`catalog_recovery`). A subscription is gone with its row,
-   and its cursors are set aside with it. A cursor goes back to before the first tick: everything
-   that the origin keeps comes again, and what it does not keep is told as withheld; nothing is
-   skipped in silence. The number of a run is taken from the clock, in units of two seconds: there
-   were never as many runs.
-6. `Done` gets lost like everything carried: it is repeated, less and less often.
+1. Cursors are put before their subscription, so a subscription on disk has all its cursors. A
+   subscription is deleted before its cursors; cursors without a subscription are swept at the next
+   start.
+2. Moves are written periodically and when a client disconnects, not with every acknowledgement. If
+   a crash loses some, the client acknowledges them again when it reconnects with its ticks.
+3. `Done` to an origin covers only what is on disk: otherwise a crash could bring back a cursor
+   whose ticks have been released. For subscriptions that end with their session the acknowledged
+   tick counts; without any subscription, the position of the reorder buffer.
+4. Ticks of a pending hold request count as needed from the moment it is sent. `Done` carries the
+   newest request number, so a `Done` sent before a hold cannot undo it. When a hold is no longer
+   needed, `Done` releases it.
+5. An unreadable row is set aside (`catalog_recovery`). A subscription is lost with its row, and its
+   cursors are set aside with it. An unreadable cursor goes back to before the first tick: all
+   events that the origin retains are redelivered, and all others are reported as withheld; none is
+   skipped silently. An unreadable run number is replaced by the clock in units of two seconds,
+   which exceeds any number of runs so far.
+6. `Done` may be lost like every carried message, so it is repeated with back-off.
 """
 
 from collections import deque
@@ -47,9 +48,9 @@ from anabranch.model.names import JOIN_POINT_PREFIX, check_name
 from anabranch.model.normal.memory_cost import FilterCost
 
 MOVES = "moves"
-#: So many moves are kept however few cursors there are.
+#: At least this many moves are kept, even with few cursors.
 KEPT_MIN = 64
-#: Rows are never numbered so high.
+#: Upper bound of row numbers.
 NUMBER_MAX = 1 << 61
 
 _encoder = msgspec.msgpack.Encoder()
@@ -60,49 +61,49 @@ Moved = dict[int, dict[str, dict[str, int]]]
 
 
 class CursorMoves:
-    """Where cursors have moved to since they were put: few rows of the catalog for many cursors.
+    """Moves of cursors since their own rows were put: one catalog row for many cursors.
 
-    A row of its own for every cursor that moves is dear: among many subscriptions hardly two that
-    move together are neighbours, so each costs a page of the catalog. What moves together is
-    therefore written together:
+    Rewriting the row of every cursor that moves is expensive: among many subscriptions, cursors
+    that move at the same time are rarely neighbours, so each costs a page of the catalog. Cursors
+    that move together are therefore written together:
 
         moves   number → {stream: {subscription: tick}}
 
     Rules:
 
-    1. Rows are numbered in the order in which they are put. Of several moves of a cursor the one
+    1. Rows are numbered in the order in which they are put. If several rows move a cursor, the one
        with the highest number counts.
-    2. The row of a cursor itself (`cursors`) holds the number that the next row of moves had when
-       it was put: moves in earlier rows are void. So a subscription that ended and is made anew
-       does not inherit where the former one stood.
+    2. The row of a cursor itself (`cursors`) holds the number of the next row of moves at the time
+       it was put: moves in earlier rows are void. So a subscription that ended and is created again
+       does not inherit the position of its predecessor.
     3. When rows hold more than about twice as many moves as there are cursors that moved, the
-       oldest row goes. What still counts of it moves once more first, to where it stands.
-    4. A row that cannot be read is set aside, and so is one that goes beyond the own log: the
-       cursors in it stand where an older row says, or their own.
+       oldest row is deleted. Moves in it that still count are copied into the new row first.
+    4. An unreadable row is set aside, and so is one that points beyond this broker's log: the
+       cursors in it fall back to an older row of moves, or to their own row.
 
-    State: what the rows hold, without the ticks; built from them after a crash.
+    State: what the rows hold, without the ticks; rebuilt from them after a crash.
     """
 
     def __init__(self, state: EdgeState) -> None:
         self._state = state
         #: The number of the next row.
         self.next = 1
-        #: (number, whose moves), oldest first.
+        #: (number, positions that it moves), oldest first.
         self._rows: deque[tuple[int, list[StreamPosition]]] = deque()
         self._count = 0
-        #: Cursors of which a move counts.
-        self._counting = 0
-        #: Keys of rows of which nothing counts.
+        #: Cursors that have a move that counts.
+        self._moved_count = 0
+        #: Keys of rows without a move that counts.
         self._void: list[str] = []
 
     def read(self, recovered: Recovered, since: Iterable[int]) -> Moved:
-        """Row → stream → subscription → tick, oldest first, beside cursors with these numbers."""
+        """Row → stream → subscription → tick, oldest first; cursors on disk have these numbers."""
         own, last = self._state.name, recovered.last_tick
 
         def read(key: str, value: bytes) -> tuple[int, dict[str, dict[str, int]]]:
             number, moved = number_in(key, NUMBER_MAX - 1), _decoder.decode(value)
             if any(tick > last for tick in moved.get(own, {}).values()):
-                raise ValueError(f"a cursor is beyond tick {last}, where the log ends")
+                raise ValueError(f"a cursor is at a tick after {last}, the end of the log")
             return number, moved
 
         moved = dict(sorted(rows(recovered, MOVES, read).values(), key=lambda row: row[0]))
@@ -110,7 +111,7 @@ class CursorMoves:
         return moved
 
     def recover(self, moved: Moved, since: dict[StreamPosition, int]) -> None:
-        """Let cursors that were put when the next row was this one move to where they were."""
+        """Apply moves to cursors; `since` holds the first row that counts for each."""
         for number, row in moved.items():
             counting = [
                 place
@@ -133,35 +134,35 @@ class CursorMoves:
                     yield place, tick
 
     def _take(self, place: StreamPosition, number: int, tick: int) -> bool:
-        self._counting += not place.move
+        self._moved_count += not place.move
         place.move = number
         place.sent = place.told = place.acked = place.written = place.synced = tick
         return True
 
     def sweep(self) -> None:
-        """Forget rows of which nothing counts."""
+        """Delete rows without a move that counts."""
         for key in self._void:
             self._state.put(MOVES, key, None)
         self._void.clear()
 
-    def put_anew(self, place: StreamPosition) -> None:
-        """The own row of a cursor says where it stands, or nothing does any more."""
-        self._counting -= place.move > 0
+    def own_row_put(self, place: StreamPosition) -> None:
+        """The cursor's own row holds its position, or the cursor is no longer in use."""
+        self._moved_count -= place.move > 0
         place.move = 0
 
     def write(self, places: list[StreamPosition]) -> list[StreamPosition]:
-        """Put a row for cursors that have moved; returns them and those that moved once more."""
+        """Put a row for cursors that moved; returns them and those copied from deleted rows."""
         if not places:
             return places
         number, self.next = self.next, self.next + 1
         moved: list[StreamPosition] = []
         self._enter(places, number, moved)
         gone = []
-        while self._rows and self._count + len(moved) > KEPT_MIN + 2 * self._counting:
-            oldest, were = self._rows.popleft()
-            self._count -= len(were)
+        while self._rows and self._count + len(moved) > KEPT_MIN + 2 * self._moved_count:
+            oldest, row_places = self._rows.popleft()
+            self._count -= len(row_places)
             gone.append(oldest)
-            self._enter(self._still_counting(oldest, were), number, moved)
+            self._enter(self._still_counting(oldest, row_places), number, moved)
         self._state.put(MOVES, str(number), _encoder.encode(_ticks(moved)))
         for oldest in gone:
             self._state.put(MOVES, str(oldest), None)
@@ -169,13 +170,15 @@ class CursorMoves:
         self._count += len(moved)
         return moved
 
-    def _still_counting(self, number: int, were: list[StreamPosition]) -> list[StreamPosition]:
+    def _still_counting(
+        self, number: int, row_places: list[StreamPosition]
+    ) -> list[StreamPosition]:
         counting = []
-        for place in were:
+        for place in row_places:
             if place.move != number:
                 continue
             if place.is_over:
-                self.put_anew(place)
+                self.own_row_put(place)
             else:
                 counting.append(place)
         return counting
@@ -184,7 +187,7 @@ class CursorMoves:
         self, places: list[StreamPosition], number: int, moved: list[StreamPosition]
     ) -> None:
         for place in places:
-            self._counting += not place.move
+            self._moved_count += not place.move
             place.move = number
             place.written = place.acked
         moved += places
@@ -204,37 +207,37 @@ SUBSCRIPTIONS = "subscriptions"
 CURSORS = "cursors"
 RUN_TABLE = "edge"
 RUN_KEY = "run"
-#: `Done` is repeated after this many intervals, and after twice as many each time, up to a bound.
+#: `Done` is repeated after this many intervals; the pause doubles each time, up to a bound.
 _REPEAT_AFTER = 8
 _REPEAT_MAX = 64
 
-#: Seconds of the clock for each run, where the number of the last one is lost.
+#: Seconds of the clock per run, if the number of the last run is lost.
 _RUN_S = 2
 
-_cursors_encoder = msgspec.msgpack.Encoder()
+_row_encoder = msgspec.msgpack.Encoder()
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, array_like=True):
-    """One row of `subscriptions`."""
+    """A row of `subscriptions`."""
 
     client: str
     filter: str
     number: Count
     #: Whether all other edges have yielded to this number.
     is_claimed: bool
-    #: Whether it is here only until they have.
+    #: Whether the row exists only until they have.
     is_closed: bool
 
 
 class CursorRow(msgspec.Struct, frozen=True, array_like=True):
-    """One row of `cursors`."""
+    """A row of `cursors`."""
 
-    #: At most one more than a client may say that it has.
+    #: At most one more than the highest tick that a client may present.
     start: Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX + 1)]
     acked: Position
-    #: Whether the origin is known to keep what comes after it.
+    #: Whether the origin has confirmed that it retains the events after it.
     is_held: bool = True
-    #: It has moved since, if a row of moves with this number or a higher one says so.
+    #: Moves count in rows with this number or a higher one.
     moves_from: Annotated[int, msgspec.Meta(ge=1, le=NUMBER_MAX)] = 1
 
 
@@ -243,11 +246,11 @@ _cursor_decoder = msgspec.msgpack.Decoder(CursorRow)
 
 
 def recovered_run(recovered: Recovered, now: float) -> int:
-    """The number of this start."""
+    """The run number of this start."""
 
     def read(key: str, value: bytes) -> int:
         if key != RUN_KEY:
-            raise ValueError(f"the table {RUN_TABLE!r} has no such key")
+            raise ValueError(f"unknown key in table {RUN_TABLE!r}")
         return number_in(value, RUN_MAX)
 
     good, bad = decoded(recovered, RUN_TABLE, read)
@@ -258,23 +261,23 @@ def recovered_run(recovered: Recovered, now: float) -> int:
 
 
 class Cursors:
-    """The catalog of an edge. See the rules at the top of this module."""
+    """Writes and recovers the catalog of an edge. See the rules at the top of this module."""
 
     def __init__(self, state: EdgeState) -> None:
         self._state = state
         self._is_writing = False
-        #: Whether a client went while cursors were being written.
-        self._is_wanted = False
+        #: Whether a client disconnected while cursors were being written.
+        self._is_write_pending = False
         self._moves = CursorMoves(state)
-        #: Places of durable subscriptions of which more is acknowledged than written.
+        #: Positions of durable subscriptions with acknowledgements that are not written yet.
         self._moved: list[StreamPosition] = []
-        #: Keys of cursors that belong to nobody.
+        #: Keys of cursors without a subscription.
         self._orphans: list[str] = []
 
     # -- rows -----------------------------------------------------------------------------------
 
     def recover(self, recovered: Recovered) -> None:
-        """Build what the catalog has: all durable subscriptions, without a session."""
+        """Rebuild all durable subscriptions from the catalog, without sessions."""
         lost = self._recover_subscriptions(recovered)
         state = self._state
         last = recovered.last_tick
@@ -282,28 +285,30 @@ class Cursors:
         def read(key: str, value: bytes) -> CursorRow:
             name, _, stream = key.partition("\0")
             if not (name and stream):
-                raise ValueError("its key does not name a subscription and a stream")
+                raise ValueError("the key does not name a subscription and a stream")
             if name in lost:
                 raise ValueError(f"its subscription {name!r} is set aside")
             found = _cursor_decoder.decode(value)
             if found.acked < found.start - 1:
-                raise ValueError(f"it starts with tick {found.start}, and is at {found.acked}")
+                raise ValueError(
+                    f"the cursor starts at tick {found.start}, but is at {found.acked}"
+                )
             if stream == state.name and found.acked > last:
-                raise ValueError(f"it is at tick {found.acked}, and the log ends with {last}")
+                raise ValueError(f"the cursor is at tick {found.acked}, but the log ends at {last}")
             return found
 
         good, bad = decoded(recovered, CURSORS, read)
         moved = self._moves.read(recovered, (row.moves_from for row in good.values()))
-        # Its moves, if there are any, may be those of an earlier subscription of its name.
+        # Its moves, if any, may belong to an earlier subscription of the same name.
         first = CursorRow(1, 0, is_held=True, moves_from=self._moves.next)
         for each in bad:
-            is_kept = self._whose(each.key) is not None
-            set_aside(recovered, each, _cursors_encoder.encode(first) if is_kept else None)
+            is_kept = self._owner_of(each.key) is not None
+            set_aside(recovered, each, _row_encoder.encode(first) if is_kept else None)
             if is_kept:
                 good[each.key] = first
         since: dict[StreamPosition, int] = {}
         for key, cursor in good.items():
-            owner = self._whose(key)
+            owner = self._owner_of(key)
             if owner is None:
                 self._orphans.append(key)
                 continue
@@ -319,9 +324,9 @@ class Cursors:
         self._moves.recover(moved, since)
 
     def _recover_subscriptions(self, recovered: Recovered) -> set[str]:
-        """The names of those that are set aside."""
+        """Recover subscriptions; returns the names of those set aside."""
         state = self._state
-        # The subscription of a pattern that is set aside serves nobody, and would hold logs back.
+        # The subscription of a pattern set aside has no consumer, and would block log release.
         patterns = {each.record.key for each in recovered.aside if each.record.table == PATTERNS}
 
         def read(name: str, value: bytes) -> None:
@@ -341,13 +346,13 @@ class Cursors:
             set_aside(recovered, each)
         return {each.key for each in bad}
 
-    def _whose(self, key: str) -> EdgeSubscription | None:
-        """The subscription of a cursor's row; None if it is nobody's, or on no stream."""
+    def _owner_of(self, key: str) -> EdgeSubscription | None:
+        """The subscription of a cursor row; None if it or the stream does not exist."""
         name, _, stream = key.partition("\0")
         return self._state.subscriptions.get(name) if stream in self._state.streams else None
 
     def start(self) -> None:
-        """Put the number of this run, and sweep what a crash left behind."""
+        """Put the run number, and delete leftovers of a crash."""
         for key in self._orphans:
             self._state.put(CURSORS, key, None)
         self._orphans.clear()
@@ -355,7 +360,7 @@ class Cursors:
         self._state.put(RUN_TABLE, RUN_KEY, b"%d" % self._state.run)
 
     def put_subscription(self, subscription: EdgeSubscription, is_closed: bool = False) -> None:
-        """Remember a durable subscription; its cursors are put before."""
+        """Put a durable subscription; its cursors must be put before."""
         row = SubscriptionRow(
             subscription.client,
             str(subscription.filter),
@@ -363,37 +368,37 @@ class Cursors:
             subscription.is_claimed,
             is_closed,
         )
-        self._state.put(SUBSCRIPTIONS, subscription.name, _cursors_encoder.encode(row))
+        self._state.put(SUBSCRIPTIONS, subscription.name, _row_encoder.encode(row))
 
     def put_cursor(self, place: StreamPosition) -> None:
-        """Remember where a durable subscription stands."""
+        """Put the position of a durable subscription into its own row."""
         place.written = place.acked
-        self._moves.put_anew(place)
+        self._moves.own_row_put(place)
         key = f"{place.subscription.name}\0{place.stream.name}"
         row = CursorRow(place.start, place.acked, place.mode != "holding", self._moves.next)
-        self._state.put(CURSORS, key, _cursors_encoder.encode(row))
+        self._state.put(CURSORS, key, _row_encoder.encode(row))
 
     def abandon(self, place: StreamPosition) -> None:
-        """A place is nobody's any more; another one takes its row."""
+        """Give up a position; another one takes its row."""
         place.is_over = True
-        self._moves.put_anew(place)
+        self._moves.own_row_put(place)
 
     def forget(self, subscription: EdgeSubscription, is_closed: bool = False) -> None:
-        """Forget a durable subscription, or all but that it is closed."""
+        """Delete a durable subscription, or everything but the record that it is closed."""
         if is_closed:
             self.put_subscription(subscription, is_closed=True)
         else:
             self._state.put(SUBSCRIPTIONS, subscription.name, None)
         for stream, place in subscription.places.items():
-            self._moves.put_anew(place)
+            self._moves.own_row_put(place)
             self._state.put(CURSORS, f"{subscription.name}\0{stream}", None)
 
-    # -- now and then ---------------------------------------------------------------------------
+    # -- periodic work --------------------------------------------------------------------------
 
     def write(self, now: float) -> None:
-        """Write what was acknowledged, and tell the origins what is on disk."""
+        """Write acknowledged positions, and send `Done` for those on disk."""
         if not self._is_writing:
-            self._is_wanted = False
+            self._is_write_pending = False
             written = self._write_changed()
             run = self._state.requests.next_run()
             if run:
@@ -404,24 +409,24 @@ class Cursors:
         self.tell_done(now)
 
     def stored(self, now: float, stored: CursorsStored) -> None:
-        """Cursors are on disk."""
+        """Record that cursors are on disk."""
         self._is_writing = False
         for place, tick in stored.ticks:
             place.synced = max(place.synced, tick)
-        if self._is_wanted:
+        if self._is_write_pending:
             self.write(now)
         else:
             self.tell_done(now)
 
     def client_left(self, now: float) -> None:
-        """Whoever comes in its place is to go on where it was."""
+        """Write soon, so that the next session of the client resumes where this one ended."""
         if self._is_writing:
-            self._is_wanted = True
+            self._is_write_pending = True
         elif self._moved:
             self.write(now)
 
     def moves(self, place: StreamPosition, tick: int) -> None:
-        """More is acknowledged."""
+        """Record an acknowledgement."""
         if place.acked <= place.written and place.subscription.quality == "durable":
             self._moved.append(place)
         place.acked = tick
@@ -434,7 +439,7 @@ class Cursors:
     # -- origins --------------------------------------------------------------------------------
 
     def tell_done(self, now: float) -> None:
-        """Tell origins what is needed no more, if that has changed or was not said for long."""
+        """Send `Done` to origins where it has changed or is due to be repeated."""
         state = self._state
         if not state.requests.is_open:
             return
@@ -460,7 +465,7 @@ class Cursors:
                 return
 
     def _held(self) -> dict[str, int]:
-        """Stream → the tick up to which nobody who wants a subscription needs anything."""
+        """Stream → lowest tick of pending attaches."""
         held: dict[str, int] = {}
         for attach in self._state.attaches.values():
             for stream, tick in attach.ticks.items():
@@ -468,14 +473,14 @@ class Cursors:
         return held
 
     def _needs_after(self, place: StreamPosition) -> int | None:
-        """The tick up to which a place needs nothing any more; None if it is nobody's."""
+        """The tick up to which a position needs nothing; None if it is no longer in use."""
         if place.is_over:
             return None
         return place.synced if place.subscription.quality == "durable" else place.acked
 
     def _done(self, stream: EdgeStream, held: dict[str, int]) -> int | None:
         if not stream.line.is_placed:
-            # What a client claims to have may be beyond what there is.
+            # A client may claim a tick beyond the end of the stream.
             return None
         needed = stream.needed.least(self._needs_after)
         ticks = (stream.line.position, needed, held.get(stream.name))
@@ -490,7 +495,7 @@ def _is_unwritten(place: StreamPosition) -> bool:
 def _subscription_of(
     name: str, row: bytes, limits: Limits
 ) -> tuple[EdgeSubscription, FilterCost | None]:
-    """A subscription, and what its filter costs; None if it has ended."""
+    """A subscription and the cost of its filter; None for the cost if it is closed."""
     stored = _subscription_decoder.decode(row)
     check_name(name, "the subscription", limits.name_bytes_max)
     check_name(stored.client, "its client", limits.name_bytes_max)

@@ -1,27 +1,41 @@
-"""The live path: what a line passes on goes to the subscriptions that follow it.
+"""Live delivery: match each event once and push it to every subscription that is up to date.
 
-Theory of operation: a line passes on runs in the order of the stream. Each event is matched once
-against the index of all subscriptions; the places of those that are live here get it, and what the
-subscriptions of one session got in one step leaves as one frame, or as several where one would be
-too large. Silence costs nothing but a comparison of versions. Rules:
+Theory of operation: the reorder buffer of a stream releases runs in stream order. Each event is
+matched once against the index of all subscriptions and pushed to the positions that are live on the
+stream. The events that the subscriptions of one session receive in one step leave in one frame, or
+in several if one would be too large. A silent range costs one comparison of versions. Rules:
 
-1. *Start.* A subscription that waits starts at the first tick whose version contains it: from there
-   on nobody upstream left out what it wants. Where the line rests, that is the next tick if the
-   line's version is enough, since versions never decrease. The client is told; for a durable
-   subscription the start is on disk before that and before anything is delivered. Of very many that
-   could start some start a little later, so that one step does not do it all.
-2. *Silence* of a version that does not contain a live subscription says nothing about it: it goes
-   on behind, and asks for these ticks with its own filter.
-3. *Withheld* ticks are told to every live subscription, after all data before them.
-4. *Slow consumers.* When the window or the session is full, a durable subscription falls behind;
-   another one is cut, and told why. Best-effort ones get what comes, over gaps.
-5. What is too much for one step (`is_heavy`) is held back in the line and delivered in portions
-   (`deliver_held`): a bounded number of runs, or one run to a bounded number of subscriptions at a
-   time, after a bounded number of checks. Other stimuli are handled between two portions, never
-   within one run.
-6. `through` moves with silence too; the client hears of that now and then, so that it can
-   acknowledge. Among many subscriptions that is seldom: it costs a tick, or a second, the same
-   however many there are.
+1. *Start.* A new subscription starts at the first tick whose interest version includes it, because
+   upstream brokers filter with that version from then on. While the buffer is idle, the next tick
+   qualifies if the buffer's version is high enough, since versions never decrease. The edge sends
+   the start to the client; for a durable subscription it syncs the start first, before it sends the
+   start or any event. If very many subscriptions can start at once, some start a little later, so
+   that one step stays bounded.
+2. *Silence.* A silent range counts for a live subscription only if its version includes the
+   subscription. Otherwise the subscription falls back to catch-up and requests the range with its
+   own filter.
+3. *Withheld.* Announce a withheld range to every live subscription after all data before it.
+4. *Slow consumers.* When a window or session is full, a durable subscription falls back to
+   catch-up; any other is closed with a reason. Best-effort subscriptions receive events across
+   gaps.
+5. *Portions.* Runs that are too much work for one step (`is_heavy`) stay in the reorder buffer and
+   are delivered in portions (`deliver_held`): a bounded number of runs, or one run to a bounded
+   number of subscriptions, after a bounded number of checks. Other stimuli are handled between two
+   portions, never within one run.
+6. *Progress.* `through` advances with silence too. Report it to clients occasionally so that they
+   can acknowledge it. The cost per tick or per second is bounded regardless of the number of
+   subscriptions.
+
+The edge also enforces the limits that an event sets on its own delivery, in the same way for live
+and replayed events. An event beyond a limit matches no subscription, like silence:
+
+- *Time*: the time since its origin assigned the tick, by this edge's clock, exceeds the limit.
+- *Hops*: this edge's site is farther from the origin's site than the limit.
+- *Destinations*: an event that names destinations matches only subscriptions of those clients.
+
+Neither these checks nor matching decode attributes: the index reads them in encoded form. If an
+event cannot be decoded, its origin is at fault, not the neighbour that forwarded it, and another
+request would return the same bytes: its tick is withheld as `unreadable`.
 """
 
 from bisect import bisect_right
@@ -50,27 +64,11 @@ from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.limits import Limits
 from anabranch.model.version import NOTHING, Version
 
-# Reading an event at an edge: what it says, and whether it may still be delivered here.
-#
-# An event may limit its life and its way. Both limits are kept at the edge, where they are the same
-# for what comes live and for what is replayed. An event beyond a limit is no match for anybody,
-# just like silence:
-#
-# 1. *Time*: it is older than its limit, from when its origin made the tick to the edge's clock now.
-# 2. *Hops*: the edge's site is farther from the origin's site than the limit.
-#
-# An event with *destinations* is for the clients it names, and matches nobody else's subscription.
-#
-# Attributes are not decoded for that, nor for matching: the index reads them as they came. An event
-# that cannot be read is the fault of its origin, not of the neighbour that passed it on, and asking
-# again would bring the same: its tick is withheld as `unreadable`.
-
-
 _NS_PER_S = 1e9
 
 
 def read(run: Run, limits: Limits) -> Envelope | None:
-    """The event of a run, as far as it is decoded; None for one that turns out to be unreadable."""
+    """Decode the event of a run, without its attributes; None if the event is unreadable."""
     if run.envelope is None and run.datum is not None and not run.reason:
         try:
             run.envelope = decode_envelope(run.datum.body, limits)
@@ -80,7 +78,7 @@ def read(run: Run, limits: Limits) -> Envelope | None:
 
 
 def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
-    """Who wants the event; nobody if its attributes turn out to be unreadable."""
+    """Keys of matching subscriptions; empty if the attributes are unreadable."""
     try:
         return index.match(envelope)
     except RemoteError:
@@ -91,8 +89,8 @@ def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
 def narrowed(
     run: Run, envelope: Envelope, index: MatchIndex
 ) -> tuple[list[Hashable], list[tuple[Hashable, Check]], Attributes] | None:
-    """Who wants the event for sure, who perhaps and by which check, and what to check; None if its
-    attributes turn out to be unreadable."""
+    """Keys that match for certain, keys that need a check, and the attributes to check; None if
+    the attributes are unreadable."""
     try:
         sure, left = index.narrow(envelope)
         return sure, left, envelope.attributes() if left else {}
@@ -102,7 +100,7 @@ def narrowed(
 
 
 def is_match(run: Run, envelope: Envelope, filter: Filter) -> bool:
-    """Whether one filter wants the event; no if its attributes turn out to be unreadable."""
+    """Whether one filter matches the event; False if the attributes are unreadable."""
     try:
         return filter.matches(envelope.attributes())
     except RemoteError:
@@ -111,19 +109,19 @@ def is_match(run: Run, envelope: Envelope, filter: Filter) -> bool:
 
 
 def _mark_unreadable(run: Run) -> None:
-    # The datum stays: whoever keeps the run has counted its bytes.
+    # Keep the datum: the owner of the run has counted its bytes.
     run.reason = "unreadable"
     run.envelope = None
 
 
 def is_addressed(envelope: Envelope, client: str) -> bool:
-    """Whether an event is for this client, if its filter wants it."""
+    """Whether an event may go to this client, if its filter matches."""
     destinations = envelope.header.control.destinations
     return not destinations or client in destinations
 
 
 def is_beyond_limits(now: float, run: Run, envelope: Envelope, hops: int) -> bool:
-    """Whether an event has lived or gone as long as it may."""
+    """Whether an event exceeds its time or hop limit."""
     control = envelope.header.control
     if control.hop_limit is not None and hops > control.hop_limit:
         return True
@@ -132,46 +130,46 @@ def is_beyond_limits(now: float, run: Run, envelope: Envelope, hops: int) -> boo
     return now * _NS_PER_S - run.datum.time_ns > control.time_limit_ns
 
 
-#: Who wants an event; None if it has to be read for that.
+#: Keys of the subscriptions that match an event; None if the event must be decoded first.
 Wanted = Sequence[Hashable] | None
-#: So many events are asked about at once, fewer one by one.
+#: From this many events on, match them in one call.
 _MANY = 4
-#: What it costs to give an event to one subscription, to start one, and to look a run up.
+#: Work to push an event to one subscription, to start a subscription, and to look up a run.
 PUSH_WORK = 4
 _START_WORK = 40
 _RUN_WORK = 10
-#: Runs that are looked up at once: to ask an index about many costs little more than about one.
+#: Runs per lookup: matching many at once costs little more than matching one.
 _RUNS_MAX = 512
-#: Runs times subscriptions of one look-up: it costs as much as it finds, which may be all of them.
+#: Runs times subscriptions of one lookup: its cost is proportional to its matches, at worst all.
 _LOOKED_UP_MAX = 400_000
-#: Ticks a line may move before clients are told that there was nothing for them: so many, or so
-#: many for each of them where they are many.
+#: Progress is reported after the stream has advanced by this many ticks, and by this many ticks
+#: per live subscription.
 PROGRESS_TICKS = 64
 PROGRESS_TICKS_EACH = 16
-#: Where there are more than this, so many are told at a time.
+#: Progress reports per round, if there are more subscriptions than this.
 PROGRESS_CROWD = 256
 
 
 class LiveDelivery:
-    """Delivers what lines pass on. See the rules at the top of this module."""
+    """Delivers released runs to live subscriptions. See the rules at the top of this module."""
 
-    def __init__(self, state: EdgeState, cursors: Cursors, leaving: Unsubscription) -> None:
+    def __init__(self, state: EdgeState, cursors: Cursors, unsubscription: Unsubscription) -> None:
         self._state = state
         self._cursors = cursors
-        self._leaving = leaving
-        #: Bounds of one portion: subscriptions that start, runs that are looked up, subscriptions
-        #: that get an event, and work on checks.
-        self._starts_at_once = 4 * state.options.portion(_START_WORK)
-        self._portion = state.options.portion(_RUN_WORK, _RUNS_MAX)
-        self._crowd = 16 * state.options.portion(PUSH_WORK)
-        self._checks_work = state.options.step_work_max // 16
+        self._unsubscription = unsubscription
+        #: Bounds of one portion: subscriptions started, runs looked up, subscriptions that receive
+        #: an event, and work on checks.
+        self._starts_max = 4 * state.options.portion(_START_WORK)
+        self._runs_max = state.options.portion(_RUN_WORK, _RUNS_MAX)
+        self._fan_out_max = 16 * state.options.portion(PUSH_WORK)
+        self._check_work_max = state.options.step_work_max // 16
 
-    # -- the line moves -------------------------------------------------------------------------
+    # -- released runs --------------------------------------------------------------------------
 
     def advance(
         self, now: float, stream: EdgeStream, runs: list[Run], wanted: list[Wanted] | None = None
     ) -> None:
-        """The line has passed these runs on; who wants each may be known."""
+        """Deliver runs that the reorder buffer released; `wanted` may hold their matches."""
         touched: list[StreamPosition] = []
         if wanted is None:
             wanted = self._wanted(stream, runs)
@@ -185,21 +183,21 @@ class LiveDelivery:
             if run.reason:
                 self._withheld(stream, run, touched)
             elif run.datum is None and stream.floor() > run.version:
-                self._unversed(stream, run)
+                self._require_version(stream, run)
         for place in touched:
             self.flush(place, stream.line.position)
-        self._rests(now, stream)
+        self._after_runs(now, stream)
 
-    def _rests(self, now: float, stream: EdgeStream) -> None:
-        """The line stays where it is for the moment."""
+    def _after_runs(self, now: float, stream: EdgeStream) -> None:
+        """Start waiting subscriptions and report progress after a batch of runs."""
         self.start_resting(now, stream)
         moved, crowd = stream.line.position - stream.progress_at, len(stream.live)
-        is_far = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
-        if is_far and crowd <= PROGRESS_CROWD:
+        is_due = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
+        if is_due and crowd <= PROGRESS_CROWD:
             self.progress(stream)
 
     def is_heavy(self, stream: EdgeStream, runs: int) -> bool:
-        """Whether delivering so many runs may be more than one step should do."""
+        """Whether delivery of this many runs may exceed the work of one step."""
         if not (stream.live or stream.waiting):
             return False
         state = self._state
@@ -207,8 +205,7 @@ class LiveDelivery:
         return works > state.options.step_work_max or state.index.has_doubts
 
     def wanted_at_once(self, runs: list[Run]) -> list[Wanted] | None:
-        """Who wants each of these runs, if it takes no more than one step to find that out and to
-        deliver them; None otherwise."""
+        """Match these runs, if matching and delivering them fits into one step; None otherwise."""
         if len(runs) > self._runs_at_once():
             return None
         state = self._state
@@ -222,12 +219,12 @@ class LiveDelivery:
         return wanted if fans_out * PUSH_WORK <= state.options.step_work_max else None
 
     def _runs_at_once(self) -> int:
-        """How many runs are looked up without a pause."""
+        """Number of runs to look up without a pause."""
         crowd = max(1, len(self._state.subscriptions))
-        return max(1, min(self._portion, _LOOKED_UP_MAX // crowd))
+        return max(1, min(self._runs_max, _LOOKED_UP_MAX // crowd))
 
     def deliver_held(self, now: float, stream: EdgeStream) -> Iterator[PartRequest]:
-        """Deliver what a line holds back, about as much as one step should do."""
+        """Deliver held runs, about one step's worth of work."""
         line, work_max = stream.line, self._state.options.step_work_max
         work = 0
         while line.has_ready and work < work_max:
@@ -255,15 +252,16 @@ class LiveDelivery:
     def _deliver_one(
         self, now: float, stream: EdgeStream, run: Run, wanted: Wanted
     ) -> Generator[PartRequest, None, int]:
-        """Deliver one run to many, or after many checks, bit by bit; returns the work."""
+        """Deliver one run in portions: to many subscriptions, or after many checks. Returns the
+        work done."""
         state, work = self._state, 0
         if wanted is None:
-            wanted, work = yield from self._readers_slowly(now, stream, run)
+            wanted, work = yield from self._matches_in_portions(now, stream, run)
         state.begin()
         if stream.waiting and not run.reason:
             self._start(now, stream, run.first, run.version)
         yield from state.result()
-        crowd = self._crowd
+        crowd = self._fan_out_max
         for first in range(0, len(wanted), crowd):
             state.begin()
             touched: list[StreamPosition] = []
@@ -276,37 +274,37 @@ class LiveDelivery:
         stream.line.pass_on([run])
         if run.reason:
             self._withheld(stream, run, [])
-        self._rests(now, stream)
+        self._after_runs(now, stream)
         yield from state.result()
         return work + PUSH_WORK * len(wanted)
 
-    def _readers_slowly(
+    def _matches_in_portions(
         self, now: float, stream: EdgeStream, run: Run
     ) -> Generator[WorkDone, None, tuple[list[Hashable], int]]:
-        """`_readers`, bit by bit; and the work."""
+        """Like `_matches_of`, in portions; also returns the work done."""
         envelope = read(run, self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return [], 0
         found = narrowed(run, envelope, self._state.index)
         if found is None:
             return [], 0
-        wanted, open_ones, attributes = found
+        wanted, unchecked, attributes = found
         known = set(wanted)
         each = CHECK_WORK + run.size // CHECKED_BYTES
         work = 0
-        for key, check in open_ones:
+        for key, check in unchecked:
             if key not in known and check(attributes):
                 known.add(key)
                 wanted.append(key)
             work += each
-            if work > self._checks_work:
+            if work > self._check_work_max:
                 yield WorkDone(work)
                 work = 0
         yield WorkDone(work)
-        return self._addressed(stream, envelope, wanted), each * len(open_ones)
+        return self._addressed(stream, envelope, wanted), each * len(unchecked)
 
     def _wanted(self, stream: EdgeStream, runs: list[Run]) -> list[Wanted] | None:
-        """Who wants each of many events, as far as that can be told of all at once."""
+        """Match many events in one call, where the index can do that."""
         if len(runs) < _MANY or not (stream.live or stream.waiting):
             return None
         bodies = [b"" if run.datum is None else run.datum.body for run in runs]
@@ -322,7 +320,7 @@ class LiveDelivery:
     ) -> None:
         datum = run.datum
         if wanted is None:
-            wanted = self._readers(now, stream, run)
+            wanted = self._matches_of(now, stream, run)
         assert datum is not None
         live, tick = stream.live, datum.tick
         for key in wanted:
@@ -334,8 +332,8 @@ class LiveDelivery:
             if not self.push(place, datum):
                 self._overflow(now, place, tick - 1)
 
-    def _readers(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
-        """Who wants one event and may have it."""
+    def _matches_of(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
+        """Keys of the subscriptions that match one event and may receive it."""
         envelope = read(run, self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return []
@@ -344,7 +342,6 @@ class LiveDelivery:
     def _addressed(
         self, stream: EdgeStream, envelope: Envelope, wanted: list[Hashable]
     ) -> list[Hashable]:
-        """Those of them that may have it."""
         if not envelope.header.control.destinations:
             return wanted
         places = [(key, stream.live.get(key)) for key in wanted]
@@ -355,7 +352,7 @@ class LiveDelivery:
         ]
 
     def push(self, place: StreamPosition, datum: Datum) -> bool:
-        """Put an event into the next frame, if there is room for it."""
+        """Add an event to the next frame; False if the window or the session is full."""
         subscription = place.subscription
         session = subscription.session
         if session is None or session.is_full or subscription.unacked >= subscription.window:
@@ -377,9 +374,9 @@ class LiveDelivery:
         session = subscription.session
         which = "connection" if session is not None and session.is_full else "window"
         self.flush(place, tick)
-        self._leaving.cut(now, subscription, f"too slow: the {which} is full")
+        self._unsubscription.cut(now, subscription, f"too slow: the {which} is full")
 
-    def _unversed(self, stream: EdgeStream, run: Run) -> None:
+    def _require_version(self, stream: EdgeStream, run: Run) -> None:
         for place in list(stream.live.values()):
             is_reliable = place.subscription.quality != "best-effort"
             if is_reliable and place.needs > run.version and run.last > place.sent:
@@ -394,7 +391,7 @@ class LiveDelivery:
     # -- frames ---------------------------------------------------------------------------------
 
     def flush(self, place: StreamPosition, through: int = -1) -> None:
-        """Send what a place has got, and how far that goes."""
+        """Send the batch of a position, and how far it is complete."""
         session = place.subscription.session
         if session is None or not place.batch:
             return
@@ -411,7 +408,7 @@ class LiveDelivery:
         place.batch_bytes = 0
 
     def withhold(self, place: StreamPosition, first: int, last: int, reason: str) -> None:
-        """Tell a client that ticks are withheld."""
+        """Report ticks as withheld to the client."""
         session = place.subscription.session
         first = max(first, place.sent + 1)
         if session is None or first > last:
@@ -421,7 +418,7 @@ class LiveDelivery:
         place.told = max(place.told, last)
 
     def progress_in_time(self, now: float, stream: EdgeStream) -> None:
-        """The same, in its turn, for as many as can be told at a time."""
+        """Report progress on one stream, to a bounded number of subscriptions per call."""
         if not stream.progress_places:
             if len(stream.live) + len(stream.behind) <= PROGRESS_CROWD:
                 self.progress(stream)
@@ -434,11 +431,11 @@ class LiveDelivery:
                 self.tell_through(place)
         del places[-PROGRESS_CROWD:]
         if places or stream.line.position > stream.progress_at:
-            # The last ones hear of it too, when nothing else comes.
+            # Come back for the remaining ones even if the stream stays silent.
             self._state.touch(now)
 
     def progress(self, stream: EdgeStream) -> None:
-        """Tell clients how far the stream has gone for them."""
+        """Report to all clients how far the stream is complete for them."""
         stream.progress_at = stream.line.position
         for place in stream.live.values():
             self.tell_through(place)
@@ -446,7 +443,7 @@ class LiveDelivery:
             self.tell_through(place)
 
     def tell_through(self, place: StreamPosition) -> None:
-        """Tell a client how far a stream has gone for it. Best-effort makes no such promise."""
+        """Report progress to one client, unless it is best-effort."""
         session = place.subscription.session
         if session is None or place.subscription.quality == "best-effort":
             return
@@ -465,10 +462,10 @@ class LiveDelivery:
             wanted = subscription.version
             if wanted is None or wanted > version:
                 stream.expect(wanted)
-            elif len(started) < self._starts_at_once:
+            elif len(started) < self._starts_max:
                 started.append(subscription)
             else:
-                # For the others a later tick will do as well.
+                # A later tick is as good for the remaining ones.
                 stream.earliest = earliest
                 self._state.starting[stream.name] = stream
                 self._state.backlog_at = now
@@ -478,7 +475,7 @@ class LiveDelivery:
             self._begin(now, StreamPosition(subscription, stream, tick))
 
     def start_resting(self, now: float, stream: EdgeStream) -> None:
-        """Start those that wait, if the next tick is sure to be good for them."""
+        """Start waiting subscriptions at the next tick, if the buffer's version includes them."""
         line = stream.line
         if stream.waiting and line.is_placed:
             self._start(now, stream, line.position + 1, line.version)
@@ -497,19 +494,19 @@ class LiveDelivery:
             self.enter(place)
 
     def tell_start(self, place: StreamPosition) -> None:
-        """Tell the client from where on it gets every match."""
+        """Send the client the first tick from which it receives every match."""
         session = place.subscription.session
         if session is not None:
             name = place.subscription.name
             self._state.tell(session, StartsAt(name, place.stream.name, place.acked + 1))
 
     def enter(self, place: StreamPosition) -> None:
-        """A place follows the line from now on."""
+        """Make a position live."""
         version = place.subscription.version
         place.stream.enter(place, NOTHING if version is None else version)
 
     def versions(self, now: float, versions: dict[str, Version]) -> list[EdgeSubscription]:
-        """Subscriptions are in the edge's interest now, in these versions."""
+        """Record the interest versions that now include these subscriptions."""
         known = []
         for key, version in versions.items():
             subscription = self._state.subscriptions.get(key)
@@ -526,7 +523,7 @@ class LiveDelivery:
     # -- acknowledgements -----------------------------------------------------------------------
 
     def ack(self, now: float, session: EdgeSession, frame: Ack) -> list[StreamPosition]:
-        """The client has dealt with what it got; returns where that is news."""
+        """Apply an acknowledgement; returns the positions that advanced."""
         acked = _acked(session, frame)
         moves = self._cursors.moves
         for place, tick in acked:
@@ -541,13 +538,13 @@ class LiveDelivery:
 
 
 def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]:
-    """The places that an acknowledgement moves; `RemoteError` if it cannot be true."""
+    """Positions that an acknowledgement advances; `RemoteError` if it acknowledges unsent ticks."""
     acked = []
     for stream, ticks in frame.ticks.items():
         for name, tick in ticks.items():
             subscription = session.names.get(name)
             if subscription is None:
-                # It ended, and the client did not know that yet.
+                # It ended, and the client has not been notified yet.
                 continue
             place = subscription.places.get(stream)
             if place is None or tick > place.told:

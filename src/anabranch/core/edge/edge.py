@@ -1,26 +1,29 @@
-"""The edge: subscriptions and the clients behind them. This is its door.
+"""The edge: serves the subscriptions of the clients connected to this broker.
 
     asks = edge.client_frame(now, session, frame)
     asks = edge.arrival(now, arrival)
     deadline = edge.next_deadline()
 
-Every method is one step and returns what is to be done, in order. The edge itself only brings what
-comes to the part that knows about it:
+Every method is one step and returns its effects in order. This module only dispatches each input
+to the module that handles it:
 
-    subscribing   what a request must be like        attaching   the way to a subscription
-    standing      the moment it stands               leaving     how it ends
-    delivery      the live path                      behind      replays
-    holding       what origins are asked to keep     ownership   which edge a durable one is at
-    cursors       what the disk has; `Done`          asking      requests that are repeated
-    connecting    who a session belongs to           reading     events, and their limits
+    subscribe       validates requests, attaches subscriptions, makes them active
+    unsubscribe     ends subscriptions, ownership of durable ones, client sessions
+    delivery        live delivery; limits and destinations of events
+    catch_up        replays; requests to origins to retain events
+    cursors         what is on disk; `Done` messages to origins
+    subscriptions   the records, and requests that are repeated until answered
+    reorder_buffer  order of a stream, and its gaps
 
-It also looks after gaps in lines: they are asked for as long as a live subscription needs every
-tick, and jumped over otherwise, but not for a head alone that is too far to be believed.
+It also handles gaps in streams: while a live subscription needs every tick, the edge requests the
+missing ticks; otherwise it skips them, but not for a head alone that is too far to be believed.
+Rules:
 
-1. A stream exists for every edge of the network. Knowledge of any other one breaks the protocol.
-2. A client has one session. A newer one takes the place of the older one, which is cut. So are
-   all of them when the broker departs (`departing`), and later whoever wants a subscription.
-3. A frame that breaks the protocol raises `RemoteError` before anything has changed.
+1. Every edge of the network has one stream. An arrival for any other stream violates the protocol.
+2. A client has one session. A new session replaces the older one, which is closed. When the broker
+   departs (`departure`), it closes all sessions, and later any session that requests a
+   subscription.
+3. A frame that violates the protocol raises `RemoteError` before any state has changed.
 
 State: durable subscriptions and cursors are in the catalog, everything else is safe to lose.
 """
@@ -84,13 +87,13 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
 
-#: What it costs to settle a place, to end a subscription, and to index a conjunction.
+#: Work to settle a position, to end a subscription, and to index a conjunction.
 _SETTLE_WORK = 60
 _LEAVE_WORK = 60
 _INDEX_WORK = 60
-#: Conjunctions that are indexed without a word.
+#: Up to this many conjunctions are indexed without reporting the work.
 _FEW_CONJUNCTIONS = 16
-#: Answer → the requests it may answer.
+#: Answer → requests that it may answer.
 _ANSWERS: dict[type, tuple[type, ...]] = {
     Answer: (Replay,),
     NotKept: (Replay, Hold),
@@ -102,7 +105,7 @@ _ANSWERS: dict[type, tuple[type, ...]] = {
 class Edge:
     """The edge of one broker. See the top of this module."""
 
-    def __init__(  # noqa: PLR0917 - every part of a broker is made of these
+    def __init__(  # noqa: PLR0917 - every part of a broker is built from these
         self,
         name: str,
         network: Network,
@@ -117,71 +120,76 @@ class Edge:
         self._state = state
         self.wants = state.wants
         self._cursors = Cursors(state)
-        self._leaving = Unsubscription(state, self._cursors)
-        self._delivery = LiveDelivery(state, self._cursors, self._leaving)
-        self._behind = CatchUp(state, self._delivery)
-        self._ownership = Ownership(state, self._cursors, self._leaving)
-        leaving, behind, ownership = self._leaving, self._behind, self._ownership
-        self._holding = HoldRequests(state, self._cursors, leaving, behind, ownership)
-        self._standing = Activation(state, leaving, self._delivery, behind, ownership)
-        self._attaching = Attachments(state, self._cursors, leaving, self._holding, self._standing)
-        self._connecting = ClientSessions(state, leaving)
-        self._subscribing = SubscribeRequests(state, self._attaching, self._standing)
+        self._unsubscription = Unsubscription(state, self._cursors)
+        self._delivery = LiveDelivery(state, self._cursors, self._unsubscription)
+        self._catch_up = CatchUp(state, self._delivery)
+        self._ownership = Ownership(state, self._cursors, self._unsubscription)
+        self._hold_requests = HoldRequests(
+            state, self._cursors, self._unsubscription, self._catch_up, self._ownership
+        )
+        self._activation = Activation(
+            state, self._unsubscription, self._delivery, self._catch_up, self._ownership
+        )
+        self._attachments = Attachments(
+            state, self._cursors, self._unsubscription, self._hold_requests, self._activation
+        )
+        self._client_sessions = ClientSessions(state, self._unsubscription)
+        self._subscribe_requests = SubscribeRequests(state, self._attachments, self._activation)
         self._is_departing = False
-        #: Where there are more, so many are settled, or end, at a time.
-        self._settled_at_once = options.portion(_SETTLE_WORK)
-        self._left_at_once = options.portion(_LEAVE_WORK)
-        #: A version of the edge's interest that has all subscriptions so far.
+        #: Positions settled, and subscriptions ended, per portion.
+        self._settled_max = options.portion(_SETTLE_WORK)
+        self._ended_max = options.portion(_LEAVE_WORK)
+        #: A version of the edge's interest that includes all subscriptions so far.
         self.version = NOTHING
         self._cursors.recover(recovered)
         state.touch(now)
 
     def started(self, now: float) -> list[PartRequest]:
-        """The broker has begun its life: tell the interest of what was recovered."""
+        """Announce the interest of recovered subscriptions, and resume holds and claims."""
         state = self._state
         state.begin()
         self._cursors.start()
         state.sync(RunStored())
         for subscription in state.subscriptions.values():
-            self._standing.register(subscription)
-            self._holding.go_on(now, subscription)
+            self._activation.register(subscription)
+            self._hold_requests.go_on(now, subscription)
         for subscription in (*state.subscriptions.values(), *state.closed.values()):
             if not subscription.is_claimed:
                 self._ownership.claim(now, subscription)
         return state.result()
 
     def depart(self, now: float) -> list[PartRequest]:
-        """Serve nobody any more but join points, which go by themselves."""
+        """Stop serving clients. Join points keep their sessions and move away by themselves."""
         self._state.begin()
         self._is_departing = True
         for session in [each for each in self._state.sessions.values() if each.number >= 0]:
-            self._connecting.cut(now, session, departure.REASON)
+            self._client_sessions.cut(now, session, departure.REASON)
         return self._state.result()
 
     def kept(self) -> list[str]:
-        """The subscriptions that the disk has: those that end, or ended, among them."""
+        """Durable subscriptions on disk, including those that are ending or have ended."""
         durable = [each.name for each in self._state.subscriptions.values() if each.is_durable]
         return [*durable, *self._state.closed, *self._state.attaches]
 
     # -- clients --------------------------------------------------------------------------------
 
     def durable(self) -> list[str]:
-        """The durable subscriptions that this edge owns, for whoever checks."""
+        """The durable subscriptions that this edge owns, for tests and checkers."""
         every = self._state.subscriptions.values()
         return [each.name for each in every if each.quality == "durable"]
 
     def unclaimed(self) -> list[str]:
-        """Those of them that others have not yielded yet."""
+        """Durable subscriptions that other edges have not yielded yet."""
         every = self._state.subscriptions
         return [name for name in self.durable() if not every[name].is_claimed]
 
     def filters(self) -> dict[str, Filter]:
-        """Subscription → its filter, for whoever checks."""
+        """Subscription → its filter, for tests and checkers."""
         return {key: each.filter for key, each in self._state.subscriptions.items()}
 
     def client_of(self, session: int, frame: AnyClientFrame) -> str:
-        """The client of a session; "" if there is no such session, `RemoteError` if it has not
-        said who it is."""
+        """The client of a session; "" if there is no such session. Raises `RemoteError` if the
+        session has not sent `Connect`."""
         known = self._state.sessions.get(session)
         if known is None:
             return ""
@@ -190,7 +198,7 @@ class Edge:
         return known.client
 
     def host_of(self, session: int) -> str:
-        """Where the client of a session connects from; "" if that is not known."""
+        """The host that a client connects from; "" if unknown."""
         known = self._state.sessions.get(session)
         return "" if known is None else known.host
 
@@ -200,55 +208,55 @@ class Edge:
         session: int,
         host: str = "",
     ) -> list[PartRequest]:
-        """A client has connected, from this host; it will say who it is."""
+        """Open a session for a connection from this host."""
         self._state.begin()
         self._state.sessions[session] = EdgeSession(session, host)
         return self._state.result()
 
     def has_client(self, session: int) -> bool:
-        """Whether there is such a session, and it has said who it is."""
+        """Whether the session exists and has sent `Connect`."""
         known = self._state.sessions.get(session)
         return known is not None and bool(known.client)
 
     def client_left(self, now: float, session: int) -> Iterable[PartRequest]:
-        """A client is gone."""
+        """Close the session of a client that disconnected."""
         self._state.begin()
         left = self._state.sessions.get(session)
         if left is None:
             return self._state.result()
-        if len(left.names) > self._left_at_once:
-            return self._leave_slowly(now, left)
-        self._connecting.over(now, left)
+        if len(left.names) > self._ended_max:
+            return self._leave_in_portions(now, left)
+        self._client_sessions.over(now, left)
         return self._state.result()
 
-    def _leave_slowly(self, now: float, session: EdgeSession) -> Iterator[PartRequest]:
-        """End the subscriptions of a session bit by bit, and then the session."""
+    def _leave_in_portions(self, now: float, session: EdgeSession) -> Iterator[PartRequest]:
+        """End the subscriptions of a session in portions, and then the session."""
         state = self._state
         yield from self._end_most(now, session)
         state.begin()
-        self._connecting.over(now, session)
+        self._client_sessions.over(now, session)
         yield from state.result()
 
-    def _replace_slowly(
+    def _replace_in_portions(
         self, now: float, session: EdgeSession, frame: Connect, older: EdgeSession
     ) -> Iterator[PartRequest]:
-        """A client has connected again; its older session ends bit by bit first."""
+        """Replace the older session of a client, after ending its subscriptions in portions."""
         yield from self._end_most(now, older)
         self._state.begin()
-        self._connecting.connect(now, session, frame)
+        self._client_sessions.connect(now, session, frame)
         yield from self._state.result()
 
     def _end_most(self, now: float, session: EdgeSession) -> Iterator[PartRequest]:
-        """End subscriptions of a session, until few are left."""
+        """End subscriptions of a session in portions, until few are left."""
         state = self._state
-        while len(session.names) > self._left_at_once:
+        while len(session.names) > self._ended_max:
             state.begin()
-            self._leaving.end_some(now, session, self._left_at_once)
+            self._unsubscription.end_some(now, session, self._ended_max)
             yield from state.result()
-            yield WorkDone(_LEAVE_WORK * self._left_at_once)
+            yield WorkDone(_LEAVE_WORK * self._ended_max)
 
     def client_full(self, now: float, session: int, full: bool) -> list[PartRequest]:
-        """A client takes no more for the time being, or takes again."""
+        """Record whether the outgoing buffer of a client is full."""
         state = self._state
         state.begin()
         known = state.sessions.get(session)
@@ -259,40 +267,40 @@ class Edge:
         return state.result()
 
     def _settle_all(self, now: float, subscriptions: Sequence[EdgeSubscription]) -> None:
-        """There may be room in windows: now if they are few, else when there is time."""
-        if len(subscriptions) > self._settled_at_once:
+        """Continue catch-up where windows have room: at once if few, in the background if many."""
+        if len(subscriptions) > self._settled_max:
             places = (place for each in subscriptions for place in each.places.values())
             self._settle_later(now, (p for p in places if p.mode == "behind" and not p.ask))
             return
         for subscription in subscriptions:
-            self._behind.settle_subscription(now, subscription)
+            self._catch_up.settle_subscription(now, subscription)
 
     def client_frame(
         self, now: float, session: int, frame: AnyClientFrame
     ) -> Iterable[PartRequest]:
-        """A client has said something."""
+        """Handle a frame of a client."""
         state = self._state
         state.begin()
         known = state.sessions.get(session)
         if known is None:
-            # It was cut; what it sent before it heard of that is void.
+            # The session was closed; frames sent before the client noticed are ignored.
             return state.result()
         if isinstance(frame, Connect):
-            older = self._connecting.older(known, frame)
-            if older is not None and len(older.names) > self._left_at_once:
-                return self._replace_slowly(now, known, frame, older)
-            self._connecting.connect(now, known, frame)
+            older = self._client_sessions.older(known, frame)
+            if older is not None and len(older.names) > self._ended_max:
+                return self._replace_in_portions(now, known, frame, older)
+            self._client_sessions.connect(now, known, frame)
         elif not known.client:
             raise RemoteError(f"a session begins with Connect, not with {type(frame).__name__}")
         elif isinstance(frame, Ack):
             self._ack(now, known, frame)
         elif isinstance(frame, Subscribe) and self._is_departing and session >= 0:
-            self._connecting.cut(now, known, departure.REASON)
+            self._client_sessions.cut(now, known, departure.REASON)
         elif isinstance(frame, Subscribe):
-            self._subscribing.subscribe(now, known, frame)
+            self._subscribe_requests.subscribe(now, known, frame)
             return _with_work(state.result())
         elif isinstance(frame, Unsubscribe):
-            self._leaving.unsubscribe(now, known, frame)
+            self._unsubscription.unsubscribe(now, known, frame)
         elif isinstance(frame, Alive):
             state.tell(known, frame)
         else:
@@ -304,15 +312,15 @@ class Edge:
         if any(stream.behind for stream in self._state.streams.values()):
             self._settle_all(now, [place.subscription for place in acked])
 
-    # -- knowledge ------------------------------------------------------------------------------
+    # -- streams --------------------------------------------------------------------------------
 
     def arrival(self, now: float, arrival: Arrival) -> Iterable[PartRequest]:
-        """Knowledge of a stream has come."""
+        """Handle data, silence and withheld ranges of a stream."""
         state = self._state
         state.begin()
         stream = state.streams.get(arrival.stream)
         if stream is None:
-            raise RemoteError(f"there is no stream {arrival.stream!r} in this network")
+            raise RemoteError(f"this network has no stream {arrival.stream!r}")
         runs = runs_of(arrival)
         line = stream.line
         dropped = line.dropped
@@ -323,31 +331,31 @@ class Edge:
         holds_back = is_heavy and wanted is None
         ready = line.take(runs, arrival.head, arrival.version, holds_back=holds_back)
         if len(ready) < len(runs):
-            # Something was known before.
+            # Some of it was a duplicate.
             wanted = None
         stream.timed(arrival.head, arrival.time_ns)
         if line.dropped > dropped:
-            state.note("warning", f"too much of {stream.name!r} is out of order; will ask again")
-        self._moved(now, stream, ready, wanted)
+            state.note("warning", f"reorder buffer of {stream.name!r} is full; requesting again")
+        self._released(now, stream, ready, wanted)
         if was_behind or not line.has_ready:
             return state.result()
-        self._is_behind(now, stream)
-        return chain(state.result(), self._go_on(now))
+        self._queue_backlog(now, stream)
+        return chain(state.result(), self._do_backlog(now))
 
-    # -- work for when there is time ------------------------------------------------------------
+    # -- background work ------------------------------------------------------------------------
 
     @property
     def has_backlog(self) -> bool:
-        """Whether it has more to deliver than one step should."""
+        """Whether deferred work is pending."""
         return self._state.has_backlog
 
-    def _is_behind(self, now: float, stream: EdgeStream) -> None:
-        """A line holds something back."""
+    def _queue_backlog(self, now: float, stream: EdgeStream) -> None:
+        """Queue a stream whose reorder buffer holds runs back."""
         self._state.backlog[stream.name] = stream
         self._state.backlog_at = now
 
-    def _go_on(self, now: float) -> Iterator[PartRequest]:
-        """Do about as much as one step should of what is held back; in turn, stream by stream."""
+    def _do_backlog(self, now: float) -> Iterator[PartRequest]:
+        """Do about one step's worth of deferred work, round-robin over streams."""
         state = self._state
         yield WorkDone(0)
         state.backlog_at = now
@@ -357,7 +365,7 @@ class Edge:
             yield from self._delivery.deliver_held(now, stream)
             state.begin()
             stream.timed(0, 0)
-            self._watch(now, stream)
+            self._schedule_gap_check(now, stream)
             if stream.line.has_ready:
                 state.backlog[name] = stream
             state.touch(now)
@@ -366,15 +374,15 @@ class Edge:
             state.begin()
             self._delivery.start_resting(now, state.starting.pop(name))
             yield from state.result()
-            yield WorkDone(_SETTLE_WORK * self._settled_at_once)
-        for _ in range(self._settled_at_once):
+            yield WorkDone(_SETTLE_WORK * self._settled_max)
+        for _ in range(self._settled_max):
             if not state.unsettled:
                 break
             place = next(iter(state.unsettled))
             del state.unsettled[place]
             state.begin()
             if place.stream.behind.get(place.subscription.key) is place and not place.ask:
-                self._behind.settle(now, place)
+                self._catch_up.settle(now, place)
             yield from state.result()
             yield WorkDone(_SETTLE_WORK)
 
@@ -382,49 +390,49 @@ class Edge:
         self._state.unsettled.update(dict.fromkeys(places))
         self._state.backlog_at = now
 
-    def _moved(
+    def _released(
         self, now: float, stream: EdgeStream, ready: list[Run], wanted: list[Wanted] | None = None
     ) -> None:
-        """Deliver what a line has passed on, and look after what it lacks."""
+        """Deliver released runs, then check the stream for gaps."""
         state = self._state
         if ready or stream.waiting:
             self._delivery.advance(now, stream, ready, wanted)
-        self._watch(now, stream)
-        if len(stream.behind) > self._settled_at_once:
+        self._schedule_gap_check(now, stream)
+        if len(stream.behind) > self._settled_max:
             wanting = (p for p in stream.behind.values() if not p.ask and p.subscription.room > 0)
             self._settle_later(now, wanting)
         elif stream.behind:
-            self._behind.settle_stream(now, stream)
+            self._catch_up.settle_stream(now, stream)
         if ready:
             state.touch(now)
 
-    def _watch(self, now: float, stream: EdgeStream) -> None:
+    def _schedule_gap_check(self, now: float, stream: EdgeStream) -> None:
         state = self._state
         stream.line.watch(now, state.options.nack_after_s)
         if stream.line.look_at is not None:
             state.lines_at = min(state.lines_at, stream.line.look_at)
 
     def reach(self, name: str) -> dict[str, tuple[int, int]]:
-        """As `EdgeSubscription.reach`; empty if there is no such durable one, or it is leaving."""
+        """Like `EdgeSubscription.reach`; empty if the subscription is missing or leaving."""
         subscription = self._state.subscriptions.get(name)
         return {} if subscription is None or subscription.is_leaving else subscription.reach()
 
     def versions(self, now: float, versions: dict[str, Version]) -> list[PartRequest]:
-        """Subscriptions are in the edge's interest now, in these versions."""
+        """Record the interest versions that now include these subscriptions."""
         self._state.begin()
         self.version = max([self.version, *versions.values()])
         for subscription in self._delivery.versions(now, versions):
-            self._behind.settle_subscription(now, subscription)
+            self._catch_up.settle_subscription(now, subscription)
         return self._state.result()
 
-    def _look_after_gaps(self, now: float) -> None:
+    def _check_gaps(self, now: float) -> None:
         state = self._state
         options = state.options
         state.lines_at = float("inf")
         for stream in state.streams.values():
             line = stream.line
             if stream.name in state.backlog:
-                # What is missing is asked for when the line has come there.
+                # Request missing ticks only after the backlog is delivered.
                 line.look_at = None if line.look_at is None else now + options.nack_after_s
             elif line.look_at is not None and line.look_at <= now:
                 if stream.needing:
@@ -437,16 +445,16 @@ class Edge:
                     state.carry(stream.name, Nack(ranges))
                 else:
                     holds_back = self._delivery.is_heavy(stream, line.waiting)
-                    self._moved(now, stream, line.jump(holds_back=holds_back))
+                    self._released(now, stream, line.jump(holds_back=holds_back))
                     if line.has_ready:
-                        self._is_behind(now, stream)
+                        self._queue_backlog(now, stream)
             if line.look_at is not None:
                 state.lines_at = min(state.lines_at, line.look_at)
 
     # -- other brokers --------------------------------------------------------------------------
 
     def carried(self, now: float, source: str, content: AnyCarried) -> list[PartRequest]:
-        """Another broker has sent something."""
+        """Handle a message from another broker."""
         self._state.begin()
         if isinstance(content, Claim):
             self._ownership.claimed(now, source, content)
@@ -457,17 +465,17 @@ class Edge:
         elif isinstance(content, Answer | NotKept | Held | Found):
             self._answered(now, source, content)
         else:
-            raise RemoteError(f"an edge does not take {type(content).__name__}")
+            raise RemoteError(f"an edge does not accept {type(content).__name__}")
         return self._state.result()
 
     def _answered(self, now: float, source: str, answer: Answer | NotKept | Held | Found) -> None:
         requests = self._state.requests
         about = requests.about(answer.request, source)
         if about is None:
-            # Answered before, or not wanted any more.
+            # Answered before, or no longer needed.
             return
         if not isinstance(requests.content(answer.request), _ANSWERS[type(answer)]):
-            raise RemoteError(f"{source!r} answers with {type(answer).__name__}: not to the point")
+            raise RemoteError(f"{type(answer).__name__} of {source!r} does not match its request")
         if isinstance(about, StreamPosition):
             self._place_answered(now, about, answer)
         elif isinstance(about, PendingAttach):
@@ -477,13 +485,13 @@ class Edge:
         self, now: float, place: StreamPosition, answer: Answer | NotKept | Held | Found
     ) -> None:
         if isinstance(answer, Held):
-            self._holding.held(now, place, answer)
+            self._hold_requests.held(now, place, answer)
         elif isinstance(answer, NotKept) and answer.request == place.hold:
-            self._holding.not_kept(now, place, answer)
+            self._hold_requests.not_kept(now, place, answer)
         elif isinstance(answer, NotKept):
-            self._behind.not_kept(now, place, answer)
+            self._catch_up.not_kept(now, place, answer)
         elif isinstance(answer, Answer):
-            self._behind.answer(now, place, answer)
+            self._catch_up.answer(now, place, answer)
 
     def _attach_answered(
         self,
@@ -493,18 +501,18 @@ class Edge:
         answer: Answer | NotKept | Held | Found,
     ) -> None:
         if isinstance(answer, Found):
-            self._attaching.found(now, source, attach, answer)
+            self._attachments.found(now, source, attach, answer)
         elif isinstance(answer, Held):
-            self._attaching.held(now, source, attach, answer)
+            self._attachments.held(now, source, attach, answer)
         elif isinstance(answer, NotKept):
-            self._attaching.not_kept(now, source, attach, answer)
+            self._attachments.not_kept(now, source, attach, answer)
         else:
-            self._attaching.answer(now, source, attach, answer)
+            self._attachments.answer(now, source, attach, answer)
 
     # -- disk and time --------------------------------------------------------------------------
 
     def synced(self, now: float, ticket: int) -> list[PartRequest]:
-        """What was put before this ticket is on disk."""
+        """Everything put before this ticket is on disk."""
         self._state.begin()
         for stored in self._state.stored(ticket):
             self._stored(now, stored)
@@ -514,27 +522,27 @@ class Edge:
         if isinstance(stored, CursorsStored):
             self._cursors.stored(now, stored)
         elif isinstance(stored, StartStored):
-            self._standing.start_stored(now, stored)
+            self._activation.start_stored(now, stored)
         elif isinstance(stored, AttachStored):
-            self._standing.stands(now, stored.attach, stored.subscription)
+            self._activation.stands(now, stored.attach, stored.subscription)
         elif isinstance(stored, YieldStored):
             self._ownership.yield_stored(now, stored)
-            self._attaching.forgotten(now, stored.subscription.key)
+            self._attachments.forgotten(now, stored.subscription.key)
         elif isinstance(stored, EndStored):
-            self._leaving.end_stored(now, stored)
+            self._unsubscription.end_stored(now, stored)
             closed = self._state.closed.get(stored.subscription.key)
             if closed is not None:
                 self._ownership.claim(now, closed)
-            self._attaching.forgotten(now, stored.subscription.key)
+            self._attachments.forgotten(now, stored.subscription.key)
         else:
             self._state.out += self._state.requests.open()
             self._state.touch(now)
 
     def time_passed(self, now: float) -> Iterable[PartRequest]:
-        """A deadline has come."""
+        """Handle an expired deadline."""
         done = self._timers(now)
         if self._state.has_backlog:
-            return chain(done, self._go_on(now))
+            return chain(done, self._do_backlog(now))
         return done
 
     def _timers(self, now: float) -> list[PartRequest]:
@@ -542,7 +550,7 @@ class Edge:
         state.begin()
         state.out += state.requests.repeat(now)
         if state.lines_at <= now:
-            self._look_after_gaps(now)
+            self._check_gaps(now)
         if state.done_at <= now:
             state.done_at = float("inf")
             for stream in state.streams.values():
@@ -551,7 +559,7 @@ class Edge:
         return state.result()
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When to call `time_passed`."""
         state = self._state
         if state.has_backlog:
             return state.backlog_at
@@ -560,7 +568,7 @@ class Edge:
 
 
 def _with_work(asks: list[PartRequest]) -> list[PartRequest]:
-    """With what it cost to index what came: several join points may subscribe in one step."""
+    """Add the work of indexing new filters: several join points may subscribe in one step."""
     changes = [each for each in asks if isinstance(each, ChangeInterest)]
     count = sum(len(filter.conjunctions) for each in changes for filter in each.added.values())
     return [*asks, WorkDone(_INDEX_WORK * count)] if count > _FEW_CONJUNCTIONS else asks

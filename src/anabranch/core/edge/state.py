@@ -1,13 +1,13 @@
-"""What the parts of an edge share: subscriptions, streams, sessions, and the effects of a step.
+"""The state that all parts of an edge share, and the effects of a step.
 
-The parts (delivery, replays, attaching, leaving, ownership, cursors) each know one matter and act
-on this state. A step begins with an empty list of effects and ends by handing it out; changes of
-interest go last, so that what a client is told about them comes before they take effect.
+Delivery, catch-up, attaching, unsubscribing, ownership and cursors act on this state. A step begins
+with an empty list of effects and ends by returning it. Changes of interest go last, so that clients
+are notified before the changes take effect.
 
-What the subscriptions of one session get of one stream in a step leaves as one frame, as long as
-nothing else is said to that session in between and it does not become too large.
+Events of one stream for subscriptions of one session are coalesced into one frame per step, unless
+another frame to that session comes in between or the frame would become too large.
 
-Syncs are asked for by ticket. With each ticket a note is kept of what it waits for.
+Syncs are requested by ticket. For each ticket the state keeps what to do when it completes.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ from anabranch.model.normal.memory_cost import FilterCost
 
 @dataclass(frozen=True, slots=True)
 class RunStored:
-    """The number of this run is on disk."""
+    """The run number is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class StartStored:
 
 @dataclass(frozen=True, slots=True)
 class CursorsStored:
-    """Cursors are on disk, each with this tick."""
+    """Cursors are on disk, at these ticks."""
 
     ticks: list[tuple[StreamPosition, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class AttachStored:
-    """A durable subscription is on disk, with its new number."""
+    """A durable subscription is on disk with its new number."""
 
     attach: PendingAttach
     subscription: EdgeSubscription
@@ -68,14 +68,14 @@ class AttachStored:
 
 @dataclass(frozen=True, slots=True)
 class YieldStored:
-    """The disk has forgotten a subscription that another edge owns."""
+    """The removal of a subscription that another edge owns is on disk."""
 
     subscription: EdgeSubscription
 
 
 @dataclass(frozen=True, slots=True)
 class EndStored:
-    """The disk has forgotten a subscription that its client ended."""
+    """The removal of a subscription that its client ended is on disk."""
 
     subscription: EdgeSubscription
     session: EdgeSession
@@ -85,24 +85,24 @@ class EndStored:
 
 @dataclass(slots=True)
 class _Delivering:
-    """A frame that may still grow in this step."""
+    """A frame to which this step may still add events."""
 
     frame: Deliver
     size: int
 
 
-#: What a place in a frame may take beside its events.
+#: Upper bound of the overhead of one subscription in a frame.
 _MATCHES_BYTES = 512
-#: Of a subscription that has ended.
+#: The filter of a closed subscription.
 _NOTHING = Filter.nothing()
 
 Stored = RunStored | StartStored | CursorsStored | AttachStored | YieldStored | EndStored
 
 
 class EdgeState:
-    """Everything an edge knows. See the top of this module."""
+    """The shared state of an edge. See the top of this module."""
 
-    def __init__(  # noqa: PLR0917 - what every part of a broker is made of, and its run
+    def __init__(  # noqa: PLR0917 - what every part of a broker is built from, and its run
         self,
         name: str,
         network: Network,
@@ -112,7 +112,7 @@ class EdgeState:
         memory: FilterMemory | None = None,
     ) -> None:
         self.name = name
-        #: To which filters are charged.
+        #: Filters are charged to this.
         self.memory = memory or FilterMemory(limits)
         self.options = options
         self.limits = limits
@@ -128,35 +128,35 @@ class EdgeState:
             for edge in network.edges
         }
         self.subscriptions: dict[str, EdgeSubscription] = {}
-        #: Durable ones whose clients are not there, by key.
+        #: Key → durable subscription without a session.
         self.away: dict[str, EdgeSubscription] = {}
-        #: By key.
+        #: Key → pending attach.
         self.attaches: dict[str, PendingAttach] = {}
-        #: Durable ones that ended before all other edges had yielded them, by name.
+        #: Name → durable subscription that ended before all other edges had yielded it.
         self.closed: dict[str, EdgeSubscription] = {}
-        #: Client → its subscriptions, those it waits for included; and those in `closed`.
+        #: Client → number of its subscriptions, pending ones included; and number in `closed`.
         self.owned: dict[str, int] = {}
         self.ended: dict[str, int] = {}
         self.sessions: dict[int, EdgeSession] = {}
         #: Client → its session.
         self.clients: dict[str, EdgeSession] = {}
         self.requests = PendingRequests(run, options.ask_again_s)
-        #: Keys waiting for the disk to forget a subscription → edges that claim it, and as what.
+        #: Keys whose removal is being synced → edges that claim them, with their numbers.
         self.claimants: dict[str, dict[str, int]] = {}
         self.run = run
-        #: When cursors are written and origins are told next.
+        #: When to write cursors and send `Done` next.
         self.done_at = float("inf")
-        #: No line has a gap to look after before.
+        #: No reorder buffer needs a gap check before this time.
         self.lines_at = float("inf")
-        #: Streams whose lines hold something back, and places that are to be settled: work for
-        #: when there is time, since when.
+        #: Deferred work since `backlog_at`: streams whose reorder buffers hold runs back, and
+        #: positions to be settled.
         self.backlog: dict[str, EdgeStream] = {}
         self.unsettled: dict[StreamPosition, None] = {}
-        #: Streams on which more could start.
+        #: Streams on which more subscriptions can start.
         self.starting: dict[str, EdgeStream] = {}
         self.backlog_at = 0.0
         self.out: list[PartRequest] = []
-        #: Number of a session → the last frame to it, if it may still grow.
+        #: Session number → the last frame to it, if it may still grow.
         self._delivering: dict[int, _Delivering] = {}
         self._added: dict[str, Filter] = {}
         self._removed: list[str] = []
@@ -165,23 +165,23 @@ class EdgeState:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether there is work for when there is time."""
+        """Whether deferred work is pending."""
         return bool(self.backlog or self.unsettled or self.starting)
 
     @cached_property
     def index(self) -> MatchIndex:
-        """The filters of all subscriptions by key; made for the first one, because it is large."""
+        """Key → filter of all subscriptions; created on first use, because it is large."""
         return MatchIndex(limits=self.limits)
 
     def wants(self, attributes: Mapping[str, Value], but: str) -> bool:
-        """Whether a client here, other than this one, wants an event with these attributes."""
+        """Whether a client here, other than `but`, wants an event with these attributes."""
         if not self.subscriptions:
             return False
         found = map(self.subscriptions.get, map(str, self.index.match(attributes)))
         return any(each is not None and each.client != but for each in found)
 
     def add(self, subscription: EdgeSubscription, attach: PendingAttach | None = None) -> None:
-        """A subscription is here, from an attach or from the catalog."""
+        """Add a subscription from an attach or from the catalog."""
         self.subscriptions[subscription.key] = subscription
         if attach is not None and attach.is_counted:
             attach.is_counted = False
@@ -191,14 +191,14 @@ class EdgeState:
             subscription.cost, attach.cost = attach.cost, None
 
     def size_objection(self, client: str, key: str, filter: Filter | None, text: str) -> str:
-        """Why a filter cannot be charged to a client; "" if it can. What only the owner knows is
-        charged when it is told; a join point has been charged with its pattern."""
+        """Why a filter cannot be charged to a client; "" if it can. A filter that only the owner
+        has is charged when it arrives; that of a join point is charged with its pattern."""
         if filter is None or key.startswith(JOIN_POINT_PREFIX):
             return ""
         return self.memory.objection(client, filter.cost(text))
 
     def charge(self, who: EdgeSubscription | PendingAttach, cost: FilterCost) -> None:
-        """Charge a filter to the client, unless it is that of a join point."""
+        """Charge a filter to its client, unless it belongs to a join point."""
         if who.cost is None and not who.key.startswith(JOIN_POINT_PREFIX):
             who.cost = cost
             self.memory.charge(who.client, cost)
@@ -209,21 +209,21 @@ class EdgeState:
             who.cost = None
 
     def close(self, subscription: EdgeSubscription) -> None:
-        """A durable subscription has ended; its number is kept until other edges have yielded."""
-        # Nobody needs its filter, and nobody is charged for it.
+        """Keep the number of an ended durable subscription until all other edges have yielded."""
+        # The filter is no longer needed, and not charged.
         subscription.filter = _NOTHING
         self.closed[subscription.name] = subscription
         _count(self.ended, subscription.client, 1)
 
     def forget_closed(self, name: str) -> EdgeSubscription | None:
-        """Forget the number of a subscription that has ended, if it is one."""
+        """Remove a closed subscription and return it, if there is one."""
         closed = self.closed.pop(name, None)
         if closed is not None:
             _count(self.ended, closed.client, -1)
         return closed
 
     def drop(self, subscription: EdgeSubscription) -> None:
-        """A subscription is not here any more, and its places are nobody's."""
+        """Remove a subscription and its positions."""
         del self.subscriptions[subscription.key]
         _count(self.owned, subscription.client, -1)
         self._release(subscription)
@@ -233,7 +233,7 @@ class EdgeState:
     # -- a step ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A step begins; what a broken one left undone is forgotten."""
+        """Start a step; discard what an aborted one left."""
         self.out = []
         if self._delivering:
             self._delivering = {}
@@ -242,20 +242,20 @@ class EdgeState:
             self._removed = []
 
     def result(self) -> list[PartRequest]:
-        """All effects of this step."""
+        """Return all effects of this step."""
         if self._added or self._removed:
             self.out.append(ChangeInterest(self._added, self._removed))
         return self.out
 
     def carry(self, target: str, content: AnyCarried) -> None:
-        """Send something to a broker, once."""
+        """Send a message to a broker, once."""
         self.out.append(CarryTo(target, content))
 
     def hold(self, now: float, name: str, tick: int, about: About) -> int:
-        """Ask an origin to keep what comes after a tick; returns the request."""
+        """Ask an origin to retain everything after a tick; returns the request number."""
         number = self.requests.number()
         stream = self.streams[name]
-        # Whatever was said before, it is news when the hold is not needed any more.
+        # `Done` must be sent again when the hold is no longer needed.
         stream.done_told = min(stream.done_told, tick)
         self.out += self.requests.ask(now, number, name, Hold(number, tick), about)
         return number
@@ -266,7 +266,7 @@ class EdgeState:
         self.out.append(SendClient(session.number, frame))
 
     def deliver(self, session: EdgeSession, stream: str, matches: Matches, size: int) -> None:
-        """Send events, of so many bytes, to a client, with what else it gets in this step."""
+        """Send events to a client, coalesced with others of this step; `size` is their bytes."""
         size += _MATCHES_BYTES
         last = self._delivering.get(session.number)
         if (
@@ -282,20 +282,18 @@ class EdgeState:
         self.out.append(SendClient(session.number, frame))
 
     def put(self, table: str, key: str, value: bytes | None) -> None:
-        """Put something into the catalog."""
         self.out.append(Put(table, key, value))
 
     def note(self, level: str, text: str) -> None:
-        """Say something to whoever reads logs."""
         self.out.append(Note(level, text))
 
     def register(self, subscription: EdgeSubscription) -> None:
-        """Make a subscription part of the edge's interest."""
+        """Add a subscription to the edge's interest."""
         subscription.is_registered = True
         self._added[subscription.key] = subscription.filter
 
     def unregister(self, subscription: EdgeSubscription) -> None:
-        """Take a subscription out of the edge's interest."""
+        """Remove a subscription from the edge's interest."""
         if not subscription.is_registered:
             return
         subscription.is_registered = False
@@ -303,7 +301,7 @@ class EdgeState:
             self._removed.append(subscription.key)
 
     def begin_attach(self, attach: PendingAttach) -> None:
-        """A client waits for a subscription."""
+        """Register an attach, and count it against the quota of its client."""
         self.attaches[attach.key] = attach
         if attach.key not in self.subscriptions and not attach.is_counted:
             attach.is_counted = True
@@ -314,7 +312,7 @@ class EdgeState:
             attach.session.attaching[attach.key] = None
 
     def end_attach(self, key: str) -> PendingAttach:
-        """It has it, or waits no longer."""
+        """Remove an attach that succeeded or was given up."""
         attach = self.attaches.pop(key)
         if attach.is_counted:
             attach.is_counted = False
@@ -327,13 +325,13 @@ class EdgeState:
     # -- syncs ----------------------------------------------------------------------------------
 
     def sync(self, stored: Stored) -> None:
-        """When all that was put so far is on disk, this is to be known."""
+        """Request a sync; `stored` is returned when everything put so far is on disk."""
         self._ticket += 1
         self._tickets[self._ticket] = stored
         self.out.append(RequestSync(self._ticket))
 
     def stored(self, ticket: int) -> list[Stored]:
-        """What is on disk now that was not before."""
+        """What completed with this ticket."""
         done = []
         while self._tickets and (first := next(iter(self._tickets))) <= ticket:
             done.append(self._tickets.pop(first))
@@ -342,7 +340,7 @@ class EdgeState:
     # -- timing ---------------------------------------------------------------------------------
 
     def touch(self, now: float) -> None:
-        """Something has changed that cursors or origins should hear of soon."""
+        """Schedule the next write of cursors and `Done`."""
         self.done_at = min(self.done_at, now + self.options.done_every_s)
 
 

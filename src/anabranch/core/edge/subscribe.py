@@ -1,33 +1,33 @@
-"""How a client gets a subscription, or gets one back, here or after it was elsewhere.
+"""Subscribe and attach: how a client gets a new subscription or resumes an existing one.
 
-A subscription that begins now and ends with its session stands at once. Others take steps, each of
-which waits for answers:
+A subscription that starts now and ends with its session is active at once. Others pass through
+states, each of which waits for answers:
 
-    queued    the same name is being forgotten here; its turn comes when the disk has done so
-    finding   the client does not know where it stands: all other edges are asked, and the one with
-              the highest number is believed
-    asking    origins are asked whether an explicit start can be had, and to keep what follows it
-    storing   the subscription with its number and cursors is on its way to the disk
-    stands    the client is told, the interest grows
+    queued    a subscription of the same name is being removed; continue when that is on disk
+    finding   the client has lost its state: ask all other edges; the highest number wins
+    asking    ask origins whether they have the explicit start, and to retain what follows it
+    storing   the subscription with its number and cursors is being synced
+    active    the client is notified, the interest grows
 
-A subscription that goes on after ticks it has had, durable or reliable, skips the asking: it stands
-at once, and each of its streams is served when its own origin has answered (`holding`). When all
-have, and not before, other edges are claimed from.
+A subscription that resumes after ticks it has received, durable or reliable, skips `asking`: it is
+active at once, and each of its streams is served when its own origin has answered (`HoldRequests`).
+When all have answered, and not before, the edge claims the subscription from other edges.
 
 Rules:
 
-1. The client is authoritative about what it has dealt with. Where this edge has a cursor, the later
-   of both counts; where it has none, the origin must hold the client's tick first, because nothing
-   promised so far that the ticks after it are kept. A cursor that started after the client's tick
-   is none: it was made here while the client had its start elsewhere.
-2. Nobody is believed to be the owner before every other edge has answered: a former owner that has
-   not heard of the new one would answer too. If nobody has it, all are asked once more, since a
-   subscription on the move may be seen nowhere; then the client is refused.
-3. A number lower than the one known here is a stale client's, and refused. 0 asks for the next one.
+1. The client is authoritative about the ticks it has processed. If this edge has a cursor, the
+   higher tick counts; if not, the origin must first hold the client's tick, because nothing so far
+   guarantees that it retains the ticks after it. A cursor that started after the client's tick does
+   not count: it was created here while the client had its start elsewhere.
+2. The edge selects an owner only after every other edge has answered, because a former owner that
+   does not know of the new one answers too. If no edge has the subscription, the edge asks all of
+   them once more, since a subscription on the move may be visible nowhere; then it refuses.
+3. A number below this edge's comes from a stale client and is refused. 0 requests the next one.
 4. An explicit start is granted if the origins hold it, and refused if a log does not reach back;
-   hence it waits for all of them. `beginning` is wherever the log begins. A durable subscription
-   that is known here resumes, whatever start is asked for: its client never heard that it stands.
-5. If the client leaves before the subscription is in the catalog, nothing has happened.
+   hence it waits for all of them. `beginning` is the oldest tick of each log. If a durable one
+   exists here, it resumes regardless of the requested start: its client was never notified that
+   it is active.
+5. If the client disconnects before the subscription is in the catalog, the request has no effect.
 """
 
 from msgspec.structs import replace
@@ -52,35 +52,36 @@ from anabranch.model.names import JOIN_POINT_PREFIX, check_name
 
 
 class Activation:
-    """The moment a subscription stands: its client is told, and it begins to be served.
+    """Makes a subscription active: notifies its client and starts to serve it.
 
-    What the client hears, in this order: that the subscription stands, with which number and where
-    it resumes; for each stream that it did not name itself, from which tick on it gets every match.
-    Only then come deliveries, and what is withheld.
+    The client receives, in this order: the confirmation, with the number and the ticks at which the
+    subscription resumes; for each stream that the client did not list, the tick from which it
+    receives every match; then deliveries and withheld ranges.
 
-    1. On streams on which the subscription has a place it goes on behind, after what its client has
-       dealt with; on all others it waits for its start. Where the origin has not answered yet that
-       it keeps what is needed, it goes on when that has come (`holding`).
-    2. A durable subscription whose client left in the meantime stands all the same, without a
-       session, if it may have been told that it stands, here or elsewhere. A new one is taken back.
+    1. On streams on which the subscription has a position it catches up, after the ticks that its
+       client has acknowledged; on all others it waits for its start. Where the origin has not
+       confirmed yet that it retains the needed events, catch-up begins after that (`HoldRequests`).
+    2. If the client of a durable subscription has disconnected in the meantime, the subscription
+       becomes active without a session, provided that the client may have been notified before,
+       here or elsewhere. A new one is withdrawn.
     """
 
     def __init__(
         self,
         state: EdgeState,
-        leaving: Unsubscription,
+        unsubscription: Unsubscription,
         delivery: LiveDelivery,
-        behind: CatchUp,
+        catch_up: CatchUp,
         ownership: Ownership,
     ) -> None:
         self._state = state
-        self._leaving = leaving
+        self._unsubscription = unsubscription
         self._delivery = delivery
-        self._behind = behind
+        self._catch_up = catch_up
         self._ownership = ownership
 
     def stands(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
-        """All that was asked for is granted, and on disk if it has to be."""
+        """Activate a subscription: everything is granted, and on disk if it has to be."""
         state = self._state
         current = state.attaches.get(attach.key)
         is_over = state.subscriptions.get(attach.key) is not subscription
@@ -89,10 +90,10 @@ class Activation:
         if current is attach:
             state.end_attach(attach.key)
         elif current is not None and current.is_committed:
-            # A later one is on its way to the disk, and will do all this.
+            # A later attach is being synced and will activate it.
             return
         if current is attach and subscription.is_unheard and attach.session is None:
-            self._leaving.take_back(now, subscription)
+            self._unsubscription.take_back(now, subscription)
             return
         subscription.is_stored = True
         for place in subscription.places.values():
@@ -107,7 +108,7 @@ class Activation:
         state.touch(now)
 
     def register(self, subscription: EdgeSubscription) -> None:
-        """Make it part of the interest; it waits wherever it has not started."""
+        """Add it to the interest; it waits on streams where it has not started."""
         if subscription.is_registered:
             return
         self._state.register(subscription)
@@ -137,52 +138,52 @@ class Activation:
                 self._delivery.tell_start(place)
         for place in places:
             if place.mode == "behind":
-                self._behind.resume(now, place)
+                self._catch_up.resume(now, place)
 
     def tell(self, subscription: EdgeSubscription, session: EdgeSession, request: int) -> None:
-        """Tell the client that the subscription stands."""
+        """Confirm the subscription to its client."""
         number, ticks = subscription.number, subscription.standing()
         self._state.tell(session, Subscribed(request, subscription.name, number, ticks))
 
     def start_stored(self, now: float, stored: StartStored) -> None:
-        """A durable start is on disk: the client may hear of it."""
+        """Send the client a durable start, which is on disk now."""
         place = stored.place
         subscription = place.subscription
         if place.mode != "starting" or subscription.is_leaving:
             return
         if subscription.places.get(place.stream.name) is not place:
-            # Its client came with an earlier start.
+            # Its client attached with an earlier start.
             return
         place.mode = "behind"
         if subscription.session is not None:
             self._delivery.tell_start(place)
-            self._behind.resume(now, place)
+            self._catch_up.resume(now, place)
 
 
-_ROUNDS = 2
+_FIND_ROUNDS_MAX = 2
 
 
 class Attachments:
-    """Subscriptions on their way to their clients. See the rules at the top of this module."""
+    """Runs pending attaches. See the rules at the top of this module."""
 
     def __init__(
         self,
         state: EdgeState,
         cursors: Cursors,
-        leaving: Unsubscription,
-        holding: HoldRequests,
-        standing: Activation,
+        unsubscription: Unsubscription,
+        hold_requests: HoldRequests,
+        activation: Activation,
     ) -> None:
         self._state = state
         self._cursors = cursors
-        self._leaving = leaving
-        self._holding = holding
-        self._standing = standing
+        self._unsubscription = unsubscription
+        self._hold_requests = hold_requests
+        self._activation = activation
 
     # -- begin ----------------------------------------------------------------------------------
 
     def begin(self, now: float, attach: PendingAttach) -> None:
-        """Start with an attach, or go on with one that was queued."""
+        """Start an attach, or continue a queued one."""
         state, frame = self._state, attach.frame
         state.begin_attach(attach)
         known = state.subscriptions.get(attach.key)
@@ -201,19 +202,19 @@ class Attachments:
         elif frame.start == "beginning":
             self._hold_all(now, attach, dict.fromkeys(state.streams, 0))
         elif frame.start == "time":
-            self._ask_times(now, attach)
+            self._request_ticks_of_time(now, attach)
         else:
             self._commit(now, attach)
 
     def forgotten(self, now: float, key: str) -> None:
-        """The disk has forgotten a subscription: the turn of who waited for that."""
+        """Continue the attach that waited for the removal of a subscription to reach the disk."""
         attach = self._state.attaches.get(key)
         if attach is None:
             return
         filter, text = attach.filter, attach.frame.filter
         reason = self._state.size_objection(attach.client, attach.key, filter, text)
         if reason:
-            # It was not looked at before: what was forgotten had the same name.
+            # Not checked before: the removed subscription had the same name.
             self._refuse(now, attach, reason)
         else:
             self.begin(now, attach)
@@ -221,14 +222,14 @@ class Attachments:
     def _refuse(self, now: float, attach: PendingAttach, reason: str, code: Code = "") -> None:
         if attach.session is not None:
             self._state.tell(attach.session, Refused(attach.request, reason[:1000], code))
-        self._leaving.abandon(now, attach.key)
+        self._unsubscription.abandon(now, attach.key)
 
     def _is_answered(self, attach: PendingAttach, who: str) -> bool:
-        """Note an answer; whether it was the last one."""
+        """Record an answer; returns whether it was the last one."""
         self._state.requests.close(attach.asks.pop(who))
         return not attach.asks
 
-    # -- finding --------------------------------------------------------------------------------
+    # -- find the owner -------------------------------------------------------------------------
 
     def _find(self, now: float, attach: PendingAttach) -> None:
         state = self._state
@@ -242,7 +243,7 @@ class Attachments:
             self._found_all(now, attach)
 
     def found(self, now: float, source: str, attach: PendingAttach, answer: Found) -> None:
-        """An edge has said whether it has the subscription, and where it stands."""
+        """Handle the answer of an edge: whether it has the subscription, and at which ticks."""
         self._check_found(source, answer)
         best = attach.found
         if answer.number > (0 if best is None else best.number):
@@ -253,17 +254,17 @@ class Attachments:
     def _check_found(self, source: str, answer: Found) -> None:
         for stream in answer.ticks:
             if stream not in self._state.streams:
-                raise RemoteError(f"{source!r} stands on the unknown stream {stream!r}")
+                raise RemoteError(f"{source!r} has a position on the unknown stream {stream!r}")
         try:
             if answer.number:
                 Filter.parse(answer.filter, self._state.limits)
         except FilterError as error:
-            raise RemoteError(f"{source!r} has a filter that is none: {error}") from error
+            raise RemoteError(f"{source!r} sent an invalid filter: {error}") from error
 
     def _found_all(self, now: float, attach: PendingAttach) -> None:
         known, found = self._state.subscriptions.get(attach.key), attach.found
         if known is None and found is None:
-            if attach.rounds < _ROUNDS and self._state.others:
+            if attach.rounds < _FIND_ROUNDS_MAX and self._state.others:
                 self._find(now, attach)
             else:
                 name = attach.frame.subscription
@@ -289,15 +290,15 @@ class Attachments:
         attach.filter = filter
         self._resume(now, attach, found.ticks)
 
-    # -- resuming -------------------------------------------------------------------------------
+    # -- resume ---------------------------------------------------------------------------------
 
     def _resume(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
-        """Go on after these ticks; origins are asked to hold them once there is a place."""
+        """Resume after these ticks; hold requests follow once the positions exist."""
         attach.ticks = dict(ticks)
         attach.is_resuming = True
         self._commit(now, attach)
 
-    # -- asking for an explicit start -----------------------------------------------------------
+    # -- explicit starts ------------------------------------------------------------------------
 
     def _hold_all(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
         known = self._state.subscriptions.get(attach.key)
@@ -313,8 +314,8 @@ class Attachments:
         attach.ticks[stream] = min(tick, attach.ticks.get(stream, tick))
         attach.asks[stream] = self._state.hold(now, stream, tick, attach)
 
-    def _ask_times(self, now: float, attach: PendingAttach) -> None:
-        """Ask every origin which tick was the first at that time."""
+    def _request_ticks_of_time(self, now: float, attach: PendingAttach) -> None:
+        """Ask every origin for its first tick at or after the time."""
         state = self._state
         for stream in state.streams:
             number = attach.asks[stream] = state.requests.number()
@@ -324,12 +325,12 @@ class Attachments:
             state.out += state.requests.ask(now, number, stream, question, attach)
 
     def answer(self, now: float, source: str, attach: PendingAttach, answer: Answer) -> None:
-        """An origin has told the tick of a time."""
+        """Hold the tick that an origin reported for the start time."""
         self._state.requests.close(attach.asks.pop(source))
         self._hold(now, attach, source, answer.first - 1)
 
     def held(self, now: float, source: str, attach: PendingAttach, answer: Held) -> None:
-        """An origin keeps what comes after a tick."""
+        """Record that an origin retains the events after the start."""
         asked = self._state.requests.content(answer.request)
         assert isinstance(asked, Hold)
         if asked.tick > answer.head:
@@ -344,54 +345,54 @@ class Attachments:
             self._commit(now, attach)
 
     def not_kept(self, now: float, source: str, attach: PendingAttach, answer: NotKept) -> None:
-        """A log does not reach back so far."""
+        """Refuse a start that a log no longer reaches; `beginning` takes the oldest tick."""
         if attach.frame.start != "beginning":
             self._refuse(
                 now,
                 attach,
-                f"{source!r} does not keep what was asked for any more;"
+                f"{source!r} no longer keeps the requested ticks;"
                 f" its oldest tick is {answer.oldest}; `keep_s` in the network file keeps more,"
-                " and `beginning` begins with what there is",
+                " and `beginning` starts at the oldest tick",
             )
             return
         self._state.requests.close(attach.asks.pop(source))
         self._hold(now, attach, source, answer.oldest - 1)
 
-    # -- storing --------------------------------------------------------------------------------
+    # -- store ----------------------------------------------------------------------------------
 
     def _commit(self, now: float, attach: PendingAttach) -> None:
-        """Everything is granted: make the subscription, and remember it if it is durable."""
+        """Create the subscription, and put it into the catalog if it is durable."""
         state = self._state
         if attach.number > INT_MAX:
-            reason = f"the number {attach.number} is beyond all that can be told; use another name"
+            reason = f"the number {attach.number} exceeds the limit {INT_MAX}; use another name"
             self._refuse(now, attach, reason)
             return
         subscription = state.subscriptions.get(attach.key)
         if subscription is None:
             try:
-                subscription = self._make(attach)
+                subscription = self._new_subscription(attach)
             except LocalError as error:
                 self._refuse(now, attach, str(error))
                 return
-        self._leaving.stop_claims(subscription)
+        self._unsubscription.stop_claims(subscription)
         subscription.number = max(subscription.number, attach.number)
         subscription.is_claimed = subscription.is_stored = False
         closed = state.forget_closed(attach.key)
         if closed is not None:
-            self._leaving.stop_claims(closed)
+            self._unsubscription.stop_claims(closed)
         if closed is not None or attach.is_resuming:
             subscription.is_unheard = False
         self._place_all(now, attach, subscription)
         attach.is_committed = True
         if not subscription.is_durable:
-            self._standing.stands(now, attach, subscription)
+            self._activation.stands(now, attach, subscription)
             return
         for place in subscription.places.values():
             self._cursors.put_cursor(place)
         self._cursors.put_subscription(subscription)
         state.sync(AttachStored(attach, subscription))
 
-    def _make(self, attach: PendingAttach) -> EdgeSubscription:
+    def _new_subscription(self, attach: PendingAttach) -> EdgeSubscription:
         frame, filter = attach.frame, attach.filter
         assert filter is not None
         self._state.index.add(attach.key, filter)
@@ -418,53 +419,52 @@ class Attachments:
                 subscription.places[stream] = place
                 place.stream.waiting.pop(subscription.key, None)
                 if attach.is_resuming:
-                    self._holding.begin(now, place)
+                    self._hold_requests.begin(now, place)
             place.acked = max(place.acked, tick)
 
 
 def other_filter(name: str) -> str:
-    """Why a known name cannot be had with another filter."""
-    known = f"the durable subscription {name!r} has another filter"
-    return f"{known}; take another name, or unsubscribe it first"
+    reason = f"the durable subscription {name!r} has another filter"
+    return f"{reason}; use another name, or unsubscribe it first"
 
 
-#: Beyond any tick a stream will have; one less than what a frame can say.
+#: Above any tick of a stream; one less than a frame can hold.
 _TICK_MAX = (1 << 62) - 1
-#: A filter that is written back is shorter than this many times its text: `1e15,` is the worst.
+#: The normal form of a filter is shorter than this many times its text: `1e15,` is the worst case.
 _GROWTH_MAX = 8
-#: No client attaches a subscription this often while an edge does not hear of it.
+#: No client attaches a subscription this often without contact to this edge.
 NUMBER_LEAP_MAX = 1 << 40
 
 
 class SubscribeRequests:
-    """What a `Subscribe` must be like before anything is done about it.
+    """Validates `Subscribe` frames before anything else happens.
 
-    Whatever is wrong with a request is said to the client with `Refused`, and its session goes on;
-    only a frame that no client could send in earnest costs the session. Rules:
+    An invalid request is answered with `Refused` and the session continues; only a frame that no
+    correct client sends ends the session. Rules:
 
-    1. A name stands for one subscription per session. A repeated request for the same one is
-       answered again; a different one under the same name is refused.
-    2. A durable subscription belongs to the client that made it.
-    3. A durable one resumes, and a reliable one after ticks that its client has. Best effort begins
-       now.
-    4. The numbers of subscriptions per edge and per client are bounded, and the memory that their
-       filters take (`core.filter_memory`).
-    5. The ownership number of a client may be `NUMBER_LEAP_MAX` beyond the one that is known here,
-       or beyond 0 if none is, but no more: with the highest number of all nobody could attach any
-       more. An edge itself counts on from whatever it finds, so a client that comes back with
-       number 0 is always given the next one.
-    6. Whoever resumes may name streams that have left the network since. There is nothing to go on
-       with there; they are passed over.
+    1. A name identifies one subscription per session. A repeated request for the same subscription
+       is answered again; a different one under the same name is refused.
+    2. A durable subscription belongs to the client that created it.
+    3. A durable subscription may resume, and a reliable one may resume after ticks that its client
+       has received. A best-effort one starts now.
+    4. The number of subscriptions per edge and per client is bounded, and so is the memory of their
+       filters (`core.filter_memory`).
+    5. The ownership number from a client may exceed the one recorded here, or 0 if there is none,
+       by at most `NUMBER_LEAP_MAX`: after the highest possible number no client could attach again.
+       An edge continues from any number it finds, so a client that attaches with number 0 always
+       gets the next one.
+    6. A client that resumes may list streams that have left the network since. There is nothing to
+       resume on them; they are ignored.
     """
 
-    def __init__(self, state: EdgeState, attaching: Attachments, standing: Activation) -> None:
+    def __init__(self, state: EdgeState, attachments: Attachments, activation: Activation) -> None:
         self._state = state
-        self._attaching = attaching
-        self._standing = standing
+        self._attachments = attachments
+        self._activation = activation
 
     def subscribe(self, now: float, session: EdgeSession, frame: Subscribe) -> None:
-        """A client wants a subscription."""
-        frame = self._without_gone(frame)
+        """Handle a request for a subscription."""
+        frame = self._without_removed_streams(frame)
         is_durable = frame.quality == "durable"
         name = frame.subscription
         key = name if is_durable else _own_key(session, name)
@@ -480,9 +480,9 @@ class SubscribeRequests:
         if reason:
             self._refuse(session, frame, reason)
         else:
-            self._attaching.begin(now, PendingAttach(key, session, frame, filter))
+            self._attachments.begin(now, PendingAttach(key, session, frame, filter))
 
-    def _without_gone(self, frame: Subscribe) -> Subscribe:
+    def _without_removed_streams(self, frame: Subscribe) -> Subscribe:
         """Rule 6."""
         streams = self._state.streams
         if frame.start != "resume" or frame.ticks.keys() <= streams.keys():
@@ -497,19 +497,19 @@ class SubscribeRequests:
         if not frame.filter and asks_owner:
             return None
         filter = Filter.parse(frame.filter, self._state.limits)
-        # Whether its normal form is within the limits shows only when it is made.
+        # Compute the normal form now: it may exceed the limits.
         assert filter.conjunctions is not None
         if len(frame.filter) > self._state.limits.filter_bytes_max // _GROWTH_MAX:
-            # Rows and frames hold the text that it is written back as, which may be longer.
+            # Rows and frames hold the normal form, which may be longer than the text.
             Filter.parse(str(filter), self._state.limits)
         return filter
 
-    # -- repetitions ----------------------------------------------------------------------------
+    # -- repeated requests ----------------------------------------------------------------------
 
     def _is_repeated(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> bool:
-        """Whether this was asked before in this session; then it is answered, or will be."""
+        """Whether this session sent the request before; if so, it is or will be answered."""
         attach = self._state.attaches.get(key)
         if attach is not None and attach.session is session:
             if replace(frame, request=attach.frame.request) != attach.frame:
@@ -519,7 +519,7 @@ class SubscribeRequests:
         subscription = session.names.get(frame.subscription)
         if subscription is None or not _is_same(subscription, frame, filter):
             return False
-        self._standing.tell(subscription, session, frame.request)
+        self._activation.tell(subscription, session, frame.request)
         return True
 
     # -- objections -----------------------------------------------------------------------------
@@ -527,10 +527,10 @@ class SubscribeRequests:
     def _objection(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
-        """Why a request cannot be granted; "" if it can."""
+        """Why a request is refused; "" if it is not."""
         attach = self._state.attaches.get(key)
         if key.startswith(JOIN_POINT_PREFIX) and session.number >= 0:
-            return f"names that begin with {JOIN_POINT_PREFIX!r} are those of join points"
+            return f"names that begin with {JOIN_POINT_PREFIX!r} are reserved for join points"
         if attach is not None and attach.client != session.client:
             return f"the name {frame.subscription!r} belongs to another client"
         keys = (frame.subscription, _own_key(session, frame.subscription))
@@ -546,27 +546,27 @@ class SubscribeRequests:
 
     def _start_objection(self, frame: Subscribe) -> str:
         if frame.start != "now" and frame.quality == "best-effort":
-            return "a best-effort subscription starts now; ask for a reliable one"
+            return "a best-effort subscription starts now; use a reliable one for another start"
         if frame.start == "resume" and frame.quality != "durable" and not frame.ticks:
-            return "a reliable subscription resumes after ticks; say which, or subscribe anew"
+            return "a reliable subscription resumes after ticks; list them, or start a new one"
         for stream, tick in frame.ticks.items():
             if stream not in self._state.streams:
                 return f"there is no stream {stream!r}"
             if tick > _TICK_MAX:
-                return f"there is no tick {tick}"
+                return f"tick {tick} is above the highest possible tick {_TICK_MAX}"
         return ""
 
     def _number_objection(self, session: EdgeSession, frame: Subscribe, key: str) -> str:
-        """Rule 5. Join points count in steps of their own; what others say of them is checked
-        where they are taken."""
+        """Rule 5. Join points count in their own steps; numbers from other brokers are checked when
+        the join point arrives."""
         state = self._state
         known = state.subscriptions.get(key) or state.closed.get(key)
         number = 0 if known is None else known.number
         if session.number < 0 or frame.number - number <= NUMBER_LEAP_MAX:
             return ""
         return (
-            f"number {frame.number} is more than {NUMBER_LEAP_MAX} beyond {number}, which is known"
-            " here; come back to the subscription without its state, and get the next number"
+            f"number {frame.number} exceeds {number}, the number recorded here, by more than"
+            f" {NUMBER_LEAP_MAX}; resume the subscription without its state to get the next number"
         )
 
     def _known_objection(
@@ -583,7 +583,7 @@ class SubscribeRequests:
         if filter is not None and filter != known.filter:
             return other_filter(name)
         if 0 < frame.number < known.number:
-            return f"{name!r} has been attached with number {known.number}, after {frame.number}"
+            return f"{name!r} is already attached with number {known.number}, above {frame.number}"
         return ""
 
     def _limit_objection(
@@ -594,7 +594,7 @@ class SubscribeRequests:
             return ""
         count = len(state.subscriptions) + len(state.attaches) + len(state.closed)
         if count >= state.limits.subscriptions_max:
-            text = f"this broker has {count} subscriptions and takes no more (subscriptions_max)"
+            text = f"this broker has {count} subscriptions, its limit (subscriptions_max)"
             return f"{text}; subscribe at another broker"
         client, quota = session.client, state.limits.client_subscriptions_max
         if state.owned.get(client, 0) >= quota:
@@ -602,17 +602,18 @@ class SubscribeRequests:
             return f"{text} (client_subscriptions_max); end some of them first"
         if frame.quality == "durable" and state.ended.get(client, 0) >= quota:
             text = f"client {client!r} ended {quota} durable subscriptions, its quota"
-            return f"{text} (client_subscriptions_max), while other brokers are away; wait for them"
+            text = f"{text} (client_subscriptions_max), that other brokers have not confirmed"
+            return f"{text}; wait until they reconnect"
         return state.size_objection(client, key, filter, frame.filter)
 
 
 def _own_key(session: EdgeSession, name: str) -> str:
-    """The key of a subscription that ends with its session. Durable ones have their name."""
+    """The key of a subscription that ends with its session. That of a durable one is its name."""
     return f"{session.client}\0{name}"
 
 
 def _is_same(subscription: EdgeSubscription, frame: Subscribe, filter: Filter | None) -> bool:
-    """Whether a request asks for what is served already."""
+    """Whether a request matches an active subscription."""
     return (
         subscription.quality == frame.quality
         and frame.number <= subscription.number

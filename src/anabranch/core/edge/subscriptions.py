@@ -1,27 +1,30 @@
-"""Who wants what at an edge, and where each subscription stands on each stream.
+"""Subscriptions at an edge: their stream positions, pending attaches and pending requests.
 
-A *subscription* has a *place* on every stream on which it has started. Until then it waits there.
-A place is in one of four modes:
+A *subscription* has a *position* on every stream on which it has started. Until it starts on a
+stream, it waits there. A position is in one of four modes:
 
-    holding    the client brought the tick, and the origin has not answered yet that it keeps what
-               comes after it (`holding`); nothing is delivered
+    holding    the client brought the tick, and the origin has not confirmed yet that it retains the
+               events after it (`HoldRequests`); nothing is delivered
     starting   a durable start that is not on disk yet; nothing is delivered
-    live       follows the line; the line's position is its position
-    behind     has a position of its own, and gets what matches by replays, if a client is there
+    live       up to date: shares the position of the reorder buffer
+    behind     catching up: has its own position and receives matches by replay while its client is
+               connected
 
 Rules:
 
-1. acked ≤ told ≤ through. `acked` is what the client has dealt with, `told` how far frames to this
-   session went, `through` how far everything that matches has been sent.
-2. Nothing is delivered to a subscription without a session. A place is live only with a session.
-3. `synced` is what the disk surely has of `acked`; origins are told no more than that.
-4. A durable subscription that is *leaving* is no longer served, and is here only until the disk has
-   forgotten it: what it might still need is not released before.
+1. acked ≤ told ≤ through. `acked` is the tick up to which the client has acknowledged, `told` the
+   tick up to which frames to this session reach, `through` the tick up to which all matches have
+   been sent.
+2. A subscription without a session receives nothing. A position is live only with a session.
+3. `synced` is the part of `acked` that is certainly on disk; `Done` messages to origins never
+   exceed it.
+4. A durable subscription that is *leaving* is no longer served. It stays only until its removal is
+   on disk, so that events it might still need are not released earlier.
 
-The key of a subscription is its name if it is durable (such names are global), and otherwise client
-and name with a NUL between, which no name has. Within one session the name alone is enough.
+The key of a subscription is its name if it is durable (such names are global), and otherwise its
+client and name joined by a NUL, which no name contains. Within a session the name is sufficient.
 
-State: durable subscriptions and their cursors are in the catalog; all else is safe to lose.
+State: durable subscriptions and their cursors are in the catalog; everything else is safe to lose.
 """
 
 from collections.abc import Callable, Hashable
@@ -37,7 +40,7 @@ from anabranch.model.frames import AnyCarried, Found
 from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.version import NOTHING, Version
 
-#: The tick up to which a place needs nothing any more; None if it is nobody's.
+#: The tick up to which a position needs nothing; None if the position is no longer in use.
 TickOf = Callable[["StreamPosition"], int | None]
 
 _SWEPT_MIN = 64
@@ -46,26 +49,26 @@ _SWEPT_MIN = 64
 class LowestNeeded:
     """The lowest tick that any subscription of an edge still needs of one stream.
 
-    An edge may have a hundred thousand places on a stream, and asks for the least of them three
-    times a second. Ticks of places only grow, so a place is looked at when it seems to have the
-    least and not before. Rules:
+    An edge may have a hundred thousand positions on a stream, and computes the minimum three times
+    a second. Ticks of positions only grow, so a position is examined only when it may be the
+    minimum. Rules:
 
-    1. Every place of a subscription that needs each tick is entered once, under its tick then: that
-       is never more than its tick now. Places under one tick are in no order.
-    2. A place under the least tick is believed only after a look at it. If its tick has grown, it
-       is entered anew; if it is nobody's place any more, it is dropped.
-    3. Places that are gone are swept out when they may be half of all. That is a look at every
-       place, so the edge does it for one stream at a time.
+    1. Every position of a subscription that needs each tick is entered once, under its tick at that
+       time, which is never above its current tick. Positions under one tick are unordered.
+    2. A position under the lowest tick counts only after its current tick is checked. If the tick
+       has grown, the position is entered again; if the position is no longer in use, it is dropped.
+    3. Unused positions are swept when they may be half of all. A sweep examines every position, so
+       the edge does it for one stream at a time.
 
-    State: safe to lose, as places are.
+    State: safe to lose, as positions are.
     """
 
     __slots__ = ("_count", "_places", "_sweep_at", "_ticks")
 
     def __init__(self) -> None:
-        #: Tick → the places under it, at least one.
+        #: Tick → positions under it, at least one.
         self._places: dict[int, list[StreamPosition]] = {}
-        #: A heap of these ticks.
+        #: Heap of these ticks.
         self._ticks: list[int] = []
         self._count = 0
         self._sweep_at = _SWEPT_MIN
@@ -74,7 +77,7 @@ class LowestNeeded:
         return self._count
 
     def enter(self, place: "StreamPosition", tick: int) -> None:
-        """A new place, which needs what comes after a tick."""
+        """Add a new position, which needs everything after a tick."""
         self._count += 1
         self._put(place, tick)
 
@@ -87,7 +90,7 @@ class LowestNeeded:
             places.append(place)
 
     def least(self, tick_of: TickOf) -> int | None:
-        """The tick up to which no place needs anything; None if there is none."""
+        """The tick up to which no position needs anything; None if there are no positions."""
         ticks = self._ticks
         while ticks:
             tick = heappop(ticks)
@@ -107,15 +110,15 @@ class LowestNeeded:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether half of the places may be gone."""
+        """Whether half of the positions may be unused."""
         return self._count > self._sweep_at
 
     def sweep(self, tick_of: TickOf) -> None:
-        """Drop the places that are gone."""
-        every = [place for places in self._places.values() for place in places]
+        """Drop the unused positions."""
+        places_left = [place for places in self._places.values() for place in places]
         self._places = {}
         self._count = 0
-        for place in every:
+        for place in places_left:
             tick = tick_of(place)
             if tick is not None:
                 self._count += 1
@@ -129,20 +132,20 @@ Mode = Literal["holding", "starting", "live", "behind"]
 
 
 class EdgeSession:
-    """A client that is connected."""
+    """A connected client."""
 
     __slots__ = ("attaching", "client", "host", "is_full", "names", "number")
 
     def __init__(self, number: int, host: str = "") -> None:
         self.number = number
-        #: Where it connects from; "" if that is not known.
+        #: Host that it connects from; "" if unknown.
         self.host = host
-        #: Keys of what this session has asked for and does not have yet.
+        #: Keys of requested subscriptions that are not active yet.
         self.attaching: dict[str, None] = {}
-        #: "" until it has said it.
+        #: "" until `Connect` has arrived.
         self.client = ""
         self.is_full = False
-        #: By name: the subscriptions that are served in this session.
+        #: Name → subscription served in this session.
         self.names: dict[str, EdgeSubscription] = {}
 
 
@@ -177,25 +180,25 @@ class EdgeSubscription:
         self.name = name
         self.client = client
         self.filter = filter
-        #: What is charged to its client for the filter; None: nothing.
+        #: Memory charged to its client for the filter; None if nothing is charged.
         self.cost: FilterCost | None = None
         self.quality = quality
-        #: Who has the highest owns it.
+        #: The edge with the highest number owns the subscription.
         self.number = number
         self.session: EdgeSession | None = None
         self.window = 1
-        #: Events sent in this session and not acknowledged, over all streams.
+        #: Events sent in this session and not acknowledged, across all streams.
         self.unacked = 0
-        #: The version of the edge's interest that contains it; None until it is told.
+        #: The version of the edge's interest that includes it; None until it is announced.
         self.version: Version | None = None
         self.is_registered = False
         self.places: dict[str, StreamPosition] = {}
-        #: Other edges that have not yielded to this number yet → the request about it.
+        #: Edges that have not yielded to this number yet → request number.
         self.claims: dict[str, int] = {}
         self.is_claimed = False
-        #: Whether the disk has it with its number and all its ticks.
+        #: Whether it is on disk with its number and all its ticks.
         self.is_stored = False
-        #: Whether it is new, and no client has been told that it stands, here or elsewhere.
+        #: Whether it is new and no client has been notified, here or elsewhere, that it is active.
         self.is_unheard = False
         self.is_leaving = False
 
@@ -206,25 +209,25 @@ class EdgeSubscription:
 
     @property
     def is_holding(self) -> bool:
-        """Whether an origin has not answered yet that it keeps what is needed."""
+        """Whether an origin has not confirmed yet that it retains the needed events."""
         return any(place.mode == "holding" for place in self.places.values())
 
     @property
     def room(self) -> int:
-        """Events that may be sent now."""
+        """Number of events that may be sent now."""
         if self.session is None or self.session.is_full:
             return 0
         return self.window - self.unacked
 
     def standing(self) -> dict[str, int]:
-        """Stream → what the client has dealt with, wherever the start is certain."""
+        """Stream → acknowledged tick, for every position whose start is on disk."""
         return {
             stream: place.acked for stream, place in self.places.items() if place.mode != "starting"
         }
 
     def reach(self) -> dict[str, tuple[int, int]]:
-        """Stream → the tick up to which it was served, and the time before which nothing more will
-        come; 0 if that is not known."""
+        """Stream → (tick up to which it was served, time before which no more events will arrive;
+        0 if unknown)."""
         return {
             stream: (place.through, place.stream.known_ns if place.mode == "live" else 0)
             for stream, place in self.places.items()
@@ -232,7 +235,7 @@ class EdgeSubscription:
 
 
 class StreamPosition:
-    """Where a subscription stands on one stream on which it has started."""
+    """The position of a subscription on one stream on which it has started."""
 
     __slots__ = (
         "acked",
@@ -257,49 +260,49 @@ class StreamPosition:
     def __init__(self, subscription: EdgeSubscription, stream: "EdgeStream", start: int) -> None:
         self.subscription = subscription
         self.stream = stream
-        #: The first tick of which every match is delivered.
+        #: The first tick from which every match is delivered.
         self.start = start
         self.mode: Mode = "behind"
-        #: The own position if behind; if live, ticks up to here are not for this one.
+        #: Its own position while catching up; if live, ticks up to here are skipped.
         self.sent = start - 1
         self.told = start - 1
         self.acked = start - 1
-        #: Whether it is nobody's any more.
+        #: Whether it is no longer in use.
         self.is_over = False
-        #: What was put into the catalog,
+        #: The tick last put into the catalog,
         self.written = start - 1
-        #: and what the disk has of it. Invariant: synced ≤ written ≤ acked.
+        #: and the tick that is on disk. Invariant: synced ≤ written ≤ acked.
         self.synced = start - 1
-        #: The row of moves that has it (`moves`); 0 if its own row does.
+        #: The row of `moves` that holds its tick; 0 if its own row does.
         self.move = 0
-        #: Silence of a lower version says nothing about this subscription.
+        #: Silence of a lower version does not count for this subscription.
         self.needs = NOTHING
         #: Ticks of events sent and not acknowledged.
         self.flight: list[int] = []
-        #: What the frame that is being made will hold.
+        #: Events of the frame being built.
         self.batch: list[Datum] = []
         self.batch_bytes = 0
-        #: The replay that is asked for; 0 if none.
+        #: Number of the pending replay request; 0 if none.
         self.ask = 0
-        #: The request to the origin to keep what is needed; 0 if none.
+        #: Number of the pending hold request; 0 if none.
         self.hold = 0
         if subscription.quality != "best-effort":
             stream.needed.enter(self, start - 1)
 
     def covers(self, tick: int) -> bool:
-        """Whether what comes after a tick is all within this place."""
+        """Whether everything after a tick is at or after this position's start."""
         return tick >= self.start - 1
 
     @property
     def through(self) -> int:
-        """Everything that matches up to here has been sent, or is in the batch."""
+        """The tick up to which every match has been sent or is in the batch."""
         if self.mode == "live":
             return max(self.sent, self.stream.line.position)
         return self.sent
 
 
 class EdgeStream:
-    """What this edge has to do with one stream."""
+    """The state of one stream at this edge."""
 
     __slots__ = (
         "_floor",
@@ -324,36 +327,36 @@ class EdgeStream:
     def __init__(self, name: str, line: ReorderBuffer, hops: int) -> None:
         self.name = name
         self.line = line
-        #: From the origin to here.
+        #: Hops from the origin to this edge.
         self.hops = hops
-        #: Key → subscriptions that have not started here.
+        #: Key → subscription that has not started here.
         self.waiting: dict[str, EdgeSubscription] = {}
-        #: None of those is contained in a lower version than this; None if all lack their own.
+        #: Lower bound of the versions that include those; None if none of them has a version.
         self.earliest: Version | None = None
         self.live: dict[Hashable, StreamPosition] = {}
-        #: Those that are behind and have a session.
+        #: Positions that are catching up and have a session.
         self.behind: dict[str, StreamPosition] = {}
-        #: What all places need of it.
+        #: The lowest tick that any position needs.
         self.needed = LowestNeeded()
-        #: How many live ones need every tick.
+        #: Number of live positions that need every tick.
         self.needing = 0
         self._floor: Version | None = NOTHING
-        #: No tick after the line's position was made before this time,
+        #: No tick after the position of the reorder buffer is older than this time,
         self.known_ns = 0
-        #: nor, when the line has come there, one after this tick before that time.
+        #: and once the buffer reaches this head, no tick after it is older than that time.
         self._timed = (0, 0)
-        #: Where the line was when all clients were last told how far it goes.
+        #: Position of the buffer when progress was last reported to all clients.
         self.progress_at = 0
-        #: Those that are yet to be told, the last one first.
+        #: Positions whose progress is yet to be reported, in reverse order.
         self.progress_places: list[StreamPosition] = []
-        #: What the origin was told (−1 for nothing), when to say it again, and after how many
-        #: intervals then.
+        #: The last tick sent in `Done` (−1 for none), when to repeat it, and the pause after that
+        #: in intervals.
         self.done_told = -1
         self.done_again_at = 0.0
         self.done_pause = 0
 
     def timed(self, head: int, time_ns: int) -> None:
-        """No tick after a head was made before this time; and the line may have moved."""
+        """Record that no tick after `head` is older than this time; 0 only re-evaluates."""
         position, (next_head, next_ns) = self.line.position, self._timed
         if next_ns and next_head <= position:
             self.known_ns = max(self.known_ns, next_ns)
@@ -364,12 +367,12 @@ class EdgeStream:
             self._timed = head, time_ns
 
     def expect(self, version: Version | None) -> None:
-        """One that waits is contained in this version; None if it is not known yet in which."""
+        """Record the version that includes a waiting subscription; None if it has none yet."""
         if version is not None and (self.earliest is None or version < self.earliest):
             self.earliest = version
 
     def floor(self) -> Version:
-        """Silence of this version or a later one is good for every live subscription."""
+        """Silence of this version or a later one counts for every live subscription."""
         if self._floor is None:
             self._floor = max(
                 (p.needs for p in self.live.values() if p.subscription.quality != "best-effort"),
@@ -378,7 +381,7 @@ class EdgeStream:
         return self._floor
 
     def enter(self, place: StreamPosition, needs: Version) -> None:
-        """A place is live from now on."""
+        """Make a position live."""
         subscription = place.subscription
         self.behind.pop(subscription.key, None)
         place.mode = "live"
@@ -389,25 +392,25 @@ class EdgeStream:
             self._floor = None if self._floor is None else max(self._floor, needs)
 
     def leave(self, place: StreamPosition) -> None:
-        """A place is served no longer, or not live; it is behind then."""
+        """Stop serving a position; a live one becomes `behind`."""
         key = place.subscription.key
         self.behind.pop(key, None)
         if self.live.pop(key, None) is not None:
             place.mode = "behind"
             if place.subscription.quality != "best-effort":
                 self.needing -= 1
-                # Looking at all of them is needed only if it was the one with the highest.
+                # Recompute only if this position had the highest version.
                 self._floor = None if place.needs == self._floor else self._floor
 
     def fall_back(self, place: StreamPosition, tick: int) -> None:
-        """A live place goes on behind, after this tick."""
+        """Move a live position to catch-up, after this tick."""
         self.leave(place)
         place.sent = max(place.sent, tick)
         self.behind[place.subscription.key] = place
 
 
 class PendingAttach:
-    """A subscription that its client has asked for and does not have yet."""
+    """A requested subscription that is not active yet."""
 
     __slots__ = (
         "asks",
@@ -435,38 +438,38 @@ class PendingAttach:
         self.session: EdgeSession | None = session
         self.frame = frame
         self.request = frame.request
-        #: None as long as only the owner knows it.
+        #: None while only the owning edge has it.
         self.filter = filter
-        #: What is charged to its client for the filter: until there is a subscription that is.
+        #: Memory charged to its client for the filter, until the subscription takes it over.
         self.cost: FilterCost | None = None
         self.number = frame.number
-        #: Stream → the tick after which to begin; held, or asked to be.
+        #: Stream → the tick after which to start; held, or a hold is pending.
         self.ticks: dict[str, int] = {}
-        #: Streams and edges that have to answer first → the request.
+        #: Streams and edges that must answer first → request number.
         self.asks: dict[str, int] = {}
-        #: What the best owner said, and how often nobody was one.
+        #: The best owner's answer, and the number of rounds without an owner.
         self.found: Found | None = None
         self.rounds = 0
-        #: Whether it goes on after ticks that its client has had.
+        #: Whether it resumes after ticks that its client has received.
         self.is_resuming = False
         #: Whether it is in the catalog, though perhaps not on disk.
         self.is_committed = False
-        #: Whether it counts against its client's quota: until there is a subscription that does.
+        #: Whether it counts against its client's quota, until the subscription takes that over.
         self.is_counted = False
 
 
 _RUN_BITS = 32
-#: A run whose numbers are all within the bounds of frames, and so are those of many after it.
+#: The highest run number: request numbers of it, and of many runs after it, fit into frames.
 RUN_MAX = (1 << 31) - (1 << 16)
 _HALF_RUN = 1 << (_RUN_BITS - 1)
-_ASKING_SWEPT_MIN = 64
+_REQUESTS_SWEPT_MIN = 64
 
-#: A replay for a place, a question of an attach, or the claim for a subscription.
+#: A replay for a position, a request of an attach, or the claim for a subscription.
 About = StreamPosition | PendingAttach | EdgeSubscription
 
 
 class PendingRequest:
-    """One request."""
+    """A request to another broker that has not been answered."""
 
     __slots__ = ("about", "at", "attempts", "content", "target")
 
@@ -474,63 +477,63 @@ class PendingRequest:
         self.target = target
         self.content = content
         self.about = about
-        #: When to say it again.
+        #: When to send it again.
         self.at = at
         self.attempts = 0
 
 
 class PendingRequests:
-    """Requests that wait for an answer, and are repeated until it comes.
+    """Requests that wait for an answer and are repeated until it arrives.
 
-    Carried messages get lost. So everything an edge asks another broker (replays, holds, finds,
-    claims) is kept here until it is answered or no longer wanted, and is said again after a pause,
-    which doubles up to eight times. Rules:
+    Carried messages may be lost. So every request of an edge to another broker (replays, holds,
+    finds, claims) is kept here until it is answered or no longer needed, and is sent again after a
+    pause, which doubles up to three times. Rules:
 
-    1. A request keeps its number when it is repeated, so any of its answers serves.
-    2. Numbers grow over all lives of the broker: the upper half of a number is the *run*, which
-       grows with every start and is on disk before the first request of the run leaves. So no
-       answer to an earlier life is taken for one of this life. A run that has used half of its
-       numbers takes the next one as well, long before it needs it.
-    3. What is due next stands in front of a heap, so that requests which nobody will answer for
-       long cost nothing until their turn comes. Entries of requests that were closed or put off are
-       passed over, and swept when they are more than the others.
-    4. There is at most one request per place, attaching stream or edge, and claim: the number of
-       requests is bounded by the number of subscriptions.
+    1. A request keeps its number when it is repeated, so any of its answers will do.
+    2. Numbers grow across restarts of the broker: the upper half of a number is the *run*, which
+       grows with every start and is on disk before the first request of the run is sent. So no
+       answer to a request of an earlier run is accepted in this one. A run that has used half of
+       its numbers reserves the next run as well, long before it needs it.
+    3. The next request due is at the front of a heap, so requests without an answer cost nothing
+       until they are due. Entries of closed or postponed requests are skipped, and swept when they
+       outnumber the others.
+    4. There is at most one request per position, per stream or edge of an attach, and per claim:
+       the number of requests is bounded by the number of subscriptions.
 
-    State: safe to lose, but for the run.
+    State: safe to lose, except for the run.
     """
 
     def __init__(self, run: int, again_s: float) -> None:
         self.last_number = run << _RUN_BITS
-        #: The last run whose numbers are this life's.
+        #: The highest run whose numbers belong to this process.
         self._run = run
         #: Whether the run is on disk.
         self.is_open = False
         self._again_s = again_s
-        self._asked: dict[int, PendingRequest] = {}
-        #: A heap of (when, number).
+        self._pending: dict[int, PendingRequest] = {}
+        #: Heap of (time, number).
         self._due: list[tuple[float, int]] = []
 
     @property
     def next_at(self) -> float:
-        """No request is due before."""
+        """No request is due before this time."""
         return self._due[0][0] if self._due else float("inf")
 
-    def _postpone(self, number: int, asked: PendingRequest, at: float) -> None:
-        asked.at = at
-        if len(self._due) > 2 * len(self._asked) + _ASKING_SWEPT_MIN:
-            self._due = [(each.at, other) for other, each in self._asked.items()]
+    def _postpone(self, number: int, request: PendingRequest, at: float) -> None:
+        request.at = at
+        if len(self._due) > 2 * len(self._pending) + _REQUESTS_SWEPT_MIN:
+            self._due = [(each.at, other) for other, each in self._pending.items()]
             heapify(self._due)
         else:
             heappush(self._due, (at, number))
 
     def number(self) -> int:
-        """A number for the next request."""
+        """Allocate the number of the next request."""
         self.last_number += 1
         return self.last_number
 
     def next_run(self) -> int:
-        """A further run to be put on disk, if this one may not last; 0 if it will."""
+        """The next run, to be put on disk, if this one may run out of numbers; 0 otherwise."""
         if self.last_number + _HALF_RUN < (self._run + 1) << _RUN_BITS:
             return 0
         self._run += 1
@@ -539,44 +542,43 @@ class PendingRequests:
     def ask(
         self, now: float, number: int, target: str, content: AnyCarried, about: About
     ) -> list[PartRequest]:
-        """Ask a broker something, now and again."""
-        asked = self._asked[number] = PendingRequest(target, content, about, 0.0)
-        self._postpone(number, asked, now + self._again_s)
+        """Send a request, and repeat it until it is closed."""
+        request = self._pending[number] = PendingRequest(target, content, about, 0.0)
+        self._postpone(number, request, now + self._again_s)
         return [CarryTo(target, content)] if self.is_open else []
 
     def about(self, number: int, source: str) -> About | None:
-        """What a request is about; None if there is no such one of that broker."""
-        asked = self._asked.get(number)
-        return asked.about if asked is not None and asked.target == source else None
+        """The subject of a request; None if that broker has no such request pending."""
+        request = self._pending.get(number)
+        return request.about if request is not None and request.target == source else None
 
     def content(self, number: int) -> AnyCarried:
-        """What was asked."""
-        return self._asked[number].content
+        return self._pending[number].content
 
     def close(self, number: int) -> None:
-        """A request is answered, or not wanted any more; 0 is none."""
-        self._asked.pop(number, None)
+        """Forget a request that is answered or no longer needed; 0 is ignored."""
+        self._pending.pop(number, None)
 
     def postpone(self, now: float, number: int) -> None:
-        """The answer says that it is too early: ask again after a pause."""
-        self._postpone(number, self._asked[number], now + self._again_s)
+        """Repeat a request after a pause: the broker could not answer it yet."""
+        self._postpone(number, self._pending[number], now + self._again_s)
 
     def open(self) -> list[PartRequest]:
-        """The run is on disk: say what has been asked since the start."""
+        """Send the requests queued since the start: the run is on disk."""
         self.is_open = True
-        return [CarryTo(asked.target, asked.content) for asked in self._asked.values()]
+        return [CarryTo(request.target, request.content) for request in self._pending.values()]
 
     def repeat(self, now: float) -> list[PartRequest]:
-        """Say again what was not answered for too long."""
+        """Send overdue requests again."""
         again: list[PartRequest] = []
         while self._due and self._due[0][0] <= now:
             at, number = heappop(self._due)
-            asked = self._asked.get(number)
-            if asked is None or asked.at != at:
+            request = self._pending.get(number)
+            if request is None or request.at != at:
                 continue
-            asked.attempts += 1
-            pause_s = self._again_s * 2 ** min(asked.attempts, DOUBLINGS_MAX)
-            self._postpone(number, asked, now + pause_s)
+            request.attempts += 1
+            pause_s = self._again_s * 2 ** min(request.attempts, DOUBLINGS_MAX)
+            self._postpone(number, request, now + pause_s)
             if self.is_open:
-                again.append(CarryTo(asked.target, asked.content))
+                again.append(CarryTo(request.target, request.content))
         return again

@@ -1,17 +1,18 @@
-"""How subscriptions end, or lose their client.
+"""Unsubscribe and disconnect: how subscriptions end or lose their client, and which edge owns them.
 
-1. *Unsubscribe.* The end of a subscription is, on each stream, what has been processed for it at
-   that moment: the line's position if it is live, its own if it is behind. The client is told these
-   ticks; only then does the interest shrink, so that nothing before the end can be filtered away.
-2. A durable one is forgotten on disk before the client is told. If other edges have not yielded it
-   yet, what stays is its name and number, *closed*, until they have: a former owner that comes back
-   must not find itself the only one.
-3. *Client gone.* A durable subscription stays, behind and without a session, where its client's
-   acknowledgements were. Others end with their session. A durable one that was never anywhere else,
-   and whose client left before it could hear that it stands, is taken back: nobody would ever come
-   for it, and it would keep logs from being released.
-4. *Cut.* A subscription ends though its client did not ask; it is told why. A durable one stays,
-   without a session.
+1. *Unsubscribe.* The end of a subscription on each stream is the tick processed for it at that
+   moment: the position of the reorder buffer if it is live, its own if it is catching up. The edge
+   sends these ticks to the client and only then shrinks its interest, so that nothing before the
+   end can be filtered out.
+2. *Durable.* The removal of a durable subscription is on disk before the client is notified. If
+   other edges have not yielded it yet, its name and number remain, *closed*, until they have:
+   otherwise a former owner that reconnects would become the only one.
+3. *Disconnect.* A durable subscription remains without a session, at its client's acknowledgements.
+   Others end with their session. A durable one that was never at another edge, and whose client
+   disconnected before it could be notified, is withdrawn: no client would resume it, and it would
+   prevent logs from being released.
+4. *Cut.* The edge ends a subscription that its client did not end, and sends the reason. A durable
+   one remains without a session.
 """
 
 from itertools import islice
@@ -41,10 +42,10 @@ class Unsubscription:
         self._state = state
         self._cursors = cursors
 
-    # -- parts of every end ---------------------------------------------------------------------
+    # -- parts of every removal -----------------------------------------------------------------
 
     def stop(self, subscription: EdgeSubscription) -> None:
-        """Serve a subscription no longer; it keeps its places."""
+        """Stop serving a subscription; it keeps its positions."""
         state = self._state
         for place in subscription.places.values():
             place.stream.leave(place)
@@ -61,20 +62,20 @@ class Unsubscription:
             subscription.session = None
 
     def stop_claims(self, subscription: EdgeSubscription) -> None:
-        """Claim a subscription no longer."""
+        """Stop claiming a subscription."""
         for number in subscription.claims.values():
             self._state.requests.close(number)
         subscription.claims = {}
 
     def remove(self, now: float, subscription: EdgeSubscription) -> None:
-        """A subscription that the disk does not know is over."""
+        """Remove a subscription that is not on disk."""
         self.stop(subscription)
         self._state.drop(subscription)
         self._state.unregister(subscription)
         self._state.touch(now)
 
     def cut(self, now: float, subscription: EdgeSubscription, reason: str) -> None:
-        """End what a client gets, and tell it; a durable subscription stays without it."""
+        """End the deliveries to a client, with a reason; a durable subscription remains."""
         if subscription.session is not None:
             self._state.tell(subscription.session, Cut(subscription.name, reason[:1000]))
         if subscription.is_durable:
@@ -83,17 +84,17 @@ class Unsubscription:
             self.remove(now, subscription)
 
     def take_back(self, now: float, subscription: EdgeSubscription) -> None:
-        """Nobody ever heard of this durable subscription, and nobody waits for it."""
+        """Withdraw a durable subscription of which no client was notified."""
         subscription.is_leaving = True
         self.stop(subscription)
         self._cursors.forget(subscription)
         self._state.sync(YieldStored(subscription))
         self._state.touch(now)
 
-    # -- the client is gone ---------------------------------------------------------------------
+    # -- disconnect -----------------------------------------------------------------------------
 
     def session_over(self, now: float, session: EdgeSession) -> None:
-        """A client is not there any more."""
+        """End or detach everything that belongs to a session."""
         self.end_some(now, session, len(session.names))
         for key in session.attaching:
             attach = self._state.attaches[key]
@@ -104,7 +105,7 @@ class Unsubscription:
         self._cursors.client_left(now)
 
     def end_some(self, now: float, session: EdgeSession, count: int) -> None:
-        """So many subscriptions of a session have no client any more."""
+        """End or detach at most `count` subscriptions of a session."""
         for subscription in list(islice(session.names.values(), count)):
             if subscription.is_durable:
                 self.detach(subscription)
@@ -112,14 +113,14 @@ class Unsubscription:
                 self.remove(now, subscription)
 
     def abandon(self, now: float, key: str) -> None:
-        """Nobody waits for this attach any more."""
+        """Give up an attach."""
         attach = self._state.end_attach(key)
         for number in attach.asks.values():
             self._state.requests.close(number)
         self._state.touch(now)
 
     def detach(self, subscription: EdgeSubscription) -> None:
-        """A durable subscription has no client for the time being."""
+        """Keep a durable subscription without a session."""
         if subscription.session is not None:
             subscription.session.names.pop(subscription.name, None)
         subscription.session = None
@@ -134,10 +135,10 @@ class Unsubscription:
             place.batch = []
             place.batch_bytes = 0
 
-    # -- the client wants no more ---------------------------------------------------------------
+    # -- unsubscribe ----------------------------------------------------------------------------
 
     def unsubscribe(self, now: float, session: EdgeSession, frame: Unsubscribe) -> None:
-        """A client ends a subscription."""
+        """Handle a request to end a subscription."""
         state = self._state
         subscription = session.names.get(frame.subscription)
         if subscription is None:
@@ -160,12 +161,12 @@ class Unsubscription:
         state.sync(EndStored(subscription, session, frame.request, ticks))
 
     def end_stored(self, now: float, stored: EndStored) -> None:
-        """The disk has forgotten a subscription: tell the client, then shrink the interest."""
+        """Notify the client and shrink the interest: the removal is on disk."""
         state, subscription = self._state, stored.subscription
         name = subscription.name
         state.tell(stored.session, Unsubscribed(stored.request, name, stored.ticks))
         state.drop(subscription)
-        # Whoever claimed it meanwhile will do so again.
+        # Edges that claimed it in the meantime repeat their claims.
         state.claimants.pop(name, None)
         if not subscription.is_claimed:
             state.close(subscription)
@@ -174,30 +175,30 @@ class Unsubscription:
 
 
 class ClientSessions:
-    """Who a session belongs to, and how it ends.
+    """Sessions of clients.
 
-    1. A session begins with `Connect`: which protocol the client speaks, and what its name is.
-    2. A client has one session. A newer one takes the place of the older one, which is cut.
+    1. A session begins with `Connect`: the protocol version and the name of the client.
+    2. A client has one session. A new session replaces the older one, which is closed.
 
     State: volatile.
     """
 
-    def __init__(self, state: EdgeState, leaving: Unsubscription) -> None:
+    def __init__(self, state: EdgeState, unsubscription: Unsubscription) -> None:
         self._state = state
-        self._leaving = leaving
+        self._unsubscription = unsubscription
 
     def older(self, session: EdgeSession, frame: Connect) -> EdgeSession | None:
-        """The session that this one takes the place of; `RemoteError` if it may not."""
+        """The session that this one replaces; `RemoteError` if `Connect` is not valid."""
         self._check(session, frame)
         return self._state.clients.get(frame.client)
 
     def connect(self, now: float, session: EdgeSession, frame: Connect) -> None:
-        """A client says who it is."""
+        """Handle `Connect`."""
         self._check(session, frame)
         state = self._state
         older = state.clients.get(frame.client)
         if older is not None:
-            self.cut(now, older, "the client has connected anew", REPLACED)
+            self.cut(now, older, "replaced by a newer connection of this client", REPLACED)
         session.client = frame.client
         state.clients[frame.client] = session
 
@@ -216,58 +217,58 @@ class ClientSessions:
             raise RemoteError(str(error)) from error
 
     def cut(self, now: float, session: EdgeSession, reason: str, code: Code = "") -> None:
-        """End a session, and tell its client why."""
+        """Close a session and send the reason to its client."""
         self._state.tell(session, Cut("", reason, code))
         self.over(now, session)
         self._state.out.append(CutClient(session.number, reason))
 
     def over(self, now: float, session: EdgeSession) -> None:
-        """A session is no more."""
+        """Remove a session."""
         del self._state.sessions[session.number]
         if self._state.clients.get(session.client) is session:
             del self._state.clients[session.client]
-        self._leaving.session_over(now, session)
+        self._unsubscription.session_over(now, session)
 
 
 class Ownership:
     """Which edge owns a durable subscription: the one with the highest number.
 
-    Clients roam. The client raises the ownership number whenever it attaches, so of two edges that
-    both think a subscription is theirs, the one with the higher number is right. Rules:
+    Clients roam. A client raises the ownership number whenever it attaches, so if two edges both
+    consider themselves the owner, the one with the higher number is right. Rules:
 
-    1. An edge that has taken over a subscription, with everything it needs held and on disk, claims
-       it from all other edges, again and again, until each has yielded. It does not before: a
-       former owner that yields lets go of what the subscription needs.
-    2. An edge that is claimed from, with a lower number, serves the subscription no longer, forgets
-       it on disk, and only then yields. Until then its cursors count, so that origins keep what the
-       new owner asked to be held. One that has a higher number answers with its own claim. One that
-       does not have the subscription yields at once. Of equal numbers the greater name of an edge
-       wins.
-    3. While a client is attaching here, claims are left unanswered: the outcome decides. A claim
-       with a higher number than the one that is attaching ends the attempt. A subscription that
-       stands while origins have not answered (`holding`) yields to a higher number, and leaves a
-       lower one unanswered: its own claim will follow, and not before.
-    4. Whoever is asked who owns a subscription tells number, filter and ticks, or number 0.
+    1. An edge that has taken over a subscription, with all needed events held and its rows on disk,
+       sends claims to all other edges, repeatedly, until each has yielded. It does not claim
+       earlier: a former owner that yields releases the events that the subscription needs.
+    2. An edge that receives a claim with a higher number than its own stops serving the
+       subscription, removes it from disk, and only then yields. Until then its cursors count, so
+       that origins retain the events that the new owner asked them to hold. An edge with a higher
+       number answers with its own claim. An edge that does not have the subscription yields at
+       once. If numbers are equal, the greater edge name wins.
+    3. While a client is attaching here, claims stay unanswered: the outcome decides. A claim with a
+       higher number than that of the attach ends the attach. A subscription that is active while
+       origins have not answered (`HoldRequests`) yields to a higher number and leaves a lower one
+       unanswered: its own claim follows when they have.
+    4. An edge that receives `Find` answers with number, filter and ticks, or with number 0.
 
-    State: number, and whether all have yielded, are in the catalog. A restart claims again where it
-    is not known that all have.
+    State: the number, and whether all edges have yielded, are in the catalog. After a restart the
+    edge claims again unless all are recorded as yielded.
 
-    Prior art: exclusive epochs of fencing tokens; here the client is the one who counts.
+    Prior art: epochs of fencing tokens; here the client does the counting.
     """
 
-    def __init__(self, state: EdgeState, cursors: Cursors, leaving: Unsubscription) -> None:
+    def __init__(self, state: EdgeState, cursors: Cursors, unsubscription: Unsubscription) -> None:
         self._state = state
         self._cursors = cursors
-        self._leaving = leaving
+        self._unsubscription = unsubscription
 
-    # -- claiming -------------------------------------------------------------------------------
+    # -- claims to other edges ------------------------------------------------------------------
 
     def claim(self, now: float, subscription: EdgeSubscription) -> None:
-        """Claim a subscription from all other edges, if it has here all that it needs."""
+        """Claim a subscription from all other edges, if everything it needs is held and on disk."""
         state = self._state
         if not self._may_claim(subscription):
             return
-        self._leaving.stop_claims(subscription)
+        self._unsubscription.stop_claims(subscription)
         subscription.is_claimed = not state.others
         if not state.others and state.forget_closed(subscription.name) is not None:
             self._cursors.forget(subscription)
@@ -279,12 +280,12 @@ class Ownership:
 
     def _may_claim(self, subscription: EdgeSubscription) -> bool:
         if subscription.is_leaving:
-            # It has ended, and needs nothing any more.
+            # It has ended and needs nothing.
             return True
         return subscription.is_stored and not subscription.is_holding
 
     def yielded(self, source: str, frame: Yield) -> None:
-        """Another edge does not have the subscription, or not any more."""
+        """Handle `Yield`: another edge does not have the subscription."""
         state = self._state
         name = frame.subscription
         subscription = state.subscriptions.get(name) or state.closed.get(name)
@@ -300,13 +301,13 @@ class Ownership:
         elif not subscription.is_leaving:
             self._cursors.put_subscription(subscription)
 
-    # -- being claimed from ---------------------------------------------------------------------
+    # -- claims from other edges ----------------------------------------------------------------
 
     def claimed(self, now: float, source: str, frame: Claim) -> None:
-        """Another edge says that it owns a subscription."""
+        """Handle a claim of another edge."""
         state = self._state
         if source not in state.others:
-            raise RemoteError(f"{source!r} is no other edge and claims {frame.subscription!r}")
+            raise RemoteError(f"{source!r} is not another edge, but claims {frame.subscription!r}")
         name = frame.subscription
         if name in state.attaches and not self._gives_way(now, source, frame):
             return
@@ -323,7 +324,7 @@ class Ownership:
             state.carry(source, Claim(name, closed.number))
         else:
             if closed is not None:
-                self._leaving.stop_claims(closed)
+                self._unsubscription.stop_claims(closed)
                 state.forget_closed(name)
                 self._cursors.forget(closed)
             state.carry(source, Yield(name, frame.number))
@@ -332,7 +333,7 @@ class Ownership:
         return (frame.number, source) > (number, self._state.name)
 
     def _gives_way(self, now: float, source: str, frame: Claim) -> bool:
-        """Whether an attach that is under way ends because of a claim."""
+        """Whether a claim ends a pending attach."""
         attach = self._state.attaches[frame.subscription]
         if attach.is_committed or not attach.number:
             return False
@@ -341,7 +342,7 @@ class Ownership:
         if attach.session is not None:
             reason = f"the subscription is at {source!r}, with number {frame.number}"
             self._state.tell(attach.session, Refused(attach.request, reason))
-        self._leaving.abandon(now, attach.key)
+        self._unsubscription.abandon(now, attach.key)
         return True
 
     def _give_up(
@@ -353,14 +354,14 @@ class Ownership:
             reason = f"the subscription is at {source!r} now, with number {number}"
             state.tell(subscription.session, Cut(name, reason))
         subscription.is_leaving = True
-        self._leaving.stop(subscription)
+        self._unsubscription.stop(subscription)
         self._cursors.forget(subscription)
         state.claimants.setdefault(name, {})[source] = number
         state.sync(YieldStored(subscription))
         state.touch(now)
 
     def yield_stored(self, now: float, stored: YieldStored) -> None:
-        """The disk has forgotten a subscription that is at another edge."""
+        """Yield a subscription to its new owner: the removal is on disk."""
         state, subscription = self._state, stored.subscription
         state.drop(subscription)
         state.unregister(subscription)
@@ -368,14 +369,14 @@ class Ownership:
         self.answer_claimants(subscription.name)
 
     def answer_claimants(self, name: str) -> None:
-        """A subscription is gone: yield to those who claimed it meanwhile."""
+        """Yield a removed subscription to all edges that claimed it in the meantime."""
         for source, number in self._state.claimants.pop(name, {}).items():
             self._state.carry(source, Yield(name, number))
 
-    # -- questions ------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def find(self, source: str, frame: Find) -> None:
-        """Another edge asks for the owner of a subscription."""
+        """Answer a query for the owner of a subscription."""
         name = frame.subscription
         subscription = self._state.subscriptions.get(name)
         if subscription is None or not subscription.is_durable or subscription.is_leaving:

@@ -1,35 +1,35 @@
-"""Detects a pattern while events come: the step from one event to the next.
+"""Pattern detector: finds the matches of one pattern in a stream of events, one event at a time.
 
     detector = Detector(Scheme(Pattern.parse(text), "my-pattern"))
     for event in arriving:
         findings = detector.take(event)
     findings = detector.advance(watermark_ns)
 
-The caller says with `advance` up to when it has seen everything: the least of what it knows of each
-stream. The *horizon* lies the pattern's lateness before that. Rules:
+The caller passes the watermark to `advance`: the time up to which it has received everything, the
+minimum over all streams. The *horizon* is the watermark minus the pattern's lateness. Rules:
 
-1. Events may come in any order. One whose time is before the horizon is *late*: it is not taken,
-   and said to be late. One that is there already is not taken again; if it was forgotten in the
-   meantime, it is late.
-2. All that is not late counts, and the matches are those that `check.reference` finds in it,
-   whatever the order and however calls are divided.
+1. Events may arrive in any order. An event whose time is before the horizon is *late*: it is
+   dropped and reported as late. A duplicate is dropped; if the original has been forgotten in the
+   meantime, the duplicate is late.
+2. Every event that is not late counts. The matches are those that `check.reference` finds among
+   them, regardless of the order of events and of how they are divided among calls.
 3. A match is reported once, as soon as it is final. With ALL and without absences that is when its
-   last event comes, as long as few end with that event (`endings`). Otherwise it is when the
-   horizon has passed its last event, and the windows of the absences it ends with.
-4. An event is forgotten when the horizon has passed it by the scheme's retention. What is kept, and
-   what an event costs, depends on what lies within the window, and not on what was before.
-5. Of the matches that end with one event ALL reports the first `pattern_matches_max`, and says so
-   if there are more. They are found without looking at the others.
-6. A step may end before all is done that the horizon allows, when the `StepAllowance` is spent; the
-   next call of `advance` goes on. What is found, and in which order, does not depend on it.
+   last event arrives, as long as few matches end with that event (`PendingEnds`). Otherwise it is
+   when the horizon has passed its last event and the windows of the absences it ends with.
+4. An event is forgotten when the horizon has passed it by the scheme's retention. Memory, and the
+   cost of an event, depend on the events within the window, not on earlier ones.
+5. With ALL, the first `pattern_matches_max` matches that end with one event are reported, and an
+   overflow if there are more. The search does not visit the others.
+6. A step may end before everything up to the horizon is decided, when the `StepAllowance` is spent;
+   the next call of `advance` continues. The matches and their order do not depend on that.
 7. Everything is bounded, and nothing is dropped silently. An event for which there is no room is
-   refused, and said to be; everything goes on as if it had not been there, but an absence that it
-   might have witnessed is not claimed. A match that cannot wait, one that cannot be decided, and an
-   event that more would have to be tried for than is allowed are said too (`Overflow`).
+   refused and reported; detection continues as if it had not arrived, except that an absence which
+   it might have violated is not claimed. A match that cannot be kept pending, a match that cannot
+   be decided, and an event whose search exceeds the limit are reported too (`Overflow`).
 
-State: the entries, those waiting for their turn, and the matches waiting to be final. It can be
-written down at any time (`packing`); if it is lost, it is found again from the events of the last
-retention, because no event is ever used up.
+State: the kept entries, the entries waiting for their turn, and the pending matches. It can be
+serialized at any time (`detector_state`). If it is lost, it can be rebuilt from the events of the
+last retention period, because events are never consumed.
 """
 
 from collections import deque
@@ -65,53 +65,52 @@ Place = tuple[str, int]
 
 
 class PendingEnd(NamedTuple):
-    """A crowded entry, and what was reported of the matches that end with it."""
+    """A crowded entry, and the reported matches that end with it."""
 
     entry: Entry
     reported: list[Filled]
 
 
 class PendingEnds:
-    """Matches of ALL: which may be reported at once, and which wait for their turn.
+    """Decides which matches of ALL are reported at once and which wait for the horizon.
 
-    Without absences a match is reported when the last of its events comes, in whatever order. At
-    most `pattern_matches_max` end with one event, and which of them are the first is known only
-    when time has passed the event. Both can be had as long as there are few: what is known to end
-    with an event is counted, and reported at once while it is within the bound. Rules:
+    Without absences a match is reported when the last of its events arrives, in any order. At most
+    `pattern_matches_max` are reported for one end event, and which of them are the first is known
+    only when the horizon has passed the event. Both are possible while there are few: matches that
+    end with an event are counted, and reported at once while the count is within the bound. Rules:
 
-    1. An event that more matches end with than the bound is *crowded*: nothing more that ends with
-       it is reported at once. When the horizon has passed it, the first ones are looked for
-       (`choosing`), and those reported that were not yet.
-    2. Where a search did not come to its end, all events that its matches could end with are
-       crowded: the event itself; and, if it did not come in order, those up to a window behind it.
-    3. What was reported for an event is remembered until the horizon has passed it. There is room
-       for `pattern_pending_max` of them. Beyond that the event is crowded: what ends with it waits.
+    1. An event with more matches than the bound is *crowded*: further matches that end with it are
+       not reported at once. When the horizon has passed it, the first ones are searched
+       (`FirstMatchesSearch`), and those not reported yet are reported.
+    2. If a search was cut short, all events that its matches could end with are crowded: the event
+       itself and, if it arrived out of order, all events up to a window after it.
+    3. Reported matches are remembered until the horizon has passed their end event, at most
+       `pattern_pending_max` of them. Beyond that the event is crowded: its matches wait.
 
-    So the first ones are reported whatever the order in which events come. Others are reported only
-    if they were found while no more than the bound were known.
+    So the first matches are reported regardless of the order in which events arrive. Others are
+    reported only if they were found while the count was within the bound.
 
-    State: what was reported for each event, and which events are crowded. Written down by
-    `packing`.
+    State: reported matches by end event, and crowded events. Serialized by `detector_state`.
     """
 
     def __init__(self, matches_max: int, room: int) -> None:
         self._matches_max = matches_max
         self._room = room
         self._remembered = 0
-        #: What was reported, and a heap of the entries that it ends with.
+        #: Reported matches by end entry, and a heap of these entries.
         self._reported: dict[Place, list[Filled]] = {}
-        self._order: list[Entry] = []
+        self._end_heap: list[Entry] = []
         #: The crowded entries, and a heap of them.
         self._crowded: set[Place] = set()
-        self._crowds: list[Entry] = []
-        #: All entries from this time to that are crowded; None: there is no such time.
+        self._crowded_heap: list[Entry] = []
+        #: All entries between these times are crowded; None if there is no such interval.
         self.times: tuple[int, int] | None = None
 
     def may_report(self, filled: Filled) -> bool:
-        """Whether a match that was found is reported at once; it is remembered then."""
+        """Whether a match is reported at once; if so, it is remembered."""
         last = max(filled[1])
         place = (last[1], last[2])
-        if place in self._crowded or self._is_within(last):
+        if place in self._crowded or self._is_crowded_time(last):
             return False
         known = self._reported.get(place)
         if self._remembered >= self._room or (known and len(known) >= self._matches_max):
@@ -119,75 +118,75 @@ class PendingEnds:
             return False
         if known is None:
             known = self._reported[place] = []
-            heappush(self._order, last)
+            heappush(self._end_heap, last)
         known.append(filled)
         self._remembered += 1
         return True
 
     def crowd(self, entry: Entry) -> None:
-        """More may end with an entry than is known."""
+        """Mark an entry as crowded."""
         place = (entry[1], entry[2])
         if place not in self._crowded:
             self._crowded.add(place)
-            heappush(self._crowds, entry)
+            heappush(self._crowded_heap, entry)
 
     def crowd_times(self, from_ns: int, to_ns: int) -> None:
-        """More may end with all entries of these times than is known."""
+        """Mark all entries between these times as crowded."""
         first, last = self.times or (from_ns, to_ns)
         self.times = (min(first, from_ns), max(last, to_ns))
 
-    def _is_within(self, entry: Entry) -> bool:
+    def _is_crowded_time(self, entry: Entry) -> bool:
         return self.times is not None and self.times[0] <= entry[0] <= self.times[1]
 
     @property
     def due_ns(self) -> int | None:
-        """The first time of which an entry is crowded; None if none is."""
+        """The earliest time of a crowded entry; None if there is none."""
         times = [self.times[0]] if self.times else []
-        return min([*times, *(entry[0] for entry in self._crowds[:1])], default=None)
+        return min([*times, *(entry[0] for entry in self._crowded_heap[:1])], default=None)
 
     def passed(self, horizon_ns: int, kept: Iterable[Entry]) -> list[PendingEnd]:
-        """The horizon has come here: the crowded entries before it, in order. `kept` are those
-        that a match can end with. What was reported for others is forgotten."""
+        """The crowded entries before the horizon, in order. `kept` are the entries that a match can
+        end with. Reported matches before the horizon are forgotten."""
         due: dict[Place, Entry] = {}
-        while self._crowds and self._crowds[0][0] < horizon_ns:
-            entry = heappop(self._crowds)
+        while self._crowded_heap and self._crowded_heap[0][0] < horizon_ns:
+            entry = heappop(self._crowded_heap)
             due[entry[1], entry[2]] = entry
             self._crowded.discard((entry[1], entry[2]))
         if self.times and self.times[0] < horizon_ns:
             for entry in kept:
-                if entry[0] < horizon_ns and self._is_within(entry):
+                if entry[0] < horizon_ns and self._is_crowded_time(entry):
                     due[entry[1], entry[2]] = entry
             to_ns = self.times[1]
             self.times = (horizon_ns, to_ns) if horizon_ns <= to_ns else None
         reported: dict[Place, list[Filled]] = {}
-        while self._order and self._order[0][0] < horizon_ns:
-            entry = heappop(self._order)
+        while self._end_heap and self._end_heap[0][0] < horizon_ns:
+            entry = heappop(self._end_heap)
             place = (entry[1], entry[2])
             reported[place] = self._reported.pop(place)
             self._remembered -= len(reported[place])
-        assert self._remembered >= 0, "more is forgotten than was remembered"
+        assert self._remembered >= 0, "more matches forgotten than remembered"
         return [
             PendingEnd(each, reported.get((each[1], each[2]), [])) for each in sorted(due.values())
         ]
 
-    # -- the state as a whole, for `packing`
+    # -- the whole state, for `detector_state`
 
     @property
     def reported(self) -> list[Filled]:
-        """What is remembered, in the order of what it ends with."""
+        """The remembered matches, in the order of their end entries."""
         return [
-            each for entry in sorted(self._order) for each in self._reported[entry[1], entry[2]]
+            each for entry in sorted(self._end_heap) for each in self._reported[entry[1], entry[2]]
         ]
 
     @property
     def crowded(self) -> list[Entry]:
         """The crowded entries, in order."""
-        return sorted(self._crowds)
+        return sorted(self._crowded_heap)
 
     def put_back(
         self, reported: list[Filled], crowded: list[Entry], times: tuple[int, int] | None
     ) -> None:
-        """Go on from what another one had; this one is new."""
+        """Take over serialized state; this object must be new."""
         for filled in reported:
             self.may_report(filled)
         for entry in crowded:
@@ -196,33 +195,33 @@ class PendingEnds:
 
 
 Reason = Literal["left-out", "no-room", "too-many-pending", "too-many-tries", "undecided"]
-#: When it is final, a number that keeps the order, the entry it ends with, and the match; None, if
-#: it is to be chosen then what ends with the entry. Whether others that end with it are left out.
+#: When it is final, a number that keeps the order, the end entry, and the match, or None if the
+#: matches of the end entry are to be chosen then. Whether further matches are left out.
 Pending = tuple[int, int, Entry, Filled | None, bool]
 
 
 class Overflow(msgspec.Struct, frozen=True, array_like=True):
-    """What could not be done, for one event."""
+    """A limit that was exceeded for one event."""
 
-    #: `left-out`: the first matches that end with it are reported, and others not. `no-room`: the
-    #: event is not taken. `too-many-tries`: not everything that it completes was looked for.
-    #: `too-many-pending`, `undecided`: something that ends with it is not reported.
+    #: `left-out`: the first matches that end with it are reported, further ones are not. `no-room`:
+    #: the event is refused. `too-many-tries`: the search for its matches was cut short.
+    #: `too-many-pending`, `undecided`: a match that ends with it is not reported.
     reason: Reason
     stream: str
     tick: int
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
-    """What a step found."""
+    """The findings of a step."""
 
     matches: tuple[Match, ...] = ()
-    #: Events that came too late.
+    #: Events that arrived too late.
     late: tuple[PlacedEvent, ...] = ()
     overflows: tuple[Overflow, ...] = ()
 
 
 class DetectorCounts(msgspec.Struct, array_like=True):
-    """How much of what there was since the beginning."""
+    """Counts since the beginning."""
 
     taken: int = 0
     repeated: int = 0
@@ -232,8 +231,8 @@ class DetectorCounts(msgspec.Struct, array_like=True):
 
 
 NOTHING: Final = StepResult()
-#: In place of the tries that are left: there are none, and that was told.
-_TOLD: Final = -1
+#: In place of the tries left: none are, and that has been reported.
+_REPORTED: Final = -1
 
 
 class Detector:
@@ -245,13 +244,13 @@ class Detector:
         allowance: StepAllowance | None = None,
         room: KeptBytes | None = None,
     ) -> None:
-        """Without an allowance, every call does all that it can. `room` is shared with others;
-        without it only the number of events is bounded."""
+        """Without an allowance, every call does all pending work. `room` is shared with other
+        detectors; without it only the number of events is bounded."""
         self.scheme = scheme
         self._room = room
         if room is not None:
             room.begin()
-        #: Of all entries.
+        #: Bytes of all entries.
         self._kept_bytes = 0
         self.tally = DetectorCounts()
         self._allowance = allowance
@@ -259,32 +258,32 @@ class Detector:
         self._conditions = scheme.conditions
         self._is_eager = scheme.is_eager
         self._events_max = scheme.limits.pattern_events_max
-        #: Everything before it is known, or late.
+        #: Events before this time have arrived, or are late.
         self.horizon_ns = INT_MIN
-        #: Everything that is final before it was found; it follows the horizon.
+        #: Everything final before this time has been found; it follows the horizon.
         self.decided_ns = INT_MIN
-        #: What is later than this gets half of the room only; the caller may set it.
+        #: Later events may use only half of the room; set by the caller.
         self.far_ns = INT_MAX
-        self._shelves = EventStore(len(scheme.names), scheme.needed)
+        self._store = EventStore(len(scheme.names), scheme.needed)
         self._tries = TriesLeft()
         self._tries_max = scheme.limits.pattern_tries_max
-        self._absences = Absences(self._shelves, self._tries)
-        self._combining = AllMatchesSearch(scheme, self._shelves, self._absences, self._tries)
-        self._choosing = FirstMatchesSearch(scheme, self._shelves, self._absences, self._tries)
+        self._absences = Absences(self._store, self._tries)
+        self._all_matches = AllMatchesSearch(scheme, self._store, self._absences, self._tries)
+        self._first_matches = FirstMatchesSearch(scheme, self._store, self._absences, self._tries)
         self._endings = PendingEnds(self._matches_max, scheme.limits.pattern_pending_max)
-        #: Crowded entries that the horizon has passed.
+        #: Crowded entries before the horizon.
         self._ended: deque[PendingEnd] = deque()
-        #: The last entry, in the order of events.
+        #: The last entry, in event order.
         self._newest: Entry | None = None
-        #: Stream and tick of all entries → their bytes, which nobody counts without a room.
+        #: Stream and tick of all entries → bytes; 0 if there is no `room` to account for.
         self._known: dict[tuple[str, int], int] = {}
-        #: Heaps: entries before their turn; entries on the shelves; matches that are not final.
+        #: Heaps: entries before their turn; entries in the store; matches that are not final.
         self._waiting: list[Entry] = []
         self._kept: list[Entry] = []
         self._pending: list[Pending] = []
-        #: Stream and tick of entries that matches wait with → what is left to be tried for it, and
-        #: how many matches these are; where deciding one of them may take long.
-        self._left: dict[tuple[str, int], list[int]] = {}
+        #: Stream and tick of end entries of pending matches → [tries left, number of matches]; only
+        #: if deciding one of them may take long.
+        self._tries_left_by_end: dict[tuple[str, int], list[int]] = {}
         self._number = 0
         self._matches: list[Match] = []
         self._overflows: list[Overflow] = []
@@ -292,7 +291,7 @@ class Detector:
     # -- stimuli
 
     def take(self, event: PlacedEvent) -> StepResult:
-        """An event comes."""
+        """Process an event."""
         attributes = event.attributes
         parts = 0
         for condition, bits in self._conditions:
@@ -301,7 +300,7 @@ class Detector:
         return self.take_known(event, parts) if parts else NOTHING
 
     def take_known(self, event: PlacedEvent, parts: int) -> StepResult:
-        """An event comes of which is known, as bits, which parts it may stand for."""
+        """Process an event whose matching parts are given as bits."""
         place = (event.stream, event.tick)
         if place in self._known:
             self.tally.repeated += 1
@@ -313,7 +312,7 @@ class Detector:
             return self._refuse(event, parts)
         self._known[place] = size = 0 if self._room is None else size_of(event)
         if size:
-            self._keeps(size)
+            self._count_bytes(size)
         self.tally.taken += 1
         entry = self.entry_of(event, parts)
         if not self._is_eager:
@@ -324,24 +323,24 @@ class Detector:
         return self._findings()
 
     def advance(self, watermark_ns: int) -> StepResult:
-        """Everything before this time has come, but for what is late; go on with what is left."""
+        """Move the watermark (earlier events are late from now on), and continue pending work."""
         horizon_ns = min(max(watermark_ns - self.scheme.pattern.lateness_ns, INT_MIN), INT_MAX)
-        if not self._go_on() or horizon_ns <= self.horizon_ns:
+        if not self._decide_due() or horizon_ns <= self.horizon_ns:
             return self._findings()
         self.horizon_ns = horizon_ns
         end_bits = self.scheme.end_bits
         kept = (entry for entry in self._kept if entry[4] & end_bits)
         self._ended.extend(self._endings.passed(horizon_ns, kept))
-        self._go_on()
+        self._decide_due()
         return self._findings()
 
     @property
     def is_behind(self) -> bool:
-        """Whether more can be decided now; the allowance was spent."""
+        """Whether decisions are pending because the allowance was spent."""
         return self.decided_ns < self.horizon_ns
 
-    def _go_on(self) -> bool:
-        """Decide what the horizon has passed; whether nothing is left of that."""
+    def _decide_due(self) -> bool:
+        """Decide everything before the horizon; returns whether nothing is left to decide."""
         if not self.is_behind:
             return True
         waiting, ended, pending = self._waiting, self._ended, self._pending
@@ -364,14 +363,14 @@ class Detector:
     def _must_pause(self) -> bool:
         return self._allowance is not None and self._allowance.is_spent
 
-    def _spent(self) -> None:
-        """Something was searched for; what it took is taken off the allowance."""
+    def _charge_tries(self) -> None:
+        """Charge the tries of a search to the allowance."""
         if self._allowance is not None:
             self._allowance.left -= self._tries_max - self._tries.left
 
     @property
     def due_ns(self) -> int | None:
-        """The horizon behind which something waits to be looked at; None if nothing waits."""
+        """The horizon at which the next decision is due; None if nothing waits."""
         firsts = [each[0] for each in self._waiting[:1]] + [each[0] for each in self._pending[:1]]
         firsts += [each.entry[0] for each in self._ended]
         crowded_ns = self._endings.due_ns
@@ -379,23 +378,22 @@ class Detector:
 
     @property
     def events_kept(self) -> int:
-        """How many events it has."""
         return len(self._known)
 
     def has_room_for(self, time_ns: int) -> bool:
-        """Whether an event of this time would be taken."""
+        """Whether an event of this time would be accepted."""
         kept, room = len(self._known), self._room
         if room is not None and not room.has_room_for(self._kept_bytes):
             return False
         return kept < self._events_max and (time_ns <= self.far_ns or kept < self._events_max // 2)
 
-    def _keeps(self, by: int) -> None:
+    def _count_bytes(self, by: int) -> None:
         self._kept_bytes += by
         if self._room is not None:
             self._room.used += by
 
     def close(self) -> None:
-        """It takes nothing more, and gives back the room of what it kept."""
+        """Stop the detector and release its share of the room."""
         if self._room is not None:
             self._room.end(self._kept_bytes)
             self._room = None
@@ -403,7 +401,7 @@ class Detector:
     # -- one entry
 
     def entry_of(self, event: PlacedEvent, parts: int) -> Entry:
-        """The event, with its keys and the parts that it matches."""
+        """The entry of an event: its keys and the parts that it matches."""
         attributes = event.attributes
         keys = tuple([key_of(attributes.get(name)) for name in self.scheme.attributes])
         return event.time_ns, event.stream, event.tick, keys, parts, event
@@ -416,12 +414,12 @@ class Detector:
 
     def _keep(self, entry: Entry) -> None:
         heappush(self._kept, entry)
-        self._shelves.put(entry)
+        self._store.put(entry)
 
     def _process(self, entry: Entry) -> None:
-        """The turn of an entry has come: all that are before it are on the shelves."""
+        """Process an entry in order: all earlier entries are in the store."""
         if not entry[4] & self.scheme.anchor_bits:
-            pass  # nothing ends with it
+            pass  # no match ends with it
         elif not self.scheme.is_choosing:
             self._combine(entry)
         elif self.scheme.delay_ns:
@@ -433,7 +431,7 @@ class Detector:
     def _choose(self, entry: Entry) -> None:
         self._tries.left = self._tries_max
         try:
-            found = self._choosing.choose(entry)
+            found = self._first_matches.choose(entry)
         except TriesExceeded:
             self._overflow("too-many-tries", entry[5])
         except Undecided:
@@ -441,39 +439,39 @@ class Detector:
         else:
             for filled in found:
                 self._report(filled)
-        self._spent()
+        self._charge_tries()
 
-    # -- all that an entry completes, in whatever order events come
+    # -- all matches that an entry completes, in any order of events
 
     def _complete(self, entry: Entry) -> None:
-        """Report what is complete with an entry; what ends with too much has to wait."""
+        """Report the matches that an entry completes; crowded ones wait."""
         newest, self._newest = self._newest, max(self._newest or entry, entry)
         self._tries.left = self._tries_max
         try:
-            self._combining.search(entry)
+            self._all_matches.search(entry)
         except (TriesExceeded, MatchesExceeded):
             if newest is None or newest < entry:
                 self._endings.crowd(entry)
             else:
                 self._endings.crowd_times(entry[0], entry[0] + self.scheme.pattern.window_ns)
         else:
-            for filled in self._combining.found:
+            for filled in self._all_matches.found:
                 if self._endings.may_report(filled):
                     self._report(filled)
-        self._spent()
+        self._charge_tries()
 
     def _decide_ending(self, ending: PendingEnd) -> None:
-        """Time has passed a crowded entry: report the first that end with it."""
-        known = {_name_of(each) for each in ending.reported}
+        """Report the first matches of a crowded entry that the horizon has passed."""
+        known = {_identity_of(each) for each in ending.reported}
         found, is_cut = self._first(ending.entry)
         for filled in found:
-            if _name_of(filled) not in known:
+            if _identity_of(filled) not in known:
                 self._report(filled, is_cut=is_cut)
-        self._spent()
+        self._charge_tries()
 
     def _first(self, entry: Entry) -> tuple[list[Filled], bool]:
-        """The first that end with an entry, and whether there are others."""
-        choosing, matches_max = self._choosing, self._matches_max
+        """The first matches that end with an entry, and whether there are more."""
+        choosing, matches_max = self._first_matches, self._matches_max
         self._tries.left = self._tries_max
         try:
             found = choosing.choose(entry, matches_max + 1)
@@ -486,20 +484,20 @@ class Detector:
             del found[-1]
         return found, is_cut
 
-    # -- all that ends with an entry, in the order of events
+    # -- all matches that end with an entry, in event order
 
     def _combine(self, entry: Entry) -> None:
-        combining = self._combining
+        combining = self._all_matches
         self._tries.left = self._tries_max
-        is_cut = is_told = False
+        is_cut = is_overflow_reported = False
         try:
             combining.search(entry)
             found, undecided = combining.found, combining.undecided
         except (TriesExceeded, MatchesExceeded):
-            self._spent()
+            self._charge_tries()
             found, is_cut = self._first(entry)
-            is_told, undecided = self._tries.left < 0, self._choosing.undecided
-        self._spent()
+            is_overflow_reported, undecided = self._tries.left < 0, self._first_matches.undecided
+        self._charge_tries()
         for filled in found:
             end_ns = self._end_of(filled)
             if end_ns is None:
@@ -509,10 +507,12 @@ class Detector:
         for _ in range(undecided):
             self._overflow("undecided", entry[5])
         if self.scheme.final_is_long:
-            self._note_left(entry, _TOLD if is_told else max(self._tries.left, 0))
+            self._set_tries_left(
+                entry, _REPORTED if is_overflow_reported else max(self._tries.left, 0)
+            )
 
     def _end_of(self, filled: Filled) -> int | None:
-        """When the last absence of a match ends; None if it has none that lasts."""
+        """When the last absence of a match ends; None if no absence extends past its last event."""
         layout = self.scheme.layouts[filled[0]]
         return max((end_of(absence, filled[1]) for absence, _ in layout.final), default=None)
 
@@ -527,16 +527,16 @@ class Detector:
         self._number += 1
         heappush(self._pending, (end_ns, self._number, entry, filled, is_cut))
         if filled is not None and self.scheme.final_is_long:
-            self._left.setdefault((entry[1], entry[2]), [self._tries_max, 0])[1] += 1
+            self._tries_left_by_end.setdefault((entry[1], entry[2]), [self._tries_max, 0])[1] += 1
 
-    def _note_left(self, entry: Entry, left: int) -> None:
-        """What was tried for an entry counts when its matches are decided, too."""
-        waiting = self._left.get((entry[1], entry[2]))
+    def _set_tries_left(self, entry: Entry, left: int) -> None:
+        """Tries spent on an entry also count when its matches are decided."""
+        waiting = self._tries_left_by_end.get((entry[1], entry[2]))
         if waiting:
             waiting[0] = left
 
     def _decide_pending(self, pending: Pending) -> None:
-        """The time has come of a match that was not final."""
+        """Decide a pending match whose time has come."""
         _, _, entry, filled, is_cut = pending
         if filled is None:
             self._choose(entry)
@@ -544,26 +544,26 @@ class Detector:
             self._decide(filled, entry, is_cut=is_cut)
 
     def _decide(self, filled: Filled, entry: Entry, *, is_cut: bool) -> None:
-        """The absences that a match ends with have passed."""
+        """Decide a match whose final absences have ended."""
         place = (entry[1], entry[2])
-        left, count = self._left.pop(place, (self._tries_max, 1))
+        left, count = self._tries_left_by_end.pop(place, (self._tries_max, 1))
         self._tries.left = left
-        is_told = left == _TOLD
+        is_overflow_reported = left == _REPORTED
         try:
             if self._absences.final_hold(self.scheme.layouts[filled[0]], filled[1]):
                 self._report(filled, is_cut=is_cut)
         except Undecided:
             self._overflow("undecided", entry[5])
         except TriesExceeded:
-            # It is told once that not all that ends with the event is reported.
-            if not is_told:
+            # Report once per end event that its matches are incomplete.
+            if not is_overflow_reported:
                 self._overflow("too-many-tries", entry[5])
-            is_told = True
+            is_overflow_reported = True
         if self._allowance is not None:
             self._allowance.left -= max(left, 0) - self._tries.left + 1
         if count > 1:
-            left = _TOLD if is_told else max(self._tries.left, 0)
-            self._left[place] = [left, count - 1]
+            left = _REPORTED if is_overflow_reported else max(self._tries.left, 0)
+            self._tries_left_by_end[place] = [left, count - 1]
 
     # -- forgetting
 
@@ -574,8 +574,8 @@ class Detector:
             entry = heappop(kept)
             size = known.pop((entry[1], entry[2]), 0)
             if size:
-                self._keeps(-size)
-            self._shelves.forget(entry)
+                self._count_bytes(-size)
+            self._store.forget(entry)
         self._absences.forget(oldest_ns)
 
     # -- reporting
@@ -604,40 +604,40 @@ class Detector:
         self._matches, self._overflows = [], []
         return StepResult(tuple(matches), (), tuple(overflows))
 
-    # -- the state as a whole, for `packing`
+    # -- the whole state, for `detector_state`
 
     @property
     def kept(self) -> list[Entry]:
-        """The entries that matches are made of, in order."""
+        """The entries in the store, in order."""
         return sorted(self._kept)
 
     @property
     def waiting(self) -> list[Entry]:
-        """The entries whose turn has not come, in order."""
+        """The entries before their turn, in order."""
         return sorted(self._waiting)
 
     @property
     def pending(self) -> list[Pending]:
-        """The matches that are not final, in the order in which they will be."""
+        """The matches that are not final, in the order in which they become final."""
         return sorted(self._pending, key=lambda each: each[:2])
 
     @property
     def unsure(self) -> tuple[int, int] | None:
-        """From when to when events are missing that an absence should have known of."""
+        """The interval in which events that could violate an absence were refused."""
         return self._absences.unsure
 
     @property
     def endings(self) -> PendingEnds:
-        """What was reported at once, and what has to wait for its turn."""
+        """Matches reported at once, and entries that wait for the horizon."""
         return self._endings
 
     @property
     def ended(self) -> list[PendingEnd]:
-        """What has waited for its turn and is still to be decided, in order."""
+        """Crowded entries before the horizon that are still to be decided, in order."""
         return list(self._ended)
 
     def put_ended(self, ended: list[PendingEnd]) -> None:
-        """Go on with what another detector had still to decide."""
+        """Take over crowded entries that another detector had to decide."""
         self._ended.extend(ended)
 
     def put_back(
@@ -647,8 +647,8 @@ class Detector:
         pending: list[Pending],
         unsure: tuple[int, int] | None,
     ) -> None:
-        """Go on from what another detector of the same scheme had; this one is new."""
-        assert not self._known, "a detector takes over before it takes events"
+        """Take over the state of another detector of the same scheme; this one must be new."""
+        assert not self._known, "a detector takes over state before it takes events"
         for entry in kept:
             self._keep(entry)
         self._newest = max(kept, default=None)
@@ -657,16 +657,16 @@ class Detector:
         self._waiting, self._pending = waiting, pending
         for _, _, last, filled, _ in pending:
             if filled is not None and self.scheme.final_is_long:
-                self._left.setdefault((last[1], last[2]), [self._tries_max, 0])[1] += 1
+                self._tries_left_by_end.setdefault((last[1], last[2]), [self._tries_max, 0])[1] += 1
         self._number = len(pending)
         self._known = dict.fromkeys([(entry[1], entry[2]) for entry in (*kept, *waiting)], 0)
         if self._room is not None:
             for entry in (*kept, *waiting):
                 self._known[entry[1], entry[2]] = size = size_of(entry[5])
-                self._keeps(size)
+                self._count_bytes(size)
         self._absences.unsure = unsure
 
 
-def _name_of(filled: Filled) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """What tells a match from the others of a pattern."""
+def _identity_of(filled: Filled) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """The identity of a match among those of its pattern."""
     return filled[0], tuple([(entry[1], entry[2]) for entry in filled[1]])

@@ -1,15 +1,16 @@
-"""The state of a detector as bytes, to be kept by others and to go on elsewhere.
+"""Serialized detector state: pack a detector into bytes and restore it elsewhere.
 
-Spark keeps it in its state store, and a broker hands it to the next when a join point moves. Rules:
+Spark keeps the bytes in its state store. Rules:
 
-1. `restored(scheme, packed(detector))` goes on exactly as `detector` would have.
-2. Each event is written once, however many matches wait with it. Keys are worked out anew; which
-   parts an event matches is written, so that no filter is evaluated twice.
-3. The bytes name their pattern, and how many matches may end with one event, which is part of what
-   it means. Those of another pattern, of another version, or of no detector at all are a
-   `RemoteError`: they come from elsewhere.
+1. `restored(scheme, packed(detector))` continues exactly as `detector` would have.
+2. Each event is written once, regardless of how many pending matches contain it. Keys are computed
+   again; the parts that an event matches are written, so that no filter is evaluated twice.
+3. The bytes contain the pattern and the number of matches reported per end event, which is part of
+   the pattern's meaning. Bytes of another pattern or version, or that are not detector state at
+   all, raise `RemoteError`: they come from outside.
 
-`step` does all at once: the state before and some events give the state behind and the findings.
+`step` does everything in one call: the state before and some events give the state after and the
+findings.
 """
 
 from collections.abc import Iterable
@@ -31,7 +32,7 @@ from anabranch.core.patterns.search import Filled
 from anabranch.model.errors import RemoteError
 from anabranch.model.pattern.match import PlacedEvent
 
-#: Another layout of the bytes gets another number.
+#: Changes with the layout of the bytes.
 PACKED_VERSION: Final = 2
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -42,7 +43,7 @@ _Times = tuple[int, int]
 
 class _PackedPending(msgspec.Struct, frozen=True, array_like=True):
     end_ns: int
-    #: The entry it ends with, and the match; whether others that end with it are left out.
+    #: The end entry, and the match; whether further matches of the entry are left out.
     entry: _Count
     filled: _PackedFilled | None
     is_cut: bool
@@ -56,17 +57,17 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     decided_ns: int
     unsure: _Times | None
     tally: DetectorCounts
-    #: Events and the parts they match: first those kept, then those waiting, then others that only
-    #: pending matches have.
+    #: Events and the parts they match: first the kept ones, then the waiting ones, then those that
+    #: occur only in pending matches.
     events: list[tuple[PlacedEvent, _Count]]
     kept_count: _Count
     waiting_count: _Count
     pending: list[_PackedPending]
-    #: What was reported at once, the crowded entries, and the times in which all are.
+    #: Matches reported at once, crowded entries, and the interval in which all entries are crowded.
     reported: list[_PackedFilled]
     crowded: list[_Count]
     crowded_times: _Times | None
-    #: Crowded entries that are to be decided, and what was reported for each.
+    #: Crowded entries to be decided, and the matches already reported for each.
     ended: list[tuple[_Count, list[_PackedFilled]]]
 
 
@@ -75,7 +76,7 @@ _decoder = msgspec.msgpack.Decoder(_Packed)
 
 
 def packed(detector: Detector) -> bytes:
-    """The whole state of a detector."""
+    """Serialize the whole state of a detector."""
     kept, waiting, pending = detector.kept, detector.waiting, detector.pending
     in_pending = [
         entry
@@ -91,11 +92,11 @@ def packed(detector: Detector) -> bytes:
     def number_of(entry: Entry) -> int:
         return numbers[entry[1:3]]
 
-    def shape_of(filled: Filled) -> _PackedFilled:
+    def packed_match(filled: Filled) -> _PackedFilled:
         return filled[0], [number_of(entry) for entry in filled[1]]
 
-    waits = [
-        _PackedPending(end_ns, number_of(last), shape_of(filled) if filled else None, is_cut)
+    packed_pending = [
+        _PackedPending(end_ns, number_of(last), packed_match(filled) if filled else None, is_cut)
         for end_ns, _, last, filled, is_cut in pending
     ]
     endings = detector.endings
@@ -111,13 +112,13 @@ def packed(detector: Detector) -> bytes:
             events,
             len(kept),
             len(waiting),
-            waits,
-            [shape_of(each) for each in endings.reported],
+            packed_pending,
+            [packed_match(each) for each in endings.reported],
             [number_of(entry) for entry in endings.crowded],
             endings.times,
             [
-                (number_of(entry), [shape_of(each) for each in some])
-                for entry, some in detector.ended
+                (number_of(entry), [packed_match(each) for each in matches_of_entry])
+                for entry, matches_of_entry in detector.ended
             ],
         )
     )
@@ -126,21 +127,21 @@ def packed(detector: Detector) -> bytes:
 def restored(
     scheme: PatternScheme, data: bytes, allowance: StepAllowance | None = None
 ) -> Detector:
-    """A detector that goes on from the state `data`."""
+    """Create a detector that continues from serialized state."""
     try:
         state = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RemoteError(f"this is no state of a detector: {error}") from None
+        raise RemoteError(f"invalid detector state: {error}") from None
     if state.version != PACKED_VERSION:
         raise RemoteError(
-            f"the state of a detector has version {state.version}; {PACKED_VERSION} is known"
+            f"detector state has version {state.version}; this version reads {PACKED_VERSION}"
         )
     if state.pattern != scheme.text:
-        raise RemoteError("the state of a detector is that of another pattern")
+        raise RemoteError("detector state belongs to another pattern")
     if state.matches_max != scheme.limits.pattern_matches_max:
         raise RemoteError(
-            f"the state of a detector reports {state.matches_max} matches that end with one event,"
-            f" and this one {scheme.limits.pattern_matches_max}; set pattern_matches_max as before"
+            f"detector state was written with pattern_matches_max {state.matches_max}, but it is"
+            f" {scheme.limits.pattern_matches_max} now; set pattern_matches_max as before"
         )
     detector = Detector(scheme, allowance)
     _check(scheme, state)
@@ -154,7 +155,7 @@ def restored(
     )
 
     def filled_of(each: _PackedFilled) -> Filled:
-        return each[0], tuple([entries[one] for one in each[1]])
+        return each[0], tuple([entries[index] for index in each[1]])
 
     detector.endings.put_back(
         [filled_of(each) for each in state.reported],
@@ -162,7 +163,10 @@ def restored(
         state.crowded_times,
     )
     detector.put_ended(
-        [PendingEnd(entries[one], [filled_of(each) for each in some]) for one, some in state.ended]
+        [
+            PendingEnd(entries[index], [filled_of(each) for each in matches_of_entry])
+            for index, matches_of_entry in state.ended
+        ]
     )
     detector.horizon_ns = state.horizon_ns
     detector.decided_ns = state.decided_ns
@@ -176,7 +180,7 @@ def step(
     events: Iterable[PlacedEvent],
     watermark_ns: int | None = None,
 ) -> tuple[bytes, StepResult]:
-    """Some events come, and perhaps time passes; b"" is the state in the beginning."""
+    """Process events and optionally advance the watermark; b"" is the initial state."""
     detector = restored(scheme, state) if state else Detector(scheme)
     found = [detector.take(event) for event in events]
     if watermark_ns is not None:
@@ -189,27 +193,30 @@ def step(
 
 
 def _check(scheme: PatternScheme, state: _Packed) -> None:
-    """Refuse numbers that lead nowhere."""
+    """Reject counts and indices that are out of range."""
     count = len(state.events)
     if state.kept_count + state.waiting_count > count:
-        raise RemoteError("the state of a detector lacks events")
+        raise RemoteError("detector state lacks events")
     if len({(event.stream, event.tick) for event, _ in state.events}) < count:
-        raise RemoteError("the state of a detector has an event twice")
+        raise RemoteError("detector state has a duplicate event")
     if any(parts >> len(scheme.names) for _, parts in state.events):
-        raise RemoteError("the state of a detector has events of parts that the pattern lacks")
+        raise RemoteError("detector state has events of parts that the pattern lacks")
     for each in state.pending:
         if (each.filled is None) != scheme.is_choosing:
-            raise RemoteError("the state of a detector has a match of another policy")
+            raise RemoteError("detector state has a match of another policy")
     matches = [each.filled for each in state.pending if each.filled]
-    matches += [*state.reported, *(filled for _, some in state.ended for filled in some)]
+    matches += [
+        *state.reported,
+        *(filled for _, matches_of_entry in state.ended for filled in matches_of_entry),
+    ]
     for layout, entries in matches:
         if not _fits(scheme, layout, len(entries)):
-            raise RemoteError("the state of a detector has a match that the pattern lacks")
+            raise RemoteError("detector state has a match that does not fit the pattern")
         if max(entries) >= count:
-            raise RemoteError("the state of a detector lacks events of a match")
+            raise RemoteError("detector state lacks events of a match")
     last = [*(each.entry for each in state.pending), *state.crowded]
-    if max([*last, *(one for one, _ in state.ended)], default=-1) >= count:
-        raise RemoteError("the state of a detector lacks events that matches end with")
+    if max([*last, *(index for index, _ in state.ended)], default=-1) >= count:
+        raise RemoteError("detector state lacks events that matches end with")
 
 
 def _fits(scheme: PatternScheme, layout: int, slots: int) -> bool:
@@ -220,5 +227,5 @@ def _fits(scheme: PatternScheme, layout: int, slots: int) -> bool:
 def _pending(number: int, each: _PackedPending, entries: list[Entry]) -> Pending:
     filled: Filled | None = None
     if each.filled is not None:
-        filled = (each.filled[0], tuple(entries[one] for one in each.filled[1]))
+        filled = (each.filled[0], tuple(entries[index] for index in each.filled[1]))
     return each.end_ns, number, entries[each.entry], filled, each.is_cut

@@ -1,17 +1,18 @@
-"""Where a detector keeps events: by part, and by the keys of its joins.
+"""Event store of a detector: events by part and by join key, absence checks, and a byte budget.
 
-An *entry* is an event with what is known of it: its place in the order (so that entries compare as
-events do), its keys, and the parts whose filters it matches. A *shelf* holds entries in order: all
-of one part, or those of one part with the same key. Rules:
+An *entry* is an event with derived data: its place in the order (so that entries compare as events
+do), its keys, and the parts whose filters it matches. A *shelf* holds entries in order: all of one
+part, or those of one part with the same key. Rules:
 
-1. An entry stands on the shelves of all its parts; the object is the same on all of them.
-2. Entries come mostly in order, and then go to the end; others are put in their place.
-3. Entries are forgotten in order, oldest first. So the one to be forgotten is the first on each of
-   its shelves, and is only counted as dead; the dead are swept when they are half of a shelf. Both
-   cost the same whatever the length of the shelf, and a shelf without entries is gone.
+1. An entry is on the shelves of all its parts; it is the same object on all of them.
+2. Entries mostly arrive in order and are appended; others are inserted.
+3. Entries are forgotten in order, oldest first. So the entry to be forgotten is the first on each
+   of its shelves and is only counted as dead; dead entries are swept when they are half of a shelf.
+   The cost of both does not depend on the length of the shelf, and empty shelves are removed.
 
-What is needed of the shelves is known beforehand (`needed`), so none is kept that nobody asks for.
-State: the entries; written down by `packing`, and lost without harm only if the events come again.
+The needed shelves are known in advance (`needed`), so no other one is kept.
+State: the entries; serialized by `detector_state`, and safe to lose only if the events are
+redelivered.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -30,12 +31,12 @@ from anabranch.model.pattern.match import PlacedEvent
 
 #: Time, stream, tick; keys; the parts as bits; the event. The first three are unique.
 Entry = tuple[int, str, int, Keys, int, PlacedEvent]
-#: A place among entries: that of an entry, or of a time, which is before all entries of that time.
+#: A place among entries: that of an entry, or of a time, which precedes all entries of that time.
 Bound = tuple[object, ...]
 
 
 class EventShelf:
-    """Entries in order, the first `dead` of them forgotten."""
+    """Entries in order; the first `dead` of them are forgotten."""
 
     __slots__ = ("dead", "items")
 
@@ -47,7 +48,6 @@ class EventShelf:
         return len(self.items) - self.dead
 
     def put(self, entry: Entry) -> None:
-        """One entry more."""
         items = self.items
         if not items or items[-1] < entry:
             items.append(entry)
@@ -55,7 +55,7 @@ class EventShelf:
             insort(items, entry, self.dead)
 
     def forget_first(self) -> int:
-        """The oldest entry goes; how many are left."""
+        """Forget the oldest entry; returns the number of entries left."""
         self.dead += 1
         if 2 * self.dead >= len(self.items):
             del self.items[: self.dead]
@@ -73,7 +73,7 @@ class EventStore:
 
     def __init__(self, part_count: int, needed: Iterable[tuple[int, int | None]]) -> None:
         wanted = set(needed)
-        #: Part → all its entries, where somebody asks for all.
+        #: Part → all its entries, if that shelf is needed.
         self._whole: dict[int, EventShelf] = {
             part: EventShelf() for part, key in wanted if key is None
         }
@@ -81,7 +81,7 @@ class EventStore:
         self._keyed: dict[tuple[int, int], dict[KeyValue | None, EventShelf]] = {
             (part, attribute): {} for part, attribute in wanted if attribute is not None
         }
-        #: Part → attribute and shelves by key, and the shelf for all.
+        #: Part → its shelves by attribute and key, and the shelf of all entries.
         self._of_part: list[
             tuple[list[tuple[int, dict[KeyValue | None, EventShelf]]], EventShelf | None]
         ] = [
@@ -97,11 +97,11 @@ class EventStore:
         return self._whole[part]
 
     def keyed(self, part: int, attribute: int, key: KeyValue | None) -> EventShelf:
-        """The entries of a part that have this key; without one there are none."""
+        """The entries of a part that have this key; none if the key is None."""
         return self._keyed[part, attribute].get(key, EMPTY)
 
     def put(self, entry: Entry) -> None:
-        """One entry more, on all its shelves."""
+        """Put an entry on all its shelves."""
         parts, number = entry[4], 0
         while parts:
             if parts & 1:
@@ -119,7 +119,7 @@ class EventStore:
             number += 1
 
     def forget(self, entry: Entry) -> None:
-        """The oldest entry of all goes."""
+        """Forget the oldest entry."""
         parts, number = entry[4], 0
         while parts:
             if parts & 1:
@@ -134,41 +134,43 @@ class EventStore:
             number += 1
 
 
-class Undecided(Exception):  # noqa: N818  # nothing is wrong, but something is not known
+class Undecided(Exception):  # noqa: N818  # not an error: the answer is unknown
     """An absence whose witnesses may have been refused."""
 
 
 class Absences:
-    """Whether an absence holds: no event of a part witnesses it between two places.
+    """Checks absences: that no event of a part (a witness) occurs between two places.
 
-    Asked when everything up to the end of the interval is known. An event of the part that lies
-    there and is tied to the match by all its joins is a witness, and the match is none. Rules:
+    Checked when all events up to the end of the interval have arrived. An event of the part in the
+    interval that is tied to the match by all its joins is a witness, and invalidates the match.
+    Rules:
 
-    1. What lies between slots is asked at once, what lasts to the end of a window when that has
-       passed.
-    2. The joins say which keys a witness has. If they want two different ones for one attribute
-       there is none; otherwise the shortest of the shelves that these keys have is looked at.
-    3. If events that could be witnesses had to be refused, for want of room, the times between the
-       first and the last of them are *unsure*. An absence that touches them and has no witness is
-       `Undecided`: neither is it claimed, nor is it kept quiet.
-    4. All that is looked at counts (`TriesExceeded`).
+    1. Absences between slots are checked at once, those that last to the end of a window when the
+       window has passed.
+    2. The joins determine the keys of a witness. If they require two different keys for one
+       attribute, there is no witness; otherwise the shortest of the shelves of these keys is
+       searched.
+    3. If possible witnesses had to be refused for lack of room, the interval between the first and
+       the last of them is *unsure*. An absence that touches it and has no witness is `Undecided`:
+       the match is neither reported nor dropped silently.
+    4. Every examined entry counts (`TriesExceeded`).
 
-    State: the unsure times.
+    State: the unsure interval.
     """
 
     def __init__(self, shelves: EventStore, tries: TriesLeft) -> None:
         self._shelves = shelves
         self._tries = tries
-        #: From when to when witnesses may have been refused; None: never.
+        #: The interval in which witnesses may have been refused; None if none were.
         self.unsure: tuple[int, int] | None = None
 
     def note_refused(self, time_ns: int) -> None:
-        """An event at this time could have been a witness, and is not kept."""
+        """Record that a possible witness at this time was refused."""
         first, last = self.unsure or (time_ns, time_ns)
         self.unsure = (min(first, time_ns), max(last, time_ns))
 
     def forget(self, oldest_ns: int) -> None:
-        """Nothing is asked about what was before this time any more."""
+        """Forget the unsure interval if it is before this time."""
         if self.unsure and self.unsure[1] < oldest_ns:
             self.unsure = None
 
@@ -204,7 +206,7 @@ class Absences:
     def _wanted(
         self, links: AbsenceJoins, entries: tuple[Entry, ...]
     ) -> dict[int, KeyValue] | None:
-        """Attribute → the key that a witness has; None if there can be none."""
+        """Attribute → required key of a witness; None if there can be no witness."""
         self._tries.spend(links.weight)
         wanted: dict[int, KeyValue] = {}
         for attribute, slots, other in links.outer:
@@ -215,7 +217,7 @@ class Absences:
         return wanted
 
     def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> EventShelf:
-        """The shortest shelf that has all witnesses."""
+        """The shortest shelf that contains all witnesses."""
         shelves = [self._shelves.keyed(part, *each) for each in wanted.items()]
         if not shelves:
             return self._shelves.whole(part)
@@ -229,7 +231,7 @@ class Absences:
         wanted: dict[int, KeyValue],
         links: AbsenceJoins,
     ) -> bool:
-        """Whether an entry between two places of a shelf is tied to the match."""
+        """Whether an entry between two indices of a shelf is tied to the match."""
         if not links.event_weight:
             return first < end
         tries, weight = self._tries, links.event_weight
@@ -250,24 +252,24 @@ def end_of(absence: Absence, entries: tuple[Entry, ...]) -> int:
     return min(entries[slot][0] for slot in absence.group) + absence.window_ns
 
 
-#: What an event takes beside its body, and each of its attributes, roughly.
+#: Approximate memory of an event besides its body, and of each attribute.
 _EVENT_BYTES = 512
 _ATTRIBUTE_BYTES = 128
 
 
 class KeptBytes:
-    """The bytes that all detectors of one broker keep, and who has to stop when they are too many.
+    """The byte budget that all detectors of a broker share.
 
-    A detector keeps events for as long as its window lasts, with their payloads.
-    `pattern_events_max` bounds their number for each detector; this bounds their bytes for all of
-    them. Rules:
+    A detector keeps events, with their payloads, for the length of its window.
+    `pattern_events_max` bounds their number per detector; this bounds their bytes for all detectors
+    together. Rules:
 
-    1. Beyond two thirds of the bound a detector gets no more room once it keeps an equal part of
-       the last third. So detectors that keep little go on, and all of them together stay within the
-       bound, but for one event.
-    2. A detector that is stopped gives back what it kept.
+    1. Beyond two thirds of the budget, a detector gets no more room once it keeps an equal share of
+       the last third. So detectors that keep little continue, and all of them together stay within
+       the budget, except for one event.
+    2. A detector that stops returns its bytes.
 
-    An event counts with its payload and with an estimate of what its attributes take when decoded.
+    An event counts with its payload and an estimate of its decoded attributes.
     State: counts. Lost with the detectors, and rebuilt with them.
     """
 
@@ -275,20 +277,20 @@ class KeptBytes:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        #: As long as no more than this is kept, there is room for everybody.
+        #: Up to this many bytes, there is room for every detector.
         self._shared_max = bytes_max * 2 // 3
         self._detectors = 0
         self.used = 0
 
     def begin(self) -> None:
-        """There is one detector more."""
+        """Register a detector."""
         self._detectors += 1
 
     def end(self, kept_bytes: int) -> None:
-        """There is one less, and this is what it kept."""
+        """Unregister a detector that kept this many bytes."""
         self._detectors -= 1
         self.used -= kept_bytes
-        assert self.used >= 0, "more was given back than was kept"
+        assert self.used >= 0, "more bytes returned than kept"
         assert self._detectors >= 0, "more detectors ended than began"
 
     def has_room_for(self, kept_bytes: int) -> bool:
@@ -300,7 +302,7 @@ class KeptBytes:
 
 
 def size_of(event: PlacedEvent) -> int:
-    """What an event takes, roughly."""
+    """Approximate memory of an event."""
     attributes = event.attributes
     text = sum([len(value) for value in attributes.values() if isinstance(value, str)])
     return _EVENT_BYTES + _ATTRIBUTE_BYTES * len(attributes) + text + len(event.body)

@@ -1,17 +1,31 @@
-"""How much is looked at for one event, and the end of it.
+"""Search plans: how the slots of a pattern are filled, and the limit on tries per event.
 
-Whatever a search looks at is taken from one number: a slot that the event might fill, a place of a
-shelf that is looked up, an event that might belong there or might be a witness, and a match that is
-found, by its size. So what an event costs is bounded by `pattern_tries_max`, whatever the pattern
-is and whatever came before. Rules:
+A pattern's tree is expanded into alternatives of slots (`Alternative`), joins become keys
+(`JoinTerms`), both form a `Layout`, and a `SearchPlan` orders the slots of a layout.
 
-1. One try is about one comparison of an event, or one look-up. Where much has to be compared for
-   one, because it has many joins, every eight count as one more (`weight_of`).
-2. Who spends more than is left has not finished (`TriesExceeded`), and somebody is told.
-3. All detectors of a broker share one `StepAllowance`: what they may try in one step. The current
-   event is finished; the rest waits for the next step. So it changes when, and never what.
+Every operation of a search is charged to one number: a slot that the event might fill, a lookup in
+a shelf, an event that is examined as a member or a witness, and a match that is found, by its size.
+So the cost of an event is bounded by `pattern_tries_max`, regardless of the pattern and of earlier
+events. Rules of the limit:
 
-State: what is left for the event that is looked at, and for the step.
+1. One try is about one comparison of an event, or one lookup. If an event has many joins to
+   compare, every eight count as one more try (`weight_of`).
+2. A search that exceeds the limit is incomplete (`TriesExceeded`), and that is reported.
+3. All detectors of a broker share one `StepAllowance`: their tries in one step. The current event
+   is finished; the rest waits for the next step. So the allowance affects when matches are found,
+   never which.
+
+Rules of joins. `a.symbol = b.symbol AND b.symbol = c.name` forms one *class* of three terms, whose
+values are equal in every match that has all three parts. So events are stored under their values
+(*keys*), and candidates are looked up instead of searched.
+
+4. A key stands for exactly the values that compare as equal: integers and floats by value, a
+   boolean never equals a number. An absent attribute and NaN equal nothing, and have no key (None).
+5. Classes belong to an alternative: a join with a part that has no slot in the alternative has no
+   effect there, and does not tie others together.
+6. An absent part forms no class. Its joins (`AbsenceJoins`) apply to possible witnesses.
+
+State: the tries left for the current event and for the step, and the steps of plans.
 """
 
 from collections.abc import Iterator
@@ -33,20 +47,20 @@ from anabranch.model.pattern.tree import (
     Within,
 )
 
-#: What it counts to look up a place of a shelf, in the time that it takes to look at one entry.
+#: Cost of a lookup in a shelf, in units of one examined entry.
 LOOK_UP_TRIES: Final = 3
 
 
-class TriesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound is reached
-    """More would have to be tried for one event than is allowed."""
+class TriesExceeded(Exception):  # noqa: N818  # not an error: a limit is reached
+    """The search for one event exceeds the limit of tries."""
 
 
-class MatchesExceeded(Exception):  # noqa: N818  # nothing is wrong, but a bound is reached
-    """More was found for one event than is reported."""
+class MatchesExceeded(Exception):  # noqa: N818  # not an error: a limit is reached
+    """One event has more matches than are reported."""
 
 
 class StepAllowance:
-    """What is left of a step, in tries, for all detectors that share it."""
+    """Tries left in a step, for all detectors that share it."""
 
     __slots__ = ("_size", "left")
 
@@ -56,16 +70,16 @@ class StepAllowance:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the rest waits for the next step."""
+        """Whether the remaining work waits for the next step."""
         return self.left <= 0
 
     def renew(self) -> None:
-        """Another step begins."""
+        """Start another step."""
         self.left = self._size
 
 
 class TriesLeft:
-    """What is left to be tried. Searches count it down themselves where that is their loop."""
+    """Tries left for an event. Searches decrement `left` themselves in their inner loops."""
 
     __slots__ = ("left",)
 
@@ -73,14 +87,14 @@ class TriesLeft:
         self.left = 0
 
     def spend(self, count: int) -> None:
-        """So many things are about to be looked at."""
+        """Charge tries; raises `TriesExceeded` if none are left."""
         self.left -= count
         if self.left < 0:
             raise TriesExceeded
 
 
 def weight_of(compared: int) -> int:
-    """How many tries it is to look at something with so many comparisons."""
+    """Tries to examine something with this many comparisons."""
     return 1 + (compared >> 3)
 
 
@@ -94,14 +108,14 @@ class Absence(NamedTuple):
     after: tuple[int, ...]
     #: Empty: until the end of the window,
     before: tuple[int, ...]
-    #: which begins with the first event of these
+    #: which begins with the first event of these slots
     group: tuple[int, ...]
-    #: and is so long.
+    #: and has this length.
     window_ns: int
 
 
 class _Gap(NamedTuple):
-    """An absence in a fragment, its slots as bits; `_OPEN` where the window is not known yet."""
+    """An absence in a fragment, its slots as bits; `_OPEN` if the window is not known yet."""
 
     part: int
     after: int
@@ -110,57 +124,57 @@ class _Gap(NamedTuple):
     window_ns: int = _OPEN
 
     def moved(self, by: int) -> "_Gap":
-        """The same, its slots renumbered."""
+        """The same absence with renumbered slots."""
         return self._replace(
             after=self.after << by, before=self.before << by, group=self.group << by
         )
 
 
 class _Fragment(NamedTuple):
-    """One way to match a node: the parts of its slots, and what holds between these."""
+    """One way to match a node: the parts of its slots, and the constraints between these."""
 
     parts: tuple[int, ...]
-    #: Slot → the slots before it, and behind it, as bits.
+    #: Slot → the slots before it, and after it, as bits.
     earlier: tuple[int, ...] = (0,)
     later: tuple[int, ...] = (0,)
-    #: The slots within one window, as bits, and how long it is; inner ones first.
+    #: The slots within one window, as bits, and its length; inner windows first.
     windows: tuple[tuple[int, int], ...] = ()
     gaps: tuple[_Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A pattern's tree as alternatives of slots: the form that is searched.
+    """One alternative of a pattern's tree: a list of slots, the form that is searched.
 
-    OR is a choice, and a repetition is its item several times over. So a tree stands for a number
-    of *alternatives*, none of which has an OR or a repetition in it any more. An alternative is a
-    list of *slots*, each to be filled with an event of one part, and what must hold between them:
+    OR is a choice, and a repetition is its item several times over. So a tree expands into
+    *alternatives* without OR and repetition. An alternative is a list of *slots*, each to be filled
+    with an event of one part, with constraints between them:
 
-    1. `earlier[slot]` are the slots whose events are before the slot's own, `later[slot]` those
-       behind; both are complete, not only the neighbours. Slots are numbered so that those before
-       one have smaller numbers. All slots of one part are in order, one behind the other.
-    2. The innermost of the `windows` around two slots bounds how far apart they are.
-    3. Absences are about the slots around them. Of these the outermost are named: what is after the
-       last of them is after all.
+    1. `earlier[slot]` are the slots whose events precede that of the slot, `later[slot]` those
+       whose events follow it; both are transitive. Slots are numbered so that predecessors have
+       smaller numbers. All slots of one part are totally ordered.
+    2. The innermost of the `windows` around two slots bounds their distance.
+    3. Absences refer to the slots around them. Only the outermost are named: an event after the
+       last of them is after all of them.
 
-    Sets of slots are the bits of a number, so that an order of a hundred slots is a hundred
-    numbers, and what follows from it is a few operations for each (`first_of`, `last_of`).
+    Sets of slots are bits of a number, so an order of a hundred slots is a hundred numbers, and
+    operations on it are cheap (`first_of`, `last_of`).
 
-    A match of the tree is a way to fill the slots of one alternative, with different events. No
-    match comes from two alternatives, or in two ways from one: a part stands in the tree once, so
-    the names in a match tell which side of an OR was taken, and the order of events where one
-    repetition ends and the next begins. `model.pattern.tree` bounds how many alternatives and slots
-    there are. Nothing changes here after it was made.
+    A match of the tree is a way to fill the slots of one alternative with different events. No
+    match comes from two alternatives, or in two ways from one: a part occurs once in the tree, so
+    the names in a match determine the side of each OR, and the order of events determines where one
+    repetition ends and the next begins. `model.pattern.tree` bounds the number of alternatives and
+    slots. Immutable.
     """
 
     #: Slot → its part.
     parts: tuple[int, ...]
-    #: Slot → the slots before it, and behind it, as bits.
+    #: Slot → the slots before it, and after it, as bits.
     earlier: tuple[int, ...]
     later: tuple[int, ...]
-    #: The slots within one window, as bits, and how long it is; inner ones first.
+    #: The slots within one window, as bits, and its length; inner windows first.
     windows: tuple[tuple[int, int], ...]
-    #: Those between slots, and those that last to the end of a window.
+    #: Absences between slots, and absences that last to the end of a window.
     inner_absences: tuple[Absence, ...]
     final_absences: tuple[Absence, ...]
 
@@ -173,7 +187,7 @@ def alternatives_of(pattern: PatternTree) -> tuple[Alternative, ...]:
 
 
 def slots_of(bits: int) -> Iterator[int]:
-    """The slots (or parts) that these bits are, from the left."""
+    """The slots (or parts) of these bits, in ascending order."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
@@ -181,7 +195,6 @@ def slots_of(bits: int) -> Iterator[int]:
 
 
 def bits_of(slots: tuple[int, ...]) -> int:
-    """Some slots as bits."""
     bits = 0
     for slot in slots:
         bits |= 1 << slot
@@ -189,7 +202,7 @@ def bits_of(slots: tuple[int, ...]) -> int:
 
 
 def first_of(bits: int, later: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of some slots that none of the others is before."""
+    """The minimal slots among these: no other one precedes them."""
     found = []
     while bits:
         slot = (bits & -bits).bit_length() - 1
@@ -199,7 +212,7 @@ def first_of(bits: int, later: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def last_of(bits: int, earlier: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of some slots that none of the others is behind."""
+    """The maximal slots among these: no other one follows them."""
     found = []
     while bits:
         slot = bits.bit_length() - 1
@@ -216,30 +229,30 @@ def _fragments(node: Node, numbers: dict[str, int]) -> Iterator[_Fragment]:
             for item in items:
                 yield from _fragments(item, numbers)
         case And(items):
-            for some in product(*(tuple(_fragments(item, numbers)) for item in items)):
-                yield _beside(some)
+            for fragments in product(*(tuple(_fragments(item, numbers)) for item in items)):
+                yield _side_by_side(fragments)
         case Then(items):
             present = [
                 tuple(_fragments(item, numbers)) for item in items if not isinstance(item, Absent)
             ]
-            for some in product(*present):
-                yield _behind(some, tuple(_gaps(items, some, numbers)))
+            for fragments in product(*present):
+                yield _sequence_of(fragments, tuple(_gaps(items, fragments, numbers)))
         case Times(count, item):
-            for some in product(tuple(_fragments(item, numbers)), repeat=count):
-                yield _behind(some, ())
+            for fragments in product(tuple(_fragments(item, numbers)), repeat=count):
+                yield _sequence_of(fragments, ())
         case Within(item, window_ns):
             for fragment in _fragments(item, numbers):
-                yield _closed(fragment, window_ns)
+                yield _in_window(fragment, window_ns)
 
 
-def _beside(some: tuple[_Fragment, ...]) -> _Fragment:
+def _side_by_side(fragments: tuple[_Fragment, ...]) -> _Fragment:
     """All slots of all fragments, renumbered."""
     parts: list[int] = []
     earlier: list[int] = []
     later: list[int] = []
     windows: list[tuple[int, int]] = []
     gaps: list[_Gap] = []
-    for fragment in some:
+    for fragment in fragments:
         by = len(parts)
         parts += fragment.parts
         earlier += [bits << by for bits in fragment.earlier]
@@ -249,48 +262,48 @@ def _beside(some: tuple[_Fragment, ...]) -> _Fragment:
     return _Fragment(tuple(parts), tuple(earlier), tuple(later), tuple(windows), tuple(gaps))
 
 
-def _behind(some: tuple[_Fragment, ...], gaps: tuple[_Gap, ...]) -> _Fragment:
-    """The same, and all slots of a fragment are before all of the next one."""
-    whole = _beside(some)
-    every = (1 << len(whole.parts)) - 1
+def _sequence_of(fragments: tuple[_Fragment, ...], gaps: tuple[_Gap, ...]) -> _Fragment:
+    """The same, with all slots of a fragment before all of the next one."""
+    whole = _side_by_side(fragments)
+    all_bits = (1 << len(whole.parts)) - 1
     earlier: list[int] = []
     later: list[int] = []
     end = 0
-    for fragment in some:
+    for fragment in fragments:
         before = (1 << end) - 1
         end += len(fragment.parts)
-        behind = every & -(1 << end)
+        behind = all_bits & -(1 << end)
         earlier += [bits | before for bits in whole.earlier[len(earlier) : end]]
         later += [bits | behind for bits in whole.later[len(later) : end]]
     return whole._replace(earlier=tuple(earlier), later=tuple(later), gaps=whole.gaps + gaps)
 
 
 def _gaps(
-    items: tuple[Node | Absent, ...], some: tuple[_Fragment, ...], numbers: dict[str, int]
+    items: tuple[Node | Absent, ...], fragments: tuple[_Fragment, ...], numbers: dict[str, int]
 ) -> Iterator[_Gap]:
-    """The absences of a sequence, of which `some` are the other items."""
+    """The absences of a sequence; `fragments` are its other items."""
     place = end = before = 0
     for item in items:
         if isinstance(item, Absent):
-            size = len(some[place].parts) if place < len(some) else 0
+            size = len(fragments[place].parts) if place < len(fragments) else 0
             yield _Gap(numbers[item.part.name], before, ((1 << size) - 1) << end)
         else:
-            size = len(some[place].parts)
+            size = len(fragments[place].parts)
             before = ((1 << size) - 1) << end
             end += size
             place += 1
 
 
-def _closed(fragment: _Fragment, window_ns: int) -> _Fragment:
-    """The fragment within a window, with which its open absences end."""
-    every = (1 << len(fragment.parts)) - 1
+def _in_window(fragment: _Fragment, window_ns: int) -> _Fragment:
+    """The fragment within a window, which ends its open absences."""
+    all_bits = (1 << len(fragment.parts)) - 1
     gaps = tuple(
-        gap._replace(group=every, window_ns=window_ns)
+        gap._replace(group=all_bits, window_ns=window_ns)
         if not gap.before and gap.window_ns == _OPEN
         else gap
         for gap in fragment.gaps
     )
-    return fragment._replace(windows=(*fragment.windows, (every, window_ns)), gaps=gaps)
+    return fragment._replace(windows=(*fragment.windows, (all_bits, window_ns)), gaps=gaps)
 
 
 def _alternative(fragment: _Fragment) -> Alternative:
@@ -315,22 +328,9 @@ def _alternative(fragment: _Fragment) -> Alternative:
     )
 
 
-# Equality joins as keys: which events can stand in one match, found by looking them up.
-#
-# `a.symbol = b.symbol AND b.symbol = c.name` makes one *class* of three terms, whose values are
-# equal in every match that has all three parts. So an event is kept under its values (*keys*), and
-# what belongs to it is looked up instead of searched. Rules:
-#
-# 1. A key stands for exactly the values that compare as equal: integers and floats by value, a
-#    truth never with a number. An absent attribute and NaN equal nothing, and have no key (None).
-# 2. Classes belong to an alternative: a join with a part that the alternative has no slot of says
-#    nothing there, and does not tie others together.
-# 3. An absent part makes no class. Its joins (`AbsenceJoins`) apply when an event might witness it.
-
-
-#: What a value is looked up by. A truth is put in a tuple, since Python takes it for a number.
+#: What a value is looked up by. A boolean is put in a tuple, since Python equates it with a number.
 KeyValue = str | int | float | tuple[bool]
-#: The keys of one event, one for each attribute that some join names.
+#: The keys of one event, one for each attribute that occurs in a join.
 Keys = tuple[KeyValue | None, ...]
 #: A part and the number of an attribute.
 TermNumber = tuple[int, int]
@@ -344,20 +344,19 @@ def key_of(value: Value | None) -> KeyValue | None:
 
 
 def join_attributes(pattern: PatternTree) -> tuple[str, ...]:
-    """The attributes that joins name, each once."""
+    """The attributes that occur in joins, each once."""
     return tuple(
         dict.fromkeys(term.attribute for join in pattern.joins for term in (join.left, join.right))
     )
 
 
 class JoinTerms(NamedTuple):
-    """The joins of a pattern, parts and attributes as numbers."""
+    """The joins of a pattern, with parts and attributes as numbers."""
 
     pairs: tuple[tuple[TermNumber, TermNumber], ...]
 
     @classmethod
     def of(cls, pattern: PatternTree) -> "JoinTerms":
-        """The joins of `pattern`."""
         parts = {part.name: number for number, part in enumerate(pattern.parts)}
         attributes = {name: number for number, name in enumerate(join_attributes(pattern))}
 
@@ -374,7 +373,7 @@ class JoinTerms(NamedTuple):
 def classes_of(
     terms: JoinTerms, alternative: Alternative
 ) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Part → (class, attribute) of each of its terms; parts without a slot are left out."""
+    """Part → (class, attribute) of each of its terms; parts without a slot are omitted."""
     present = dict.fromkeys(alternative.parts)
     leader: dict[TermNumber, TermNumber] = {}
 
@@ -382,7 +381,7 @@ def classes_of(
         top = leader.setdefault(term, term)
         while leader[top] != top:
             top = leader[top]
-        # Whoever was passed on the way knows the top from now on: chains stay short.
+        # Path compression: chains stay short.
         while term != top:
             leader[term], term = top, leader[term]
         return top
@@ -400,11 +399,11 @@ def classes_of(
 class AbsenceJoins(NamedTuple):
     """How an event of an absent part is tied to a match."""
 
-    #: Its attribute, and the slots and their attribute whose key it has to have.
+    #: Its attribute, and the slots and their attribute whose key it must have.
     outer: tuple[tuple[int, tuple[int, ...], int], ...]
-    #: Attributes of its own that have to be equal.
+    #: Pairs of its own attributes that must be equal.
     inner: tuple[tuple[int, int], ...]
-    #: How many tries it is to find out the keys; and to look at an event, 0 if one key says all.
+    #: Tries to determine the keys, and to examine an event; 0 if one key is sufficient.
     weight: int
     event_weight: int
 
@@ -430,28 +429,26 @@ def links_of(terms: JoinTerms, slots: dict[int, tuple[int, ...]], part: int) -> 
     )
 
 
-# An alternative with its joins, in the forms that the searches ask for: its layout.
-#
-# What is told here follows from the alternative and the joins alone: classes of equal attributes
-# per slot, the neighbours of each in the order, the windows around it, and the ties of absent
-# parts. All of it grows with the slots and the joins, not with pairs of them. `needs_of` says which
-# shelves a search will ask for:
-#
-# 1. A slot is looked up by any of its attributes that a join names; and without a key, if it could
-#    come to be filled when no slot that shares a class with it is.
-# 2. An absent part is looked up by any of its joins, or without a key if it has none.
-# 3. A single slot needs nothing: the event that fills it is there.
-#
-# Nothing changes here after it was made.
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One alternative, with what joins say about its slots."""
+    """An alternative with its joins, in the forms that the searches use.
+
+    Everything follows from the alternative and the joins alone: classes of equal attributes per
+    slot, the neighbours of each in the order, the windows around it, and the joins of absent parts.
+    Its size grows with the number of slots and joins, not with pairs of them. `needs_of` lists the
+    shelves that a search uses:
+
+    1. A slot is looked up by any of its attributes that occurs in a join; and without a key, if it
+       may be filled before any slot that shares a class with it.
+    2. An absent part is looked up by any of its joins, or without a key if it has none.
+    3. A single slot needs no shelf: the event that fills it is given.
+
+    Immutable.
+    """
 
     number: int
     alternative: Alternative
-    #: How many slots there are.
+    #: Number of slots.
     size: int
     #: Slot → class and attribute of each of its terms; the same for all slots of a part.
     terms: tuple[tuple[tuple[int, int], ...], ...]
@@ -461,31 +458,30 @@ class Layout:
     class_bits: tuple[int, ...]
     #: Part → its slots, as bits.
     part_bits: dict[int, int]
-    #: The slots that nothing is before, and those that nothing is behind.
+    #: The slots without predecessors, and those without successors.
     firsts: tuple[int, ...]
     lasts: tuple[int, ...]
-    #: Slot → those right before it, and right behind it.
+    #: Slot → its direct predecessors, and direct successors.
     previous: tuple[tuple[int, ...], ...]
     following: tuple[tuple[int, ...], ...]
-    #: The same, as bits. All that follow a slot, or precede it, come from one THEN: they follow the
-    #: same slots, or precede the same.
+    #: The same, as bits. All direct successors of a slot come from one THEN and have the same
+    #: predecessors; likewise its direct predecessors.
     previous_bits: tuple[int, ...]
     following_bits: tuple[int, ...]
     #: Slot → other slots, as bits, and the innermost window around them and it; inner ones first.
     scales: tuple[tuple[tuple[int, int], ...], ...]
-    #: The same, without the window of the whole.
+    #: The same, without the pattern's own window.
     near: tuple[tuple[tuple[int, int], ...], ...]
-    #: How long the window of the whole is, and whether there is no other.
+    #: Length of the pattern's own window, and whether there is no other.
     window_ns: int
     is_flat: bool
-    #: Slot → how many tries it is to look at an event for it.
+    #: Slot → tries to examine an event for it.
     weights: tuple[int, ...]
     inner: tuple[tuple[Absence, AbsenceJoins], ...]
     final: tuple[tuple[Absence, AbsenceJoins], ...]
 
 
 def layout_of(number: int, alternative: Alternative, terms: JoinTerms) -> Layout:
-    """The layout of an alternative, with joins as `terms`."""
     parts, earlier, later = alternative.parts, alternative.earlier, alternative.later
     part_bits: dict[int, int] = {}
     for slot, part in enumerate(parts):
@@ -494,7 +490,7 @@ def layout_of(number: int, alternative: Alternative, terms: JoinTerms) -> Layout
     slots = {part: tuple(slots_of(bits)) for part, bits in part_bits.items()}
     window_ns = alternative.windows[-1][1]
     scales = tuple(_scales(alternative, slot) for slot in range(len(parts)))
-    near = tuple(tuple(each for each in some if each[1] < window_ns) for some in scales)
+    near = tuple(tuple(each for each in windows if each[1] < window_ns) for windows in scales)
     previous = tuple(last_of(bits, earlier) for bits in earlier)
     following = tuple(first_of(bits, later) for bits in later)
     return Layout(
@@ -546,42 +542,26 @@ def _class_bits(
 
 
 def needs_of(layout: Layout) -> Iterator[tuple[int, int | None]]:
-    """The shelves that are asked for: part and attribute, or all of a part."""
+    """The shelves that searches use: part and attribute, or None for all entries of a part."""
     for absence, links in (*layout.inner, *layout.final):
         yield from ((absence.part, attribute) for attribute, _, _ in links.outer)
         if not links.outer:
             yield absence.part, None
     if layout.size == 1:
         return
-    everyone = (1 << layout.size) - 1
+    all_bits = (1 << layout.size) - 1
     for part, own in layout.part_bits.items():
         terms = layout.terms[own.bit_length() - 1]
         yield from ((part, attribute) for _, attribute in terms)
         tied = 0
         for number, _ in terms:
             tied |= layout.class_bits[number]
-        if tied != everyone:
+        if tied != all_bits:
             yield part, None
 
 
-# In which order the slots of a layout are filled, and what bounds each of them: a plan.
-#
-# Begun with the slot that an event fills, slots that share a key with filled ones come first, since
-# they can be looked up; then those that are before or behind a filled one. A *step* says all that
-# is known of its slot when those of the steps before are filled, so that the search has nothing to
-# work out. Rules:
-#
-# 1. A step is worked out when a search comes to it for the first time, and kept. Most events end at
-#    the first or the second, and so do most plans.
-# 2. Of windows and orders only those are kept that the others do not say already. All slots of a
-#    part are in order, so no step has more of them than the pattern has parts; and what is worked
-#    out for one step is a few operations for each of these and for each of its joins.
-#
-# State: the steps so far, and what is filled after them. Lost without harm.
-
-
 class PlanStep(NamedTuple):
-    """How to fill one slot when those of the steps before are filled."""
+    """How to fill one slot when those of the previous steps are filled."""
 
     slot: int
     part: int
@@ -590,25 +570,39 @@ class PlanStep(NamedTuple):
     #: Attributes that must have a key, and pairs that must have the same.
     fresh: tuple[int, ...]
     equal: tuple[tuple[int, int], ...]
-    #: Filled slots that are before this one, and behind it.
+    #: Filled slots before this one, and after it.
     after: tuple[int, ...]
     before: tuple[int, ...]
-    #: Filled slots, and how much earlier or later this one may be.
+    #: Filled slots, and how much earlier or later than these this one may be.
     floor: tuple[tuple[int, int], ...]
     ceiling: tuple[tuple[int, int], ...]
-    #: How many tries it is to look the slot up, and to look at one entry for it.
+    #: Tries to look the slot up, and to examine one entry for it.
     look_up: int
     weight: int
 
 
 class SearchPlan:
-    """The steps that fill all slots of a layout, beginning with one of them."""
+    """The order in which the slots of a layout are filled, and the bounds of each.
+
+    After the slot that an event fills, slots that share a key with filled ones come first, since
+    they can be looked up; then those before or after a filled one. A *step* holds everything that
+    is known about its slot when the previous steps are done, so that the search computes nothing.
+    Rules:
+
+    1. A step is computed when a search reaches it for the first time, and kept. Most events end at
+       the first or second step, and so do most plans.
+    2. Redundant windows and orders are omitted. All slots of a part are totally ordered, so no step
+       has more of them than the pattern has parts, and computing a step takes a few operations for
+       each of these and for each of its joins.
+
+    State: the steps so far, and the slots filled after them. Safe to lose.
+    """
 
     __slots__ = (
-        "_beside",
         "_filled",
         "_joined",
-        "_known",
+        "_ordered",
+        "_slot_of_class",
         "layout",
         "size",
         "steps",
@@ -618,22 +612,22 @@ class SearchPlan:
     def __init__(self, layout: Layout, first: int) -> None:
         self.layout = layout
         self.size = layout.size
-        #: How many tries a step is at most, compared to one without joins.
+        #: Maximum tries of a step, relative to one without joins.
         self.weight = max(layout.weights)
         self.steps: list[PlanStep] = []
-        #: As bits: slots that are filled; that share a class with these; that are in order with.
+        #: As bits: filled slots; slots that share a class with these; slots ordered with these.
         self._filled = 0
         self._joined = 0
-        self._beside = 0
+        self._ordered = 0
         #: Class → the first filled slot that has it, and its attribute.
-        self._known: dict[int, tuple[int, int]] = {}
+        self._slot_of_class: dict[int, tuple[int, int]] = {}
         self._add(first)
 
     def next_step(self) -> PlanStep:
-        """Work out one step more; there are less than slots."""
+        """Compute the next step; there are fewer steps than slots."""
         remaining = ~self._filled & ((1 << self.size) - 1)
         best = remaining & self._joined
-        best = best & self._beside or best or remaining & self._beside or remaining
+        best = best & self._ordered or best or remaining & self._ordered or remaining
         return self._add((best & -best).bit_length() - 1)
 
     def _add(self, slot: int) -> PlanStep:
@@ -661,35 +655,35 @@ class SearchPlan:
         )
         self.steps.append(step)
         self._filled |= 1 << slot
-        self._beside |= earlier[slot] | later[slot]
+        self._ordered |= earlier[slot] | later[slot]
         for number, attribute in layout.terms[slot]:
-            self._known.setdefault(number, (slot, attribute))
+            self._slot_of_class.setdefault(number, (slot, attribute))
             self._joined |= layout.class_bits[number]
         return step
 
     def _nearest(
         self, slot: int, filled: int, implied: tuple[int, ...], *, is_down: bool
     ) -> tuple[tuple[int, int], ...]:
-        """Those of `filled` whose windows bound the slot; others say no more than these."""
+        """Those of `filled` whose windows bound the slot; the others are redundant."""
         found: list[tuple[int, int]] = []
         for bits, length in self.layout.scales[slot]:
             wanted = bits & filled
             for one in last_of(wanted, implied) if is_down else first_of(wanted, implied):
                 found.append((one, length))
-                # A longer window around what is beyond it says less.
+                # A longer window around slots beyond it is weaker.
                 filled &= ~implied[one]
         return tuple(found)
 
     def _keys(
         self, slot: int
     ) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """What joins say of a slot: links to filled ones, keys it needs, and keys alike."""
+        """The joins of a slot: links to filled slots, keys that it needs, and equal keys."""
         links = []
         fresh: dict[int, int] = {}
         equal = []
         for number, attribute in self.layout.terms[slot]:
-            if number in self._known:
-                links.append((attribute, *self._known[number]))
+            if number in self._slot_of_class:
+                links.append((attribute, *self._slot_of_class[number]))
             elif number in fresh:
                 equal.append((fresh[number], attribute))
             else:

@@ -1,16 +1,32 @@
-"""A pattern made ready for detection: worked out once, and shared by all detectors of it.
+"""Pattern scheme: a pattern compiled for detection, shared by all detectors of it.
 
-The scheme knows what does not depend on events: the alternatives with their joins (a *layout*
-each), the compiled filters, which shelves are needed, which slots an event can fill first, and how
-long events are kept. One scheme serves many detectors (Spark has one per bucket), and never
-changes, but for what it works out when it is first asked for (`plan_from`, `outlook_of`). Rules:
+The scheme holds everything that does not depend on events: the alternatives with their joins (a
+*layout* each), the compiled filters, the needed shelves, the slots that an event can fill first,
+and the retention of events. One scheme serves many detectors (Spark has one per bucket) and is
+immutable, except for values computed on first use (`plan_from`, `outlook_of`). Rules:
 
-1. A filter that several parts have is evaluated once.
-2. A pattern is *eager* if a match is final as soon as all its events are there: policy ALL and no
-   absence. Any other needs to know what lies between, and waits for the order of events.
-3. Events are kept for the window. Where a choice waits for absences to end (FIRST and LAST with an
-   absence at the end), what it will choose from is kept for as long again.
-4. Plans are kept, but for no more than `_STEPS_MAX` steps; beyond that all are begun anew.
+1. A filter that several parts share is evaluated once.
+2. A pattern is *eager* if a match is final as soon as all its events have arrived: policy ALL and
+   no absence. Any other pattern depends on the events in between, and processes events in order.
+3. Events are kept for the window. If a choice waits for absences to end (FIRST and LAST with an
+   absence at the end), its candidates are kept for as long again.
+4. Plans are cached up to `_STEPS_MAX` steps; beyond that the cache is cleared.
+
+`shared_key` determines whether all events of a match, and all witnesses of its absences, have one
+key in common. If so, a history can be partitioned by that key and each partition searched by its
+own detector: Spark has one for each bucket of keys. Rules:
+
+5. An event is a candidate for a part in the partition of its own key for that part, and in no
+   other. So an event that could fill two parts with different attributes goes to two partitions, in
+   each for the parts that have its key there; the caller that partitions must ensure that.
+6. All slots of an alternative are tied together by one class of joins, and the attribute of a part
+   belongs to that class. A single slot needs no tie.
+7. A witness of an absence is joined with an attribute of that class; for a single slot, with any
+   attribute of it. So an event without a key counts too: it has no witness.
+8. FIRST and LAST choose among all matches that end with one event, and ALL keeps the first of them.
+   All parts that a match can end with have the same attribute, so these are in one partition.
+
+The result is the same for the same pattern.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,47 +54,46 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.tree import absent_names, check_pattern
 
-#: Joins that are looked up for one demand, at most: any of them will do, and demands are many.
+#: Joins that are looked up for one demand: any of them will do, and there are many demands.
 _LINKS_MAX: Final = 8
 
 
 class PartDemand(NamedTuple):
-    """What must be there of one part."""
+    """The entries that must exist of one part."""
 
     part: int
     #: Attribute, and the attribute of the event that has the same key; some of them.
     links: tuple[tuple[int, int], ...]
-    #: How many in all, and how many of them before and behind the event.
+    #: Number in total, before the event, and after it.
     total: int
     before: int
     behind: int
-    #: How far away they may be.
+    #: Maximum distance from the event.
     window_ns: int
 
 
 class MatchOutlook:
-    """Whether any match is possible with an event in a certain slot, before the search.
+    """A quick check whether any match is possible with an event in a certain slot.
 
-    Combinations are many, and most searches that find nothing could have known it: no event of one
-    part is there, or none behind those of another. So two questions are asked first. Rules:
+    There are many combinations, and most searches without a result could have known it in advance:
+    there is no event of one part, or none after those of another. So two checks come first. Rules:
 
-    1. *Demands*, one for each part: of the entries with the event's keys, within the window around
-       it, there are as many as the part has slots; as many before the event as must be before it,
-       as many behind. This is one look-up, however many slots the part has.
-    2. *Spans*, one for each slot: the last entry it can have is before the last one of what follows
-       it, and the first is behind the first one of what precedes it. A slot that has none ends the
-       search; the others are searched between their two ends only.
-    3. What is asked for is necessary: every match answers to it. It may not be enough, since keys
-       that other slots will have, windows inside, and events that would serve twice are not asked
-       about.
+    1. *Demands*, one per part: among the entries with the event's keys, within the window around
+       it, there are as many as the part has slots; as many before the event as must precede it, as
+       many after. This is one lookup, regardless of the number of slots.
+    2. *Spans*, one per slot: the last entry that it can have precedes the last one of its
+       successors, and the first follows the first one of its predecessors. A slot without any ends
+       the search; the others are searched only between their two ends.
+    3. The conditions are necessary: every match meets them. They may not be sufficient, since keys
+       of other slots, inner windows, and events that would be used twice are not considered.
 
-    State: nothing but what follows from the layout.
+    State: only what follows from the layout.
     """
 
     __slots__ = ("_anchor", "_is_last", "_layout", "_weight", "demands")
 
     def __init__(self, layout: Layout, anchor: int, *, is_last: bool) -> None:
-        """`is_last`: the event ends the match, so all others are before it."""
+        """`is_last`: the event ends the match, so all others precede it."""
         self._layout = layout
         self._anchor = anchor
         self._is_last = is_last
@@ -113,7 +128,7 @@ class MatchOutlook:
     def shelves_for(
         self, entry: Entry, shelves: EventStore, tries: TriesLeft
     ) -> dict[int, EventShelf] | None:
-        """Part → where its entries stand; None if a demand is not met."""
+        """Part → the shelf of its entries; None if a demand is not met."""
         found = {}
         for demand in self.demands:
             tries.spend(LOOK_UP_TRIES)
@@ -126,7 +141,7 @@ class MatchOutlook:
     def latest(
         self, entry: Entry, shelves: dict[int, EventShelf], tries: TriesLeft
     ) -> list[Entry] | None:
-        """Slot → the last entry it can have; None if one has none."""
+        """Slot → the last entry that it can have; None if one has none."""
         tries.spend(self._weight)
         layout, anchor = self._layout, self._anchor
         parts, earlier = layout.alternative.parts, layout.alternative.earlier
@@ -151,7 +166,7 @@ class MatchOutlook:
     def earliest(
         self, entry: Entry, shelves: dict[int, EventShelf], tries: TriesLeft
     ) -> list[Entry] | None:
-        """Slot → the first entry it can have; None if one has none."""
+        """Slot → the first entry that it can have; None if one has none."""
         tries.spend(self._weight)
         layout, anchor = self._layout, self._anchor
         parts, later = layout.alternative.parts, layout.alternative.later
@@ -175,15 +190,15 @@ class MatchOutlook:
         return found
 
     def _window_ns(self, slot: int) -> int:
-        """The window around a slot and the event."""
+        """The innermost window around a slot and the event."""
         for bits, length in self._layout.scales[self._anchor]:
             if bits >> slot & 1:
                 return length
-        raise AssertionError("the window of the whole is around all slots")
+        raise AssertionError("the pattern's own window is around all slots")
 
 
 def _shelf(demand: PartDemand, entry: Entry, shelves: EventStore) -> EventShelf:
-    """The shortest of the shelves that have all that can be meant."""
+    """The shortest of the shelves that contain all candidates."""
     if not demand.links:
         return shelves.whole(demand.part)
     keys = entry[3]
@@ -206,12 +221,12 @@ def _is_met(demand: PartDemand, entry: Entry, shelf: EventShelf) -> bool:
     return high - place >= demand.behind and high - low >= demand.total
 
 
-#: Steps that are kept, of all plans; some hundred bytes each.
+#: Cached steps of all plans; some hundred bytes each.
 _STEPS_MAX: Final = 20_000
 
 
 class PatternScheme:
-    """A pattern, ready. See the rules at the top of this module."""
+    """A compiled pattern. See the rules at the top of this module."""
 
     def __init__(
         self, pattern: Pattern, pattern_id: str = "", limits: Limits = DEFAULT_LIMITS
@@ -231,7 +246,7 @@ class PatternScheme:
             for number, alternative in enumerate(alternatives_of(pattern))
         )
         self.needed = frozenset(need for layout in self.layouts for need in needs_of(layout))
-        #: Layout and slot → its plan, if there is one.
+        #: Layout and slot → its plan, if cached.
         self.plans: dict[tuple[int, int], SearchPlan] = {}
         self._step_count = 0
         self._outlooks: dict[tuple[int, int, bool], MatchOutlook] = {}
@@ -239,54 +254,54 @@ class PatternScheme:
 
     def _set_modes(self, absent: frozenset[str]) -> None:
         pattern, layouts = self.pattern, self.layouts
-        #: Whether one match is chosen of those that end with the same event.
+        #: Whether one match is chosen among those that end with the same event.
         self.is_choosing = pattern.policy != "ALL"
         self.is_eager = not self.is_choosing and not absent
-        #: The parts that must not be there, as bits.
+        #: The absent parts, as bits.
         self.absent_bits = sum(1 << self.names.index(name) for name in absent)
-        #: How long after an event it can be chosen what ends with it.
+        #: How long after an event the matches that end with it can be chosen.
         lengths = [absence.window_ns for layout in layouts for absence, _ in layout.final]
         self.delay_ns = max(lengths, default=0) if self.is_choosing else 0
         #: How long after its last event a match is final, at the latest.
         self.final_ns = max(lengths, default=0)
-        #: Whether it may take more than a look-up to decide the absences that a match ends with.
+        #: Whether deciding the final absences of a match may take more than a lookup.
         self.final_is_long = any(
             links.event_weight or links.weight > 1 for each in layouts for _, links in each.final
         )
         self.retention_ns = pattern.window_ns + self.delay_ns
-        #: Part → the slots that an event of it can fill; where events have their turn in order,
-        #: only those that end a match.
+        #: Part → the slots that an event of it can fill; if events are processed in order, only
+        #: those that end a match.
         anchors: list[list[tuple[Layout, int]]] = [[] for _ in self.names]
         for part, layout, slot in self._anchors_of():
             anchors[part].append((layout, slot))
         self.anchors = tuple(map(tuple, anchors))
-        #: The same, of slots that end a match, in any case.
+        #: The same, only for slots that end a match.
         self.ends = tuple(
             tuple((layout, slot) for layout, slot in each if not layout.alternative.later[slot])
             for each in self.anchors
         )
-        #: The parts that have any, as bits.
+        #: The parts that have such slots, as bits.
         self.anchor_bits = _bits_of(self.anchors)
         self.end_bits = _bits_of(self.ends)
 
     def plan_from(self, layout: Layout, slot: int) -> SearchPlan:
-        """How to fill all slots of a layout, beginning with `slot`."""
+        """The plan to fill all slots of a layout, beginning with `slot`."""
         plan = self.plans.get((layout.number, slot))
         if plan is None:
             plan = self.plans[layout.number, slot] = SearchPlan(layout, slot)
         return plan
 
     def next_step(self, plan: SearchPlan) -> PlanStep:
-        """Work out one step more of a plan."""
+        """Compute the next step of a plan."""
         self._step_count += 1
         if self._step_count > _STEPS_MAX:
-            # Whoever is using a plan goes on with it; others begin anew.
+            # Searches in progress keep their plans; later ones compute them again.
             self._step_count = 0
             self.plans.clear()
         return plan.next_step()
 
     def outlook_of(self, layout: Layout, slot: int, *, is_last: bool) -> MatchOutlook:
-        """What has to be there for a match with an event in `slot`, which ends it or may not."""
+        """The check for a match with an event in `slot`; `is_last` if the event ends it."""
         outlook = self._outlooks.get((layout.number, slot, is_last))
         if outlook is None:
             outlook = MatchOutlook(layout, slot, is_last=is_last)
@@ -296,7 +311,7 @@ class PatternScheme:
     def _anchors_of(self) -> Iterator[tuple[int, Layout, int]]:
         for layout in self.layouts:
             for slot, part in enumerate(layout.alternative.parts):
-                # Where events have their turn in order, what must be behind one is never there.
+                # If events are processed in order, a required successor has not arrived yet.
                 if self.is_eager or not layout.alternative.later[slot]:
                     yield part, layout, slot
 
@@ -307,58 +322,39 @@ def _bits_of(slots: tuple[tuple[tuple[Layout, int], ...], ...]) -> int:
 
 
 def _conditions(pattern: Pattern) -> tuple[tuple[Condition, int], ...]:
-    """Each filter once, and its parts as bits."""
+    """Each filter once, with its parts as bits."""
     bits: dict[Filter, int] = {}
     for number, part in enumerate(pattern.parts):
         bits[part.filter] = bits.get(part.filter, 0) | 1 << number
     return tuple((compile_condition(wanted.expression), parts) for wanted, parts in bits.items())
 
 
-# Whether all events of a match, and what could prevent it, have one key in common; and which.
-#
-#
-# Where they do, a history can be divided by that key, and each share searched by a detector of its
-# own: Spark has one for each bucket of keys. Rules:
-#
-# 1. An event is a candidate for a part in the share of its own key for that part, and in no other.
-#    So one that could stand for two parts with different attributes goes to two shares, in each for
-#    the parts that have its key there; whoever divides sees to that.
-# 2. All slots of an alternative are tied together by one class of joins, and the attribute of a
-#    part belongs to that class. A slot that is alone needs no tie.
-# 3. A witness of an absence is joined with an attribute of that class. If a slot is alone, with
-#    whichever attribute of it; so an event without a key counts, too: it has no witness.
-# 4. FIRST and LAST choose among all matches that end with one event, and ALL keeps the first of
-#    them. All parts that a match can end with have the same attribute, so these are in one share.
-#
-# What is given is the same for the same pattern. Nothing is kept here.
-
-
-#: The numbers of the attributes that could be the key of each part.
+#: Part → attributes that could be its key, by number.
 _Choices = tuple[frozenset[int], ...]
-#: Ways to choose that are looked at, at most; real patterns have one or two.
+#: Choices that are examined; real patterns have one or two.
 _CHOICES_MAX: Final = 64
 
 
 def shared_key(scheme: PatternScheme) -> tuple[str, ...] | None:
-    """The attribute of each part; None if there is no key that all share."""
-    everything = frozenset(range(len(scheme.attributes)))
-    found: list[_Choices] = [(everything,) * len(scheme.names)] if everything else []
+    """The key attribute of each part; None if there is no key that all share."""
+    all_attributes = frozenset(range(len(scheme.attributes)))
+    found: list[_Choices] = [(all_attributes,) * len(scheme.names)] if all_attributes else []
     for layout in scheme.layouts:
-        offers = list(_offers(layout, everything, len(scheme.names)))
-        met = (_meet(before, offer) for before in found for offer in offers)
-        found = list(dict.fromkeys(each for each in met if all(each)))[:_CHOICES_MAX]
+        offers = list(_offers(layout, all_attributes, len(scheme.names)))
+        combined = (_intersection(before, offer) for before in found for offer in offers)
+        found = list(dict.fromkeys(each for each in combined if all(each)))[:_CHOICES_MAX]
     chosen = next(filter(None, (_chosen(scheme, each) for each in found)), None)
     return None if chosen is None else tuple(scheme.attributes[number] for number in chosen)
 
 
-def _meet(one: _Choices, other: _Choices) -> _Choices:
+def _intersection(one: _Choices, other: _Choices) -> _Choices:
     return tuple(mine & theirs for mine, theirs in zip(one, other, strict=True))
 
 
-def _offers(layout: Layout, everything: frozenset[int], part_count: int) -> Iterator[_Choices]:
-    """What the parts of an alternative may have as their key: a way for each class of joins."""
-    for tied in _ties(layout, everything):
-        choices = [everything] * part_count
+def _offers(layout: Layout, all_attributes: frozenset[int], part_count: int) -> Iterator[_Choices]:
+    """The possible key attributes of the parts of an alternative, for each class of joins."""
+    for tied in _ties(layout, all_attributes):
+        choices = [all_attributes] * part_count
         for slot, part in enumerate(layout.alternative.parts):
             choices[part] &= tied[slot]
         for absence, links in (*layout.inner, *layout.final):
@@ -366,12 +362,12 @@ def _offers(layout: Layout, everything: frozenset[int], part_count: int) -> Iter
         yield tuple(choices)
 
 
-def _ties(layout: Layout, everything: frozenset[int]) -> Iterator[list[frozenset[int]]]:
-    """Slot → attributes that are equal in all of them."""
+def _ties(layout: Layout, all_attributes: frozenset[int]) -> Iterator[list[frozenset[int]]]:
+    """Slot → attributes that are equal in all slots."""
     if len(layout.terms) == 1:
         if not layout.inner and not layout.final:
-            yield [everything]
-        for attribute in everything if layout.final else ():
+            yield [all_attributes]
+        for attribute in all_attributes if layout.final else ():
             yield [frozenset((attribute,))]
         return
     for number in range(len(layout.class_bits)):
@@ -388,12 +384,12 @@ def _of_witness(links: AbsenceJoins, tied: list[frozenset[int]]) -> frozenset[in
 
 
 def _chosen(scheme: PatternScheme, choices: _Choices) -> tuple[int, ...] | None:
-    """One attribute for each part: the same for all if that can be."""
+    """One attribute for each part: the same for all if possible."""
     common = frozenset.intersection(*choices)
     if common:
         return (min(common),) * len(choices)
     last = {part for part in range(len(choices)) if scheme.end_bits >> part & 1}
-    of_last = frozenset.intersection(*(choices[part] for part in last))
-    if not of_last:
+    common_to_last = frozenset.intersection(*(choices[part] for part in last))
+    if not common_to_last:
         return None
-    return tuple(min(of_last if part in last else each) for part, each in enumerate(choices))
+    return tuple(min(common_to_last if part in last else each) for part, each in enumerate(choices))

@@ -1,14 +1,7 @@
-"""The slots of one layout while they are being filled, in the order of events.
+"""Match searches: all matches that an event completes, and the first matches that end with it.
 
-Remembers which slots have an entry, and which key each class of joins has thereby. Slots become
-*open* one after the other: filled from the first event on, a slot is open when all that must be
-before it are filled; filled from the last event back, when all that must be behind it are. Rules:
-
-1. The last event is filled in at the beginning, and all others lie within its windows before it.
-   So only windows that are shorter than the whole one have to be looked at for the others.
-2. What is filled is emptied in reverse order, and everything is as it was.
-
-State: of one search; nothing survives it.
+`AllMatchesSearch` fills the slots of a layout in the order of a plan; `FirstMatchesSearch` fills
+them in event order (`PartialMatch`) and stops after the wanted number.
 """
 
 from bisect import bisect_left, bisect_right
@@ -43,7 +36,18 @@ from anabranch.model.pattern.match import Identity
 
 
 class PartialMatch:
-    """A layout, partly filled."""
+    """The slots of one layout while they are being filled, in event order.
+
+    Records which slots have an entry, and the key that each class of joins has because of that.
+    Slots become *open* one after another: when filling forward, a slot is open when all its
+    predecessors are filled; when filling backward, when all its successors are. Rules:
+
+    1. The last event is filled first, and all others lie within its windows before it. So for the
+       others only windows shorter than the pattern's own have to be checked.
+    2. Slots are emptied in reverse order, which restores the previous state.
+
+    State: that of one search.
+    """
 
     __slots__ = (
         "_bits",
@@ -67,20 +71,19 @@ class PartialMatch:
         self._entries: list[Entry | None] = [None] * layout.size
         #: The filled slots, as bits.
         self._bits = 0
-        #: Class → its key, where it is known.
+        #: Class → its key; None if not known yet.
         self._keys: list[KeyValue | None] = [None] * len(layout.class_bits)
         alternative = layout.alternative
-        #: Slot → what must be filled before it is open, and what may be then, as bits.
+        #: Slot → the slots that must be filled before it is open, and those opened by it, as bits.
         self._needed = alternative.earlier if from_first else alternative.later
         self._next = layout.following_bits if from_first else layout.previous_bits
-        #: The slots that the next event may fill, as bits.
+        #: The open slots, as bits.
         self.open_bits = 0
         for slot in layout.firsts if from_first else layout.lasts:
             self.open_bits |= 1 << slot
 
     @property
     def is_full(self) -> bool:
-        """Whether every slot is filled."""
         return self._bits + 1 == 1 << len(self._entries)
 
     @property
@@ -89,7 +92,8 @@ class PartialMatch:
         return tuple(entry for entry in self._entries if entry is not None)
 
     def fill(self, slot: int, entry: Entry) -> tuple[int, ...] | None:
-        """Put an entry in; the classes that have a key now, or None if it does not fit."""
+        """Fill a slot; returns the classes that have got a key, or None if the entry does not
+        fit."""
         known = self._keys
         bound: list[int] = []
         for number, attribute in self.layout.terms[slot]:
@@ -105,14 +109,14 @@ class PartialMatch:
         self._bits |= 1 << slot
         self.open_bits &= ~(1 << slot)
         following = self._next[slot]
-        # They come from one THEN, and so they are open together.
+        # They come from one THEN, so they open together.
         # The last one may be filled already, since the search begins with it.
         if following and not self._needed[following.bit_length() - 1] & ~self._bits:
             self.open_bits |= following & ~self._bits
         return tuple(bound)
 
     def empty(self, slot: int, bound: tuple[int, ...]) -> None:
-        """Take the entry out that was put in last."""
+        """Remove the entry that was filled in last."""
         for number in bound:
             self._keys[number] = None
         self._entries[slot] = None
@@ -121,7 +125,7 @@ class PartialMatch:
         self.open_bits |= 1 << slot
 
     def touched(self, slot: int, bound: tuple[int, ...]) -> Iterator[int]:
-        """Slots that are not open, and less free since one was filled: the next of each part."""
+        """Slots that are not open but more constrained since one was filled: the next per part."""
         layout = self.layout
         near = 0
         for number in bound:
@@ -135,21 +139,21 @@ class PartialMatch:
             near &= ~layout.part_bits[layout.alternative.parts[first]]
 
     def must_precede(self, slot: int) -> int:
-        """How many entries of the slot's own shelf are still needed before it, at least."""
+        """Minimum number of entries of the slot's own shelf still needed before it."""
         return self._count(slot, self.layout.alternative.earlier[slot])
 
     def must_follow(self, slot: int) -> int:
-        """How many entries of the slot's own shelf are still needed behind it, at least."""
+        """Minimum number of entries of the slot's own shelf still needed after it."""
         return self._count(slot, self.layout.alternative.later[slot])
 
     def _count(self, slot: int, bits: int) -> int:
         layout = self.layout
-        # Windows inside may let others lie where this one must not.
+        # With inner windows, others may lie where this one must not.
         same = layout.part_bits[layout.alternative.parts[slot]] if layout.is_flat else 0
         return (bits & same & ~self._bits).bit_count()
 
     def known_keys(self, slot: int) -> Iterator[tuple[int, KeyValue]]:
-        """The attributes of a slot whose keys are known, and these."""
+        """The attributes of a slot whose keys are known, with these keys."""
         for number, attribute in self.layout.terms[slot]:
             key = self._keys[number]
             if key is not None:
@@ -176,34 +180,34 @@ class PartialMatch:
 
 #: The number of a layout, and the entries of its slots.
 Filled = tuple[int, tuple[Entry, ...]]
-#: Slot → the first and the last entry it can have.
+#: Slot → the first and the last entry that it can have.
 _Spans = tuple[list[Entry], list[Entry]]
 
-#: Beyond all times that events have.
+#: Before and after all times of events.
 _BEFORE_ALL: Final[Bound] = (-(2**80),)
 _AFTER_ALL: Final[Bound] = (2**80,)
-#: What it counts to work out a step, in the time that it takes to look at one entry.
+#: Cost of computing a step, in units of one examined entry.
 _STEP_TRIES: Final = 8
 
 
 class AllMatchesSearch:
-    """All matches that an event completes: the search of the policy ALL.
+    """Finds all matches that an event completes: the search of the policy ALL.
 
-    The event fills one slot. The others are filled one after the other, in the order of `steps`.
-    For each the joins say on which shelf to look, and the order and the windows between which two
-    places of it; bisection finds these. So events of other keys, and of other times, cost nothing.
+    The event fills one slot. The others are filled one after another, in the order of the plan. For
+    each, the joins select a shelf, and the order and the windows select a range of it, which
+    bisection finds. So events with other keys or times cost nothing.
 
     Rules:
 
     1. Every way to fill the slots that contains the event is found once, if all its other events
-       stand on the shelves. The event itself does not need to.
+       are on the shelves. The event itself need not be.
     2. No event fills two slots.
-    3. Where three slots or more are to be filled, `outlook` is asked first whether they can be.
-    4. Absences between slots are asked when all slots are filled. What cannot be decided is
-       counted.
-    5. All that is looked at counts; `TriesExceeded` says that there was more to look at. The search
-       ends as well when more than `pattern_matches_max` were found (`MatchesExceeded`). What is in
-       `found` then is of no use: which matches are the first is for `choosing` to say.
+    3. If three or more slots are to be filled, `MatchOutlook` first checks whether that is
+       possible.
+    4. Absences between slots are checked when all slots are filled. Undecided ones are counted.
+    5. Every examined entry counts; `TriesExceeded` means that the search is incomplete. The search
+       also ends when more than `pattern_matches_max` were found (`MatchesExceeded`). `found` is
+       useless then: `FirstMatchesSearch` determines which matches are the first.
 
     State: the shelves, which belong to the detector.
     """
@@ -218,13 +222,13 @@ class AllMatchesSearch:
         self._tries = tries
         self._matches_max = scheme.limits.pattern_matches_max
         self.found: list[Filled] = []
-        #: How many ways could not be decided.
+        #: Number of undecided matches.
         self.undecided = 0
         #: Identities of the entries that are in a slot.
         self._used: set[int] = set()
 
     def search(self, entry: Entry) -> None:
-        """Find all that contains `entry`."""
+        """Find all matches that contain `entry`."""
         self.found = []
         self.undecided = 0
         parts, part = entry[4], 0
@@ -261,7 +265,7 @@ class AllMatchesSearch:
         return self._scheme.outlook_of(layout, slot, is_last=not self._scheme.is_eager)
 
     def _spans(self, layout: Layout, slot: int, entry: Entry) -> _Spans | None:
-        """Between which entries each slot is filled; None if one cannot be."""
+        """The range of entries of each slot; None if one has none."""
         outlook, tries = self._outlook_of(layout, slot), self._tries
         shelves = outlook.shelves_for(entry, self._shelves, tries)
         latest = None if shelves is None else outlook.latest(entry, shelves, tries)
@@ -279,14 +283,14 @@ class AllMatchesSearch:
         else:
             tries.left -= _STEP_TRIES * plan.weight
             step = self._scheme.next_step(plan)
-        # Whether too much was spent is asked with the next entry.
+        # The limit is checked with the next entry.
         tries.left -= step.look_up
         shelf = self._shelf(step, filled)
         items = shelf.items
         if not items:
             return
         for slot in step.after:
-            # Where events come in order, most searches end here.
+            # If events arrive in order, most searches end here.
             if items[-1] < filled[slot]:
                 return
         low, high = self._bounds(step, filled)
@@ -294,7 +298,7 @@ class AllMatchesSearch:
             first = bisect_right(items, low, shelf.dead)
             end = bisect_left(items, high, first)
         else:
-            first, end = self._within(spans, step.slot, shelf, low, high)
+            first, end = self._in_spans(spans, step.slot, shelf, low, high)
         if first >= end:
             return
         used, links, weight, is_last = self._used, step.links, step.weight, depth + 1 == plan.size
@@ -318,7 +322,7 @@ class AllMatchesSearch:
                 used.discard(id(entry))
 
     def _add(self, layout: Layout, filled: list[Entry]) -> None:
-        """All slots are filled."""
+        """Add a match whose slots are all filled, if its inner absences hold."""
         self._tries.left -= len(filled)
         entries = tuple(filled)
         try:
@@ -331,10 +335,10 @@ class AllMatchesSearch:
         if len(self.found) > self._matches_max:
             raise MatchesExceeded
 
-    def _within(
+    def _in_spans(
         self, spans: _Spans, slot: int, shelf: EventShelf, low: Bound, high: Bound
     ) -> tuple[int, int]:
-        """Between which places of a shelf to look."""
+        """The range of a shelf to search."""
         items, dead = shelf.items, shelf.dead
         earliest, latest = spans[0][slot], spans[1][slot]
         if low < earliest:
@@ -346,7 +350,7 @@ class AllMatchesSearch:
         return first, bisect_left(items, high, first)
 
     def _shelf(self, step: PlanStep, filled: list[Entry]) -> EventShelf:
-        """The shortest of the shelves that have all that can be meant."""
+        """The shortest of the shelves that contain all candidates."""
         shelves, part, links = self._shelves, step.part, step.links
         if not links:
             return shelves.whole(part)
@@ -359,7 +363,7 @@ class AllMatchesSearch:
         return best
 
     def _bounds(self, step: PlanStep, filled: list[Entry]) -> tuple[Bound, Bound]:
-        """Between which places the entry must lie, both excluded."""
+        """The bounds between which the entry must lie, both exclusive."""
         low: Bound = _BEFORE_ALL
         high: Bound = _AFTER_ALL
         for slot, length in step.floor:
@@ -374,7 +378,7 @@ class AllMatchesSearch:
 
 
 def has_keys(step: PlanStep, entry: Entry) -> bool:
-    """Whether the entry has the keys it needs by itself."""
+    """Whether the entry has the keys that it needs by itself."""
     keys = entry[3]
     for attribute in step.fresh:
         if keys[attribute] is None:
@@ -383,19 +387,19 @@ def has_keys(step: PlanStep, entry: Entry) -> bool:
 
 
 def has_links(links: tuple[tuple[int, int, int], ...], entry: Entry, filled: list[Entry]) -> bool:
-    """Whether the entry has the keys of those it is joined with, which have some."""
+    """Whether the entry has the keys of the filled slots that it is joined with."""
     keys = entry[3]
     return all(keys[attribute] == filled[slot][3][other] for attribute, slot, other in links)
 
 
-#: What it counts to look up what could fill a slot, and to fill it and see what is open then; in
-#: the time that it takes to look at one entry.
+#: Cost of looking up the candidates of a slot, and of filling it and updating the open slots; in
+#: units of one examined entry.
 _LOOK_UP_TRIES: Final = 4
 _FILL_TRIES: Final = 3
 
 
 class _Range(NamedTuple):
-    """The entries that could fill a slot: those of a shelf between two places."""
+    """The candidates of a slot: a range of a shelf."""
 
     slot: int
     items: list[Entry]
@@ -404,33 +408,33 @@ class _Range(NamedTuple):
 
 
 class _Level:
-    """A place in the order of events: what could come there, and what was made of it."""
+    """A level of the search: the candidates for one place in the order, and the results so far."""
 
-    __slots__ = ("_nexts", "bound", "count", "entry", "found", "slot", "slots", "ways")
+    __slots__ = ("_nexts", "bound", "count", "entry", "found", "matches", "slot", "slots")
 
     entry: Entry
-    #: The slot that the entry is in, and the classes that have a key thereby.
+    #: The slot that the entry is in, and the classes that have a key because of it.
     slot: int
     bound: tuple[int, ...]
 
     def __init__(self, nexts: Iterator[tuple[Entry, Iterable[int]]], count: int) -> None:
         self._nexts = nexts
-        #: Slots that the entry has still to be tried in.
+        #: Slots in which the entry has still to be tried.
         self.slots: Iterator[int] = iter(())
-        #: How many ways are wanted; those with the entries before this one, and those with it.
+        #: Number of matches wanted; those with earlier entries, and those with this entry.
         self.count = count
         self.found: list[Filled] = []
-        self.ways: list[Filled] = []
+        self.matches: list[Filled] = []
 
     @property
     def wanted(self) -> int:
-        """How many ways are wanted with the entry."""
+        """Number of matches wanted with this entry."""
         return self.count - len(self.found)
 
-    def goes_on(self) -> bool:
-        """Take the next entry, if there is one and more is wanted."""
-        self.found += self.ways
-        self.ways = []
+    def take_next(self) -> bool:
+        """Take the next entry, if there is one and more matches are wanted."""
+        self.found += self.matches
+        self.matches = []
         if not self.wanted:
             return False
         for entry, slots in self._nexts:
@@ -440,27 +444,25 @@ class _Level:
 
 
 class FirstMatchesSearch:
-    """The first matches of all that end with an event: one for FIRST and LAST, some for ALL.
+    """Finds the first matches that end with an event: one for FIRST and LAST, several for ALL.
 
-    Slots are filled in the order of events: for LAST from the latest back, otherwise from the
-    earliest on. At each place the events that could come next are tried in that order, so the first
-    ways that work out are those that are wanted, and the others are never looked at. Only where one
-    event could fill several slots are these compared. Rules:
+    Slots are filled in event order: for LAST from the latest backward, otherwise from the earliest
+    forward. At each place the candidates are tried in that order, so the first ones that lead to a
+    match are the wanted ones, and the others are never examined. Only if one event could fill
+    several slots are the results compared. Rules:
 
-    1. The event that ends the match fills a slot that nothing must follow. All others are before
-       it.
-    2. `check.reference`, rules 7 and 8, say which matches are kept; this search gives the same, in
-       the order in which they are wanted.
-    3. `outlook` is asked first whether there can be one, and how far each slot reaches. After that
-       a slot for which nothing is left ends the search at once: one that is open, one that is tied
-       to what was filled by a key or by a window inside.
-    4. Absences are asked when all slots are filled. If one cannot be decided before a match was
-       found, FIRST and LAST claim nothing (`Undecided`); ALL leaves that way out and counts it. ALL
-       does not ask about absences at the end: they are asked of what was found, when they have
-       passed.
-    5. The search keeps its own levels: a match may have a hundred events, and a stack of calls that
-       deep is slow. Nothing is put together beforehand, and all that is looked at counts
-       (`TriesExceeded`). What was surely among the first by then is in `sure`.
+    1. The event that ends the match fills a slot without successors. All others precede it.
+    2. `check.reference`, rules 7 and 8, define which matches are kept; this search finds the same
+       ones, in the wanted order.
+    3. `MatchOutlook` first checks whether there can be a match, and the range of each slot. After
+       that, a slot without candidates ends the search at once: an open slot, or one that is tied to
+       a filled one by a key or an inner window.
+    4. Absences are checked when all slots are filled. If one is undecided before a match was found,
+       FIRST and LAST report nothing (`Undecided`); ALL omits that match and counts it. ALL does not
+       check final absences: they are checked on the found matches when their windows have passed.
+    5. The search keeps its own stack of levels: a match may have a hundred events, and recursion
+       that deep is slow. Nothing is precomputed, and every examined entry counts
+       (`TriesExceeded`). Matches that are certainly among the first by then are in `sure`.
 
     State: the shelves, which belong to the detector.
     """
@@ -474,16 +476,16 @@ class FirstMatchesSearch:
         self._tries = tries
         self._is_first = scheme.pattern.policy != "LAST"
         self._is_all = scheme.pattern.policy == "ALL"
-        #: Slot → the last entry it can have, where the earliest is wanted; the first one, for LAST.
-        #: Empty where it would say nothing that the search does not see at once.
+        #: Slot → the last entry that it can have, or the first one for LAST. Empty if that would
+        #: not restrict the search.
         self._ends: list[Entry] = []
-        #: How many ways could not be decided, for ALL.
+        #: Number of undecided matches, for ALL.
         self.undecided = 0
-        #: What was found before there were too many tries.
+        #: Matches found before the limit of tries was exceeded.
         self.sure: list[Filled] = []
 
     def choose(self, last: Entry, count: int = 1) -> list[Filled]:
-        """The first matches that end with `last`, as many as are wanted, in order."""
+        """The first matches that end with `last`, at most `count`, in order."""
         self.undecided = 0
         self.sure = []
         anchors = [anchor for part in slots_of(last[4]) for anchor in self._scheme.ends[part]]
@@ -505,7 +507,7 @@ class FirstMatchesSearch:
             shelves = outlook.shelves_for(last, self._shelves, tries)
             if shelves is None:
                 return None
-            # Where all slots are of one part, that there are enough of it says it all.
+            # If all slots belong to one part, its number of entries is sufficient.
             if len(shelves) > 1 or not layout.is_flat:
                 reach = outlook.latest if self._is_first else outlook.earliest
                 ends = reach(last, shelves, tries)
@@ -519,9 +521,9 @@ class FirstMatchesSearch:
     def _best(
         self, filling: PartialMatch, last: Entry, anchor: int, count: int, *, is_only: bool
     ) -> list[Filled]:
-        """The best ways to fill what is open, `anchor` being filled with `last`."""
+        """The best ways to fill the open slots, with `last` in `anchor`."""
         if filling.layout.size == 1:
-            return self._finished(filling)
+            return self._checked_match(filling)
         levels = [_Level(self._nexts(filling, last, anchor, ()), count)]
         try:
             return self._searched(filling, levels)
@@ -545,21 +547,23 @@ class FirstMatchesSearch:
                     nexts = self._nexts(filling, level.entry, slot, bound)
                     levels.append(_Level(nexts, level.wanted))
                     break
-                level.ways = self._merged(level.ways, self._finished(filling), level.wanted)
+                level.matches = self._merged(
+                    level.matches, self._checked_match(filling), level.wanted
+                )
                 filling.empty(slot, bound)
             else:
-                # The entry was tried in all its slots. Those behind it give nothing that is better.
-                if level.goes_on():
+                # The entry was tried in all its slots. Later candidates are not better.
+                if level.take_next():
                     continue
                 levels.pop()
                 if not levels:
                     return level.found
                 above = levels[-1]
                 filling.empty(above.slot, above.bound)
-                above.ways = self._merged(above.ways, level.found, above.wanted)
+                above.matches = self._merged(above.matches, level.found, above.wanted)
 
-    def _finished(self, filling: PartialMatch) -> list[Filled]:
-        """The way that all slots are filled, if it is a match."""
+    def _checked_match(self, filling: PartialMatch) -> list[Filled]:
+        """The match, if all absences of the filled slots hold."""
         layout, entries = filling.layout, filling.entries
         self._tries.left -= len(entries)
         try:
@@ -574,12 +578,12 @@ class FirstMatchesSearch:
             return []
         return [(layout.number, entries)]
 
-    # -- what could come next
+    # -- candidates
 
     def _nexts(
         self, filling: PartialMatch, previous: Entry, slot: int, bound: tuple[int, ...]
     ) -> Iterator[tuple[Entry, Iterable[int]]]:
-        """Entries in the order in which they are wanted, with the slots that each might fill."""
+        """Candidates in the wanted order, with the slots that each might fill."""
         ranges: list[_Range] = []
         for each in slots_of(filling.open_bits):
             found = self._range(filling, each, previous)
@@ -595,7 +599,7 @@ class FirstMatchesSearch:
             for place in self._places(ranges[0]):
                 yield ranges[0].items[place], only
             return
-        # Behind the last entry of one of them there is nothing left for that one.
+        # Beyond the last candidate of a slot, nothing is left for that slot.
         if self._is_first:
             stop = min(each.items[each.end - 1] for each in ranges)
         else:
@@ -607,7 +611,7 @@ class FirstMatchesSearch:
             yield entry, [each for _, each in group]
 
     def _entries(self, found: _Range) -> Iterator[tuple[Entry, int]]:
-        """The entries that could fill a slot, in the order in which they are wanted."""
+        """The candidates of a slot, in the wanted order."""
         for place in self._places(found):
             self._tries.spend(1)
             yield found.items[place], found.slot
@@ -617,7 +621,7 @@ class FirstMatchesSearch:
         return range(first, end) if self._is_first else range(end - 1, first - 1, -1)
 
     def _range(self, filling: PartialMatch, slot: int, previous: Entry) -> _Range:
-        # Whether too much was spent is asked when the next slot is filled.
+        # The limit is checked when the next slot is filled.
         self._tries.left -= _LOOK_UP_TRIES * filling.layout.weights[slot]
         shelf = self._shelf(filling, slot)
         items = shelf.items
@@ -630,7 +634,7 @@ class FirstMatchesSearch:
                 low = max(low, previous)
         else:
             high = min(high, previous)
-        # Too few before or behind make an end of it at once, instead of after all combinations.
+        # Too few entries before or after end the search at once, not after all combinations.
         first = bisect_right(items, low, shelf.dead)
         end = bisect_left(items, high, first) - filling.must_follow(slot)
         first += filling.must_precede(slot)
@@ -641,7 +645,7 @@ class FirstMatchesSearch:
         return _Range(slot, items, first, end)
 
     def _shelf(self, filling: PartialMatch, slot: int) -> EventShelf:
-        """The shortest of the shelves that have all that can be meant."""
+        """The shortest of the shelves that contain all candidates."""
         part = filling.layout.alternative.parts[slot]
         best: EventShelf | None = None
         for attribute, key in filling.known_keys(slot):
@@ -650,10 +654,10 @@ class FirstMatchesSearch:
                 best = shelf
         return self._shelves.whole(part) if best is None else best
 
-    # -- which is better
+    # -- ranking
 
     def _merged(self, some: list[Filled], others: list[Filled], count: int) -> list[Filled]:
-        """The first of both, in order; each of them is in order."""
+        """The first `count` of both lists, which are in order."""
         if not some or not others:
             return some or others
         if count == 1:
@@ -680,11 +684,11 @@ class FirstMatchesSearch:
 
 
 def _sure(levels: list[_Level]) -> list[Filled]:
-    """The ways that come before all that were not looked at."""
+    """The matches that precede all that were not examined."""
     sure: list[Filled] = []
     for level in levels:
         sure += level.found
-        if level.ways or next(level.slots, None) is not None:
+        if level.matches or next(level.slots, None) is not None:
             break
     return sure
 

@@ -15,7 +15,7 @@ MUTANTS: dict[str, Mutant] = {
     "absence-early": Mutant(
         "an absence counts as over at its last moment",
         Edit(
-            f"{_DETECTOR}._go_on",
+            f"{_DETECTOR}._decide_due",
             "pending[0][0] < self.horizon_ns",
             "pending[0][0] < self.horizon_ns + 1",
         ),
@@ -98,7 +98,7 @@ MUTANTS: dict[str, Mutant] = {
     "span-short": Mutant(
         "the last entry that a slot can have is left out",
         Edit(
-            f"{_COMBINING}._within",
+            f"{_COMBINING}._in_spans",
             "bisect_right(items, latest, first)",
             "bisect_left(items, latest, first)",
         ),

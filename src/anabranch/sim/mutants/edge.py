@@ -61,15 +61,15 @@ MUTANTS: dict[str, Mutant] = {
             f"{_EDGE}._timers",
             "state.begin()",
             "state.begin()\n"
-            "while self._leaving.late and self._leaving.late[0][0] <= now:\n"
-            "    _, session, frame = self._leaving.late.pop(0)\n"
+            "while self._unsubscription.late and self._unsubscription.late[0][0] <= now:\n"
+            "    _, session, frame = self._unsubscription.late.pop(0)\n"
             "    if frame.subscription in session.names:\n"
-            "        self._leaving.unsubscribe(now, session, frame)",
+            "        self._unsubscription.unsubscribe(now, session, frame)",
         ),
         Edit(
             f"{_EDGE}.next_deadline",
             "state.requests.next_at)",
-            "state.requests.next_at, *(at for at, _, _ in self._leaving.late[:1]))",
+            "state.requests.next_at, *(at for at, _, _ in self._unsubscription.late[:1]))",
         ),
         seed=0,
         anomaly="lost",
@@ -87,7 +87,7 @@ MUTANTS: dict[str, Mutant] = {
     "skip-gap": Mutant(
         "an edge gives a gap up after asking once",
         Edit(
-            f"{_EDGE}._look_after_gaps",
+            f"{_EDGE}._check_gaps",
             "if stream.needing:",
             "if stream.needing and not line.attempts:",
         ),
@@ -131,7 +131,7 @@ MUTANTS: dict[str, Mutant] = {
             "elif False:",
         ),
         Edit(
-            f"{_BEHIND}._is_unversed",
+            f"{_BEHIND}._is_version_missing",
             "return version is None or version > run.version",
             "return False",
         ),
@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
     "old-events-replayed": Mutant(
         "replays bring events past their limits",
         Edit(
-            f"{_BEHIND}._take",
+            f"{_BEHIND}._take_run",
             "if is_beyond_limits(now, run, envelope, place.stream.hops):",
             "if False:",
         ),

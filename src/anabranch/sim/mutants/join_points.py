@@ -10,7 +10,7 @@ MUTANTS: dict[str, Mutant] = {
         "a join point does not look which matches are reported",
         Edit(
             f"{_POINT}._publish",
-            "if digest_of(match.identity) in self._watch.reports:",
+            "if digest_of(match.identity) in self._detection.reports:",
             "if False:",
         ),
         seed=21,
@@ -26,7 +26,7 @@ MUTANTS: dict[str, Mutant] = {
         "a join point acknowledges events that it still needs",
         Edit(
             f"{_POINT}._acknowledge",
-            "self._watch.unacked.ticks(self._taken())",
+            "self._detection.unacked.ticks(self._taken())",
             "dict(self._client.progress(self._name))",
         ),
         seed=21,
@@ -37,8 +37,8 @@ MUTANTS: dict[str, Mutant] = {
         "a join point goes by the stream that is farthest",
         Edit(
             "anabranch.core.patterns.join_points.detection:DetectionClock._advance",
-            "watermark_ns = self._room.watermark_ns(times)",
-            "watermark_ns = self._room.watermark_ns(times)\n"
+            "watermark_ns = self._bounds.watermark_ns(times)",
+            "watermark_ns = self._bounds.watermark_ns(times)\n"
             "if INT_MIN not in times.values():\n"
             "    watermark_ns = max(times.values())",
         ),
@@ -75,8 +75,8 @@ MUTANTS: dict[str, Mutant] = {
         "a join point writes down as reported what is not in the log",
         Edit(
             f"{_POINT}._reported_ns",
-            "min([self._watch.horizon_ns, *unsure])",
-            "self._watch.horizon_ns",
+            "min([self._detection.horizon_ns, *unsure])",
+            "self._detection.horizon_ns",
         ),
         found_by="tests/unit/core/patterns/join_points/test_join_points.py",
     ),

@@ -132,7 +132,7 @@ def test_mutant_passes_old_data_on_again() -> None:
 
 @pytest.mark.parametrize("bad", [(5, 4), (0, 3)])
 def test_a_range_that_is_none_is_refused(bad: tuple[int, int]) -> None:
-    with pytest.raises(RemoteError, match="no range"):
+    with pytest.raises(RemoteError, match="invalid tick range"):
         runs_of(Arrival("s", V1, silent=[bad]))
 
 

@@ -57,7 +57,7 @@ def test_state_of_another_pattern_is_refused() -> None:
 
 def test_state_with_another_bound_on_matches_is_refused() -> None:
     other = PatternScheme(SCHEME.pattern, limits=Limits(pattern_matches_max=7))
-    with pytest.raises(RemoteError, match="reports 100 matches"):
+    with pytest.raises(RemoteError, match="pattern_matches_max 100"):
         restored(other, packed(busy()))
 
 

@@ -1,19 +1,21 @@
-"""How patterns begin: defined by who wants them, at the broker that its client is connected to.
+"""Pattern definitions: define, find and drop patterns on behalf of clients.
 
-1. What cannot be detected is refused before anybody is asked. What was read then is what is made
-   in the end, and without it nothing is stored. A definition that is both new and must exist
-   contradicts itself and is refused.
-2. An id is used once in a network. Unless whoever defines it says that it is new, all other brokers
-   are asked (`finding`): the same pattern is there, and nothing is made; or another one is, or was,
-   and the id is refused; or one of them is silent, and nothing is made either.
-3. A definition is answered when the join point is on disk, and has begun on the stream of its own
-   broker. So whatever is published there after the answer counts.
-4. One that must exist is not made. To ask for it keeps it.
-5. So many requests wait at a time, and so many of one session (`waiting`); others are refused, to
-   be made again. Patterns that were read and wait for other brokers are bounded by their
-   characters as well.
+A client defines a pattern at the broker that it is connected to. Rules:
 
-State: who waits for an answer. Safe to lose; who defines a pattern asks again.
+1. A pattern that cannot be detected is refused before other brokers are asked. The pattern parsed
+   then is the one that is created in the end; nothing is stored without it. A definition that is
+   both new and must exist is contradictory and refused.
+2. An id is used once in a network. Unless the client declares the pattern as new, the broker asks
+   all others (`PatternSearch`). If the same pattern exists, nothing is created; if another one
+   exists or existed, the id is refused; if a broker does not answer, nothing is created either.
+3. A definition is answered when the join point is on disk and has started on the stream of this
+   broker. So every event published there after the answer counts.
+4. A pattern that must exist is not created. Asking for it renews it.
+5. The number of pending requests is bounded, in total and per session (`why_too_many`); further
+   ones are refused and can be repeated. Parsed patterns that wait for other brokers are bounded by
+   their characters as well.
+
+State: clients that wait for an answer. Safe to lose; clients repeat their requests.
 """
 
 from collections.abc import Callable
@@ -42,12 +44,12 @@ from anabranch.model.pattern.match import PointRecord
 from anabranch.model.read_ahead import READ_AHEAD_CHARACTERS_MAX
 from anabranch.model.version import Version
 
-#: How long brokers are given to answer.
+#: How long to wait for the answers of other brokers.
 DROP_WITHIN_S = 5.0
 
 
-class _Waiting:
-    """A client waits until nobody has a pattern."""
+class _PendingDrop:
+    """A pending request to drop a pattern."""
 
     __slots__ = (
         "again_at",
@@ -68,49 +70,51 @@ class _Waiting:
         #: Brokers that have not answered.
         self.unanswered: set[str] = set()
         self.was_there = False
-        #: Whether somebody had it before; and whether all are asked for the second time.
+        #: Whether a broker had it before; whether all are being asked for the second time.
         self.is_gone = self.is_again = False
         self.again_at = 0.0
         self.until = until
 
 
 class PatternDrops:
-    """How patterns end: dropped by who wants them no more, or kept by nobody.
+    """Ends patterns: dropped by a client, or expired because no client renewed them.
 
-    1. Whoever has a join point puts down that it is over, says so, ends its subscription, and then
-       forgets it. One that is on its way to another broker is not dropped; who asked asks again.
-    2. A client asks its own broker, and that all others, until each has answered. A pattern that
-       nobody had is told as unknown. After `DROP_WITHIN_S` it is told who is silent. So many
-       requests wait at a time, and so many of one session (`waiting`); others are refused, to be
-       made again.
-    3. One that moves may be seen at neither end: who takes it is asked before, who gives it after
-       that. So if somebody had it before, all are asked once more, under a new number.
-    4. One that is to last for a time only is dropped when nobody kept it for so long, in this life;
-       one that is on its way then, when it has arrived, or has come back.
+    1. The broker that has the join point records on disk that it is over, answers, ends its
+       subscription, and then removes it. A join point that is moving is not dropped; the request is
+       repeated.
+    2. A client asks its broker, which asks all others until each has answered. If no broker had the
+       pattern, it is reported as unknown. After `DROP_WITHIN_S` the brokers that have not answered
+       are reported. The number of pending requests is bounded, in total and per session
+       (`why_too_many`); further ones are refused and can be repeated.
+    3. A moving join point may be missed at both ends: the taker is asked before it arrives, the
+       giver after it left. So if a broker had it before, all are asked once more, under a new
+       number.
+    4. A pattern with a lifetime is dropped when no client renewed it for that long since the broker
+       started; if it is moving then, when it has arrived or come back.
 
-    State: who waits for an answer, and until when patterns last. Safe to lose.
+    State: clients that wait for an answer, and when patterns expire. Safe to lose.
     """
 
     def __init__(self, state: JoinPointState) -> None:
         self._state = state
-        # Numbers grow over lives too: an answer to a question of an earlier one is none.
+        # Numbers grow across restarts: answers to requests of an earlier run are ignored.
         self._number = state.outlook.life
-        self._waiting: dict[int, _Waiting] = {}
-        #: When which is over if nobody keeps it.
-        self._lasting = Turns()
+        self._waiting: dict[int, _PendingDrop] = {}
+        #: When each pattern expires.
+        self._expiry = Turns()
 
     # -- clients ----------------------------------------------------------------------------------
 
     def drop(self, now: float, session: int, frame: Drop) -> None:
-        """A client wants a pattern no more."""
+        """Handle a request to drop a pattern."""
         state = self._state
         own = sum(each.session == session for each in self._waiting.values())
         if reason := why_too_many(len(self._waiting), own, state.limits):
             state.out.append(SendClient(session, Refused(frame.request, reason, BUSY)))
             return
-        self._ask_all(now, _Waiting(session, frame, now + DROP_WITHIN_S))
+        self._request_all(now, _PendingDrop(session, frame, now + DROP_WITHIN_S))
 
-    def _ask_all(self, now: float, waiting: _Waiting) -> None:
+    def _request_all(self, now: float, waiting: _PendingDrop) -> None:
         self._number += 1
         self._waiting[self._number] = waiting
         waiting.unanswered = {*self._state.others, self._state.outlook.name}
@@ -123,7 +127,7 @@ class PatternDrops:
         state.out += [CarryTo(edge, question) for edge in sorted(waiting.unanswered)]
 
     def dropped(self, now: float, source: str, content: PointDropped) -> None:
-        """A broker does not have it; perhaps it had."""
+        """Handle the answer of a broker: whether it has, or had, the pattern."""
         waiting = self._waiting.get(content.request)
         if waiting is None or waiting.pattern != content.pattern:
             return
@@ -135,7 +139,7 @@ class PatternDrops:
         del self._waiting[content.request]
         if waiting.is_gone and not waiting.was_there and not waiting.is_again:
             waiting.is_again = True
-            self._ask_all(now, waiting)
+            self._request_all(now, waiting)
             return
         answer: Dropped | Refused = Dropped(waiting.request)
         if not waiting.was_there:
@@ -147,19 +151,20 @@ class PatternDrops:
         waiting = self._waiting.pop(number)
         silent = ", ".join(map(repr, sorted(waiting.unanswered)))
         reason = (
-            f"pattern {waiting.pattern!r} may be at {silent}: no answer; it may be dropped there"
+            f"no answer from {silent}, which may have pattern {waiting.pattern!r}, or may have"
+            " dropped it; drop it again"
         )
-        answer = Refused(waiting.request, f"{reason} or not, so drop it again"[:1000], BUSY)
+        answer = Refused(waiting.request, reason[:1000], BUSY)
         self._state.out.append(SendClient(waiting.session, answer))
 
     def client_left(self, session: int) -> None:
-        """Nobody waits there any more."""
+        """Forget the requests of a closed session."""
         self._waiting = {n: each for n, each in self._waiting.items() if each.session != session}
 
     # -- join points ------------------------------------------------------------------------------
 
     def asked(self, now: float, source: str, content: DropPoint) -> None:
-        """Somebody's client wants a pattern no more."""
+        """Handle another broker's request to drop a pattern."""
         state = self._state
         record = state.record(content.pattern)
         is_gone = content.pattern in state.gone
@@ -170,7 +175,7 @@ class PatternDrops:
             self._end(now, record, lambda _: state.out.append(CarryTo(source, answer)))
 
     def _end(self, now: float, record: PointRecord, then: Then) -> None:
-        """It is over; `then` is done when that is on disk (rule 1)."""
+        """Mark a pattern as over; `then` is called when that is on disk (rule 1)."""
         state = self._state
         self.forgotten(record.id)
         is_new = not record.is_over
@@ -179,26 +184,26 @@ class PatternDrops:
         if point is not None and is_new:
             state.out += point.end(now)
 
-    # -- lasting ----------------------------------------------------------------------------------
+    # -- expiry -----------------------------------------------------------------------------------
 
     def lasts_from(self, now: float, record: PointRecord) -> None:
-        """Somebody wants it now."""
+        """Renew a pattern."""
         if record.lasts_s and not record.is_over:
-            self._lasting.wants(record.id, now + record.lasts_s)
+            self._expiry.wants(record.id, now + record.lasts_s)
 
     def forgotten(self, pattern_id: str) -> None:
-        """It is not here any more."""
-        self._lasting.remove(pattern_id)
+        """Forget a pattern that is no longer here."""
+        self._expiry.remove(pattern_id)
 
     def keep(self, now: float, content: KeepPoints) -> None:
-        """Some are wanted still."""
+        """Renew the patterns that are here."""
         for pattern_id in content.patterns:
             record = self._state.record(pattern_id)
             if record is not None:
                 self.lasts_from(now, record)
 
     def keep_everywhere(self, now: float, frame: Keep) -> None:
-        """A client says so."""
+        """Renew patterns here and at all other brokers."""
         state = self._state
         keep = KeepPoints(frame.patterns)
         self.keep(now, keep)
@@ -208,43 +213,43 @@ class PatternDrops:
     # -- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> None:
-        """Ask again; and end what nobody keeps."""
+        """Repeat requests, and drop expired patterns."""
         for number, waiting in list(self._waiting.items()):
             if waiting.until <= now:
                 self._give_up(number)
             elif waiting.again_at <= now:
                 self._ask(now, number)
-        while (pattern_id := self._lasting.take(now)) is not None:
+        while (pattern_id := self._expiry.take(now)) is not None:
             record = self._state.record(pattern_id)
             if record is not None and record.goes_to:
-                # Who takes it lets it last anew; if nobody does, it ends here.
-                self._lasting.wants(pattern_id, now + self._state.options.pattern_again_s)
+                # The taker renews it; if the move fails, it expires here.
+                self._expiry.wants(pattern_id, now + self._state.options.pattern_again_s)
             elif record is not None:
-                text = f"nobody keeps pattern {pattern_id!r}: it is dropped"
+                text = f"pattern {pattern_id!r} expired: no client renewed it"
                 self._state.out.append(Note("info", text))
                 self._end(now, record, lambda _: None)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When to call `time_passed`."""
         times = [min(each.again_at, each.until) for each in self._waiting.values()]
-        return earliest(self._lasting.next_at(), *times)
+        return earliest(self._expiry.next_at(), *times)
 
 
-#: How long brokers are given to answer.
+#: How long to wait for the answers of other brokers.
 FIND_WITHIN_S = 5.0
 
 Answer = Literal["here", "coming", "gone", "no"]
 
 
 class SearchResult(NamedTuple):
-    """What came out of a search."""
+    """The result of a search."""
 
-    #: The broker that has it; "" if none does.
+    #: The broker that has it; "" if none has.
     place: str = ""
     text: str = ""
-    #: Whether some broker had it.
+    #: Whether a broker had it.
     was_there: bool = False
-    #: Those that have not answered, if that is why nothing was found.
+    #: Brokers that have not answered, if that is why nothing was found.
     silent: tuple[str, ...] = ()
 
 
@@ -252,7 +257,7 @@ Continue = Callable[[float, SearchResult], None]
 
 
 class _Search:
-    """One question to all."""
+    """A search at all other brokers."""
 
     __slots__ = (
         "again_at",
@@ -271,7 +276,7 @@ class _Search:
     ) -> None:
         self.session = session
         self.pattern = pattern
-        #: Of the text of the pattern that was read for it.
+        #: Length of the parsed pattern text that waits for it.
         self.characters = 0
         self.is_claim = is_claim
         self.until = until
@@ -282,33 +287,33 @@ class _Search:
 
 
 class PatternSearch:
-    """Whether any broker has a pattern, or had it: asked before one is made.
+    """Finds out whether any broker has or had a pattern, before it is created.
 
-    1. All other brokers are asked, again and again, until one has it or each has answered. After
-       `FIND_WITHIN_S` nobody waits any longer, and it is told who is silent.
-    2. Of two brokers that look for the same id, each to make it, the one whose name sorts first
-       goes on. It tells the other that the pattern is coming; the other asks again. If the other
-       was asked first, it says that it has nothing, and asks everybody anew, under a new number:
-       what it was answered before does not count.
-    3. One that moves is seen at one end or the other: the giver has it until the taker does, and
-       remembers then that it had. Who hears only that asks everybody once more; at worst a pattern
-       is taken for gone, which refuses an id and makes nothing.
+    1. All other brokers are asked, repeatedly, until one has it or each has answered. After
+       `FIND_WITHIN_S` the search ends, and reports the brokers that have not answered.
+    2. If two brokers search for the same id in order to create it, the one whose name sorts first
+       continues. It answers that the pattern is coming; the other one repeats its request. If the
+       other one was asked first, it answers that it has nothing, and starts its search again under
+       a new number: answers to the old number do not count.
+    3. A moving join point is visible at one end or the other: the giver has it until the taker
+       does, and records then that it had it. A searcher that receives only that record asks all
+       brokers once more; at worst a pattern counts as gone, which refuses an id but creates none.
 
-    State: the searches. Safe to lose; who defines a pattern asks again.
+    State: the searches. Safe to lose; clients repeat their requests.
     """
 
     def __init__(self, state: JoinPointState) -> None:
         self._state = state
-        # Numbers grow over lives too: an answer to a question of an earlier one is none.
+        # Numbers grow across restarts: answers to requests of an earlier run are ignored.
         self._number = state.outlook.life
         self._searches: dict[int, _Search] = {}
 
     def sessions(self) -> list[int]:
-        """The sessions that searches are for, one for each search."""
+        """The session of each search."""
         return [each.session for each in self._searches.values()]
 
     def is_held(self, characters: int) -> bool:
-        """Whether those who wait hold too much for one more pattern with so many characters."""
+        """Whether pending searches hold too much text for another pattern of this length."""
         held = sum(each.characters for each in self._searches.values())
         return held > 0 and held + characters > READ_AHEAD_CHARACTERS_MAX
 
@@ -322,13 +327,14 @@ class PatternSearch:
         characters: int,
         then: Continue,
     ) -> None:
-        """Ask for a pattern; `then` is told. With `is_claim` it is made if nobody has it."""
+        """Search for a pattern and pass the result to `then`. With `is_claim` it is created if no
+        broker has it."""
         search = _Search(session, pattern_id, is_claim, now + FIND_WITHIN_S, then)
         search.characters = characters
         self._begin(now, search)
 
     def new_number(self) -> int:
-        """A number for a question that no other one has."""
+        """Allocate a request number."""
         self._number += 1
         return self._number
 
@@ -346,18 +352,18 @@ class PatternSearch:
         if not search.unanswered:
             self._end(now, number, SearchResult(was_there=search.was_there))
 
-    def _end(self, now: float, number: int, told: SearchResult) -> None:
-        self._searches.pop(number).then(now, told)
+    def _end(self, now: float, number: int, result: SearchResult) -> None:
+        self._searches.pop(number).then(now, result)
 
     def client_left(self, session: int) -> None:
-        """Nobody waits there any more."""
+        """Forget the searches of a closed session."""
         searches = self._searches.items()
         self._searches = {number: each for number, each in searches if each.session != session}
 
     # -- other brokers ----------------------------------------------------------------------------
 
     def asked(self, now: float, source: str, content: FindPoint) -> None:
-        """Another broker wants to know."""
+        """Answer the search of another broker."""
         answer = self._known(content.pattern)
         if answer == "no" and content.is_claim:
             rivals = self._claims(content.pattern)
@@ -368,13 +374,13 @@ class PatternSearch:
                     self._begin(now, self._searches.pop(number))
         record = self._state.record(content.pattern)
         text = record.text if record is not None and answer == "here" else ""
-        told = PointFound(content.request, content.pattern, answer, text)
-        self._state.out.append(CarryTo(source, told))
+        result = PointFound(content.request, content.pattern, answer, text)
+        self._state.out.append(CarryTo(source, result))
 
     def _claims(self, pattern_id: str) -> list[int]:
-        """Searches of this broker for a pattern that it is to make."""
-        every = self._searches.items()
-        return [number for number, each in every if each.is_claim and each.pattern == pattern_id]
+        """Searches of this broker for a pattern that it is going to create."""
+        searches = self._searches.items()
+        return [number for number, each in searches if each.is_claim and each.pattern == pattern_id]
 
     def _known(self, pattern_id: str) -> Answer:
         state = self._state
@@ -386,7 +392,7 @@ class PatternSearch:
         return "here" if record.goes_to or state.has_begun(pattern_id) else "coming"
 
     def answered(self, now: float, source: str, content: PointFound) -> None:
-        """Another broker says what it knows."""
+        """Handle the answer of another broker."""
         search = self._searches.get(content.request)
         if search is None or search.pattern != content.pattern or content.answer == "coming":
             return
@@ -401,7 +407,7 @@ class PatternSearch:
     # -- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> None:
-        """Ask again, or give up."""
+        """Repeat requests, or give up."""
         for number, search in list(self._searches.items()):
             if search.until <= now:
                 silent = tuple(sorted(search.unanswered))
@@ -410,7 +416,7 @@ class PatternSearch:
                 self._ask(now, number)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When to call `time_passed`."""
         times = [min(each.again_at, each.until) for each in self._searches.values()]
         return min(times, default=None)
 
@@ -418,43 +424,43 @@ class PatternSearch:
 _CONTRADICTION = (
     "a pattern cannot both be new and have to exist; set is_new or must_exist, not both"
 )
-_ANOTHER = "take another id, or ask again after `pattern_gone_s`"
+_ANOTHER = "use another id, or try again after `pattern_gone_s`"
 
 
 class _Definition(NamedTuple):
-    """What a client defines."""
+    """A definition by a client."""
 
     frame: Define
     record: PointRecord
-    #: None if it must exist: then it is not made.
+    #: None if it must exist: then it is not created.
     pattern: ReadPattern | None
 
 
 class PatternDefinitions:
-    """Lets patterns begin. See the rules at the top of this module."""
+    """Handles definitions of patterns. See the rules at the top of this module."""
 
     def __init__(
         self,
         state: JoinPointState,
-        dropping: PatternDrops,
-        finding: PatternSearch,
+        drops: PatternDrops,
+        search: PatternSearch,
         begin: Callable[[float, PointRecord, ReadPattern], None],
     ) -> None:
-        """`begin` makes a join point."""
+        """`begin` creates a join point."""
         self._state = state
-        self._dropping = dropping
-        self._finding = finding
+        self._drops = drops
+        self._search = search
         self._begin = begin
-        #: Whether no pattern is to begin here.
+        #: Whether new patterns are refused.
         self.is_departing = False
-        #: Id → (session, request) of those who wait for it to begin.
+        #: Id → (session, request) of clients that wait for it to start.
         self._waiting: dict[str, list[tuple[int, int]]] = {}
 
     def define(
         self, now: float, session: int, client: str, frame: Define, version: Version
     ) -> None:
-        """A client defines a pattern. `version` of the own edge's interest has all that is
-        subscribed so far."""
+        """Handle a definition. `version` of this edge's interest includes all subscriptions so
+        far."""
         state = self._state
         record = PointRecord(
             frame.pattern,
@@ -470,57 +476,59 @@ class PatternDefinitions:
         elif reason := self._why_too_many(session):
             self._refuse(session, frame, reason, BUSY)
         elif state.record(record.id) is not None:
-            self._is_here(now, session, frame)
+            self._answer_local(now, session, frame)
         elif frame.must_exist:
             self._find(now, session, _Definition(frame, record, None), is_again=False)
         elif (pattern := self._read(session, frame, record)) is None:
             return
         elif frame.is_new and record.id not in state.gone:
-            self._make(now, session, _Definition(frame, record, pattern))
-        elif self._finding.is_held(len(pattern.text)):
-            reason = "too many long patterns wait for other brokers; ask again later"
+            self._create(now, session, _Definition(frame, record, pattern))
+        elif self._search.is_held(len(pattern.text)):
+            reason = "too many long patterns wait for other brokers; try again later"
             self._refuse(session, frame, reason, BUSY)
         else:
             self._find(now, session, _Definition(frame, record, pattern), is_again=False)
 
     def _why_too_many(self, session: int) -> str:
         sessions = [each for waiting in self._waiting.values() for each, _ in waiting]
-        sessions += self._finding.sessions()
+        sessions += self._search.sessions()
         return why_too_many(len(sessions), sessions.count(session), self._state.limits)
 
     def _find(self, now: float, session: int, definition: _Definition, *, is_again: bool) -> None:
         pattern = definition.pattern
-        self._finding.find(
+        self._search.find(
             now,
             session,
             definition.record.id,
             is_claim=not definition.frame.must_exist,
             characters=0 if pattern is None else len(pattern.text),
-            then=lambda at, told: self._told(at, session, definition, told, is_again=is_again),
+            then=lambda at, result: self._search_done(
+                at, session, definition, result, is_again=is_again
+            ),
         )
 
-    def _told(
+    def _search_done(
         self,
         now: float,
         session: int,
         definition: _Definition,
-        told: SearchResult,
+        result: SearchResult,
         *,
         is_again: bool,
     ) -> None:
-        """All others were asked."""
+        """Continue a definition with the result of the search."""
         frame, record = definition.frame, definition.record
-        state, was_there = self._state, told.was_there or record.id in self._state.gone
+        state, was_there = self._state, result.was_there or record.id in self._state.gone
         if state.record(record.id) is not None:
-            self._is_here(now, session, frame)
-        elif told.place:
-            self._is_at(session, frame, told)
-        elif told.silent:
-            silent = ", ".join(map(repr, told.silent))
-            reason = f"whether there is a pattern {record.id!r} at {silent} is not known: no answer"
-            self._refuse(session, frame, f"{reason}; ask again when all brokers are there", BUSY)
+            self._answer_local(now, session, frame)
+        elif result.place:
+            self._answer_remote(session, frame, result)
+        elif result.silent:
+            silent = ", ".join(map(repr, result.silent))
+            reason = f"no answer from {silent}, which may have a pattern {record.id!r}"
+            self._refuse(session, frame, f"{reason}; try again when all brokers are up", BUSY)
         elif was_there and not is_again:
-            # Perhaps it was moving, and is seen where it is now.
+            # It may have been moving; search once more.
             self._find(now, session, definition, is_again=True)
         elif was_there:
             reason = f"there was a pattern {record.id!r}; {_ANOTHER}"
@@ -528,10 +536,10 @@ class PatternDefinitions:
         elif frame.must_exist:
             self._refuse(session, frame, f"no broker has a pattern {record.id!r}", UNKNOWN)
         else:
-            self._make(now, session, definition)
+            self._create(now, session, definition)
 
     def _read(self, session: int, frame: Define, record: PointRecord) -> ReadPattern | None:
-        """How it is detected; None if it cannot be, which is told (rule 1)."""
+        """Parse a pattern; None if it cannot be detected, after the refusal is sent (rule 1)."""
         read = self._over_quota(record) or self._state.read(record)
         if isinstance(read, str):
             self._refuse(session, frame, read)
@@ -545,8 +553,8 @@ class PatternDefinitions:
         reason = f"client {record.client!r} has {quota} patterns at this broker, its quota"
         return f"{reason} (client_patterns_max); drop some of them first"
 
-    def _make(self, now: float, session: int, definition: _Definition) -> None:
-        """The only way to a new record: nothing is stored that was not read."""
+    def _create(self, now: float, session: int, definition: _Definition) -> None:
+        """Create a join point. The only way to a new record: only parsed patterns are stored."""
         frame, record, pattern = definition
         assert pattern is not None, record.id
         if reason := self._over_quota(record) or self._state.no_room(record, pattern):
@@ -559,7 +567,7 @@ class PatternDefinitions:
         self._begin(now, record, pattern)
         self._wait(session, frame)
 
-    def _is_here(self, now: float, session: int, frame: Define) -> None:
+    def _answer_local(self, now: float, session: int, frame: Define) -> None:
         known = self._state.record(frame.pattern)
         assert known is not None
         if known.is_over and frame.must_exist:
@@ -569,17 +577,17 @@ class PatternDefinitions:
             reason = f"there is another pattern {frame.pattern!r}, or was; {_ANOTHER}"
             self._refuse(session, frame, reason)
         else:
-            self._dropping.keep(now, KeepPoints([frame.pattern]))
+            self._drops.keep(now, KeepPoints([frame.pattern]))
             self._wait(session, frame)
             self.look()
 
-    def _is_at(self, session: int, frame: Define, told: SearchResult) -> None:
-        if told.text == frame.text:
-            self._state.out.append(CarryTo(told.place, KeepPoints([frame.pattern])))
+    def _answer_remote(self, session: int, frame: Define, result: SearchResult) -> None:
+        if result.text == frame.text:
+            self._state.out.append(CarryTo(result.place, KeepPoints([frame.pattern])))
             self._answer(session, Defined(frame.request))
         else:
-            reason = f"there is another pattern {frame.pattern!r} at {told.place!r}"
-            self._refuse(session, frame, f"{reason}; take another id")
+            reason = f"there is another pattern {frame.pattern!r} at {result.place!r}"
+            self._refuse(session, frame, f"{reason}; use another id")
 
     # -- answers ----------------------------------------------------------------------------------
 
@@ -593,12 +601,12 @@ class PatternDefinitions:
         self._waiting.setdefault(frame.pattern, []).append((session, frame.request))
 
     def look(self) -> None:
-        """Something has happened: tell who waits for what has begun (rule 3)."""
+        """Answer clients whose patterns have started (rule 3)."""
         state = self._state
         for pattern_id in [*self._waiting]:
             record = state.record(pattern_id)
             if record is None or record.is_over:
-                reason = f"pattern {pattern_id!r} was dropped before it began"
+                reason = f"pattern {pattern_id!r} was dropped before it started"
                 for session, request in self._waiting.pop(pattern_id):
                     self._answer(session, Refused(request, reason[:1000]))
             elif record.goes_to or state.has_begun(pattern_id):
@@ -606,7 +614,7 @@ class PatternDefinitions:
                     self._answer(session, Defined(request))
 
     def client_left(self, session: int) -> None:
-        """Nobody waits there any more."""
+        """Forget the requests of a closed session."""
         for pattern_id, waiting in list(self._waiting.items()):
             rest = [each for each in waiting if each[0] != session]
             if rest:

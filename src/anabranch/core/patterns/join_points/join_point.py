@@ -1,32 +1,33 @@
-"""A join point: where a pattern is detected.
+"""A join point: detects one pattern at one broker.
 
-It is a client inside a broker: a durable subscription to everything that its parts match, a
-detector, and a publisher of notifications. What it knows is in the logs of the network, and it
-keeps almost nothing itself. Rules:
+It is a client inside a broker: a durable subscription to all events that the parts of the pattern
+match, a detector, and a publisher of notifications. Its knowledge is in the logs of the network; it
+stores almost nothing itself. Rules:
 
-1. *Time* is that of origins. A stream is known up to when its origin said that nothing earlier will
-   come; the watermark is the least of all streams, and there is none before all have started
-   (`timing`). When there is no more room, some are not waited for any longer (`room`).
-2. *Reported* is a time R: all matches that were final before R are in the log as notifications. It
-   is put on disk when that is so, and an event is acknowledged only when no match that is final
-   from R on can need it. So one that starts anew, here or elsewhere, is given all it needs.
-3. One that starts anew drops what is final before R. For the rest it knows by its own notifications
-   which matches are reported: they match its subscription too, are needed like events, and nothing
-   is published before all of them up to the start have come.
-4. Nothing is published before the own origin knows the interest of the edge where the pattern was
-   defined, as it was then: whoever had subscribed there gets everything. Routing need not tell an
-   origin what is known of others; it is not waited for longer than `TOLD_WITHIN_S`.
-5. While it cannot publish it takes no more, once `HELD_MAX` matches wait. One that is to go
-   elsewhere publishes nothing more: who goes on finds the same.
-6. It does in one step what its broker's `pace` allows: events that came wait in a queue for their
-   turn, and so does what time has passed, and matches. Time stands still while events wait, and
-   none of these is acknowledged. Once `COMING_MAX` wait it takes no more.
-7. Ticks that are withheld are counted and noted. They do not stop it.
+1. *Time* is that of origins. A stream is complete up to the time before which its origin announced
+   no further event; the watermark is the minimum over all streams, and there is none before all
+   have started (`DetectionClock`). When there is no more room, some streams are given up
+   (`DetectionBounds`).
+2. *Reported* is a time R: all matches that were final before R are in the log as notifications. R
+   is put on disk after that, and an event is acknowledged only when no match that is final at R or
+   later can need it. So a restarted join point, here or elsewhere, is redelivered all it needs.
+3. A restarted join point drops matches that are final before R. For the rest it learns from its own
+   notifications which matches have been reported: they match its subscription too, are retained
+   like events, and nothing is published before all of them up to the restart have arrived.
+4. Nothing is published before this broker's origin has the interest, as it was at the definition,
+   of the edge where the pattern was defined: subscribers there receive every match. Routing need
+   not send an origin the interest of others; the join point waits at most `TOLD_WITHIN_S` for it.
+5. While it cannot publish, it accepts no more events once `HELD_MAX` matches wait. A join point
+   that is about to move publishes nothing more: its successor finds the same matches.
+6. A step does as much work as the broker's `Pace` allows: events wait in a queue for their turn,
+   and so do due decisions and matches. Time stands still while events wait, and none of these is
+   acknowledged. Once `COMING_MAX` wait it accepts no more.
+7. Withheld ticks are counted and logged. They do not stop detection.
 
-State: the record (`record`); everything else is rebuilt (`watch`).
+State: the record (`records`); everything else is rebuilt (`detection`).
 
 Prior art: join points and their movement in PADRES (spec PADRES section 4), where the protocol is
-left open; reading a log again in place of handing over state, as in stream processors.
+left open; replaying a log instead of handing over state, as in stream processors.
 """
 
 from collections import deque
@@ -83,61 +84,61 @@ from anabranch.model.pattern.match import (
 )
 from anabranch.model.version import NOTHING
 
-#: What it counts to read an event, and to publish a match, in the time that it takes to look at an
-#: entry of a detector.
+#: Cost of decoding an event, and of publishing a match, in units of one entry examined by a
+#: detector.
 EVENT_TRIES = 50
 PUBLISH_TRIES = 400
 
 
 class RateBucket:
-    """So many in a second, and as many at once after a pause."""
+    """A token bucket: a rate per second, with a burst of one second."""
 
     __slots__ = ("_at", "_level", "_per_s")
 
     def __init__(self, now: float, per_s: int) -> None:
-        assert per_s >= 1, "a rate of nothing would never be ready"
+        assert per_s >= 1, "a rate of zero is never ready"
         self._per_s = per_s
         self._level = float(per_s)
         self._at = now
 
     def ready_at(self, now: float) -> float:
-        """When the next one is allowed; `now` if it is."""
+        """When the next token is available; `now` if one is."""
         self._fill(now)
         return now if self._level >= 1.0 else now + (1.0 - self._level) / self._per_s
 
     def take(self) -> None:
-        """One is done."""
+        """Use one token."""
         self._level -= 1.0
 
     def is_full(self, now: float) -> bool:
-        """Whether nothing was done for a second; it need not be remembered then."""
+        """Whether nothing was used for a second; the bucket can be dropped then."""
         self._fill(now)
         return self._level >= self._per_s
 
     def _fill(self, now: float) -> None:
         if now > self._at:
-            # A little more than the time says, so that who waits for a time is ready then.
+            # Add a little, so that the bucket is ready at the time that `ready_at` returned.
             gained = (now - self._at) * self._per_s + 1e-6
             self._level = min(self._level + gained, float(self._per_s))
             self._at = now
 
 
 class Pace:
-    """How much join points do in one step, and how many matches they publish in one second.
+    """Limits the work of join points per step and the matches they publish per second.
 
-    A pattern can find many matches in few events, and a client can define many patterns. Neither is
-    to keep the broker from everything else, nor to fill its log faster than others can read. Rules:
+    A pattern can find many matches in few events, and a client can define many patterns. Neither
+    may block the rest of the broker or fill its log faster than consumers can read. Rules:
 
-    1. All join points of a broker share what may be tried in one step (`pattern_step_tries`). An
-       event that was begun is finished. What is left goes on in the next step, after whatever else
-       has happened; who has waited longest comes first.
-    2. A pattern publishes `pattern_matches_per_s`, and all patterns that one client has defined, as
-       far as they are detected here, `pattern_client_matches_per_s`. What was not used is saved up
-       for a second.
-    3. Both only delay. What waits is bounded by the join point, which takes no more events then.
+    1. All join points of a broker share the tries of one step (`pattern_step_tries`). An event that
+       was begun is finished. Remaining work continues in the next step, after other stimuli; the
+       join point that has waited longest is first.
+    2. A pattern publishes at most `pattern_matches_per_s`, and all patterns of one client that are
+       detected here at most `pattern_client_matches_per_s`. Unused tokens accumulate for a second.
+    3. Both limits only delay. The backlog is bounded by the join point, which then accepts no more
+       events.
 
-    State: what is left of the step, and of each rate. Safe to lose: a broker that starts again
-    begins with a full second.
+    State: what is left of the step and of each rate. Safe to lose: a restarted broker begins with
+    full buckets.
 
     Prior art: token buckets, as of RFC 2697.
     """
@@ -145,11 +146,11 @@ class Pace:
     def __init__(self, options: Options) -> None:
         self.allowance = StepAllowance(options.pattern_step_tries)
         self._per_s = options.pattern_client_matches_per_s
-        #: Client → what it may still publish.
+        #: Client → its token bucket.
         self._clients: dict[str, RateBucket] = {}
 
     def of_client(self, now: float, client: str) -> RateBucket:
-        """The rate that all patterns of a client share."""
+        """The token bucket that all patterns of a client share."""
         bucket = self._clients.get(client)
         if bucket is None:
             for name in [name for name, each in self._clients.items() if each.is_full(now)]:
@@ -158,22 +159,22 @@ class Pace:
         return bucket
 
 
-#: Matches that may wait to be published before no more events are taken.
+#: Matches that may wait to be published; beyond that no more events are accepted.
 HELD_MAX = 4_096
-#: Events that may wait for their turn before no more are taken.
+#: Events that may wait for their turn; beyond that no more are accepted.
 COMING_MAX = 1_024
-#: How long an origin is given to hear of an edge's interest.
+#: How long to wait for an origin to receive an edge's interest.
 TOLD_WITHIN_S = 10.0
-#: An activation attaches its subscription with numbers of its own.
+#: Subscription numbers per activation.
 _NUMBERS = 1 << 20
-#: The detector bounds what is kept, not the window: what it has no room for it says.
+#: Not a limit: the detector bounds kept events, and reports those for which it has no room.
 _WINDOW = 1 << 40
 
 
 class JoinPoint:
     """One activation of a join point. See the rules at the top of this module."""
 
-    def __init__(  # noqa: PLR0917 - made in one place
+    def __init__(  # noqa: PLR0917 - called in one place
         self,
         record: PointRecord,
         pattern: ReadPattern,
@@ -188,9 +189,9 @@ class JoinPoint:
         self.session = session
         self.pattern = pattern
         self.scheme = scheme = pattern.scheme
-        #: It is to go elsewhere, and finds no more for others to report.
+        #: About to move: its successor reports all further matches.
         self.is_going = False
-        #: Why it cannot go on; it is to be started anew.
+        #: Why it cannot continue and must be restarted; "" if it can.
         self.failure = ""
         self._name = name_of(record.id)
         self.filter = pattern.subscribed
@@ -199,23 +200,23 @@ class JoinPoint:
         self._limits = limits
         self._client = ClientSession(self._name, incarnation=record.incarnation, limits=limits)
         self._pace = pace
-        self._watch = PatternDetection(record, scheme, limits, pace.allowance, room)
-        self._timing = DetectionClock(self._name, outlook, self._watch, options)
+        self._detection = PatternDetection(record, scheme, limits, pace.allowance, room)
+        self._clock = DetectionClock(self._name, outlook, self._detection, options)
         #: Events that wait for their turn.
-        self._coming: deque[DeliverToApplication] = deque()
-        self._coming_bytes = 0
-        #: Since when, or from when on, something can be done that a step had no room for.
+        self._queue: deque[DeliverToApplication] = deque()
+        self._queue_bytes = 0
+        #: When to continue work that did not fit into a step.
         self._work_at: float | None = None
-        #: Matches to be published, and those that are not confirmed, with their sequences.
-        self._held: deque[Match] = deque()
-        self._sent: deque[tuple[int, Match]] = deque()
-        #: Stream → notifications may be up to here; empty once they have come.
+        #: Matches to be published, and unconfirmed ones with their sequence numbers.
+        self._unpublished: deque[Match] = deque()
+        self._unconfirmed: deque[tuple[int, Match]] = deque()
+        #: Stream → tick up to which own notifications may exist; empty once they have arrived.
         self._missing: dict[str, int] = {}
-        self._stands = False
+        self._is_subscribed = False
         self._is_ready = False
         self._is_full = False
         self._is_changed = False
-        self._told_by = 0.0
+        self._interest_deadline = 0.0
         self._now = 0.0
         self._look_at = 0.0
         self._save_at = 0.0
@@ -226,58 +227,60 @@ class JoinPoint:
 
     @property
     def counters(self) -> DetectionCounters:
-        """What happened here, in this life."""
-        return self._watch.counters
+        """What happened here since the broker started."""
+        return self._detection.counters
 
     @property
     def is_ready(self) -> bool:
-        """Whether it knows what is reported, and may report more."""
+        """Whether it has received its own notifications and may publish."""
         return self._is_ready
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that there is to report is in the log."""
-        is_told = self._is_ready and not self._coming and not self._held and not self._sent
-        return is_told and not self._watch.is_waiting and not self._watch.is_behind
+        """Whether everything there is to report is in the log."""
+        has_reported_all = (
+            self._is_ready and not self._queue and not self._unpublished and not self._unconfirmed
+        )
+        return has_reported_all and not self._detection.is_waiting and not self._detection.is_behind
 
     @property
     def may_go(self) -> bool:
-        """Whether another broker can go on: it has begun here, and it is known where the
-        subscription stands, and of all that was published whether it is in the log."""
+        """Whether another broker can take over: it has started here, the position of its
+        subscription is known, and everything it published is confirmed."""
         standing, starts, streams = self.standing(), self.starts, self._outlook.streams
         is_known = all(each in standing for each in starts if each in streams)
         has_begun = self._outlook.name in starts or bool(self.failure)
-        return self._stands and has_begun and is_known and not self._sent
+        return self._is_subscribed and has_begun and is_known and not self._unconfirmed
 
     @property
     def starts(self) -> Mapping[str, Start]:
-        """Stream → from where on its events count, of those that it has started on."""
-        return self._watch.starts
+        """Stream → its first counted event, for the streams that have started."""
+        return self._detection.starts
 
     @property
     def kept(self) -> int:
-        """Ticks that it needs to be given again, should it start anew."""
-        return len(self._watch.unacked)
+        """Number of ticks that must be redelivered after a restart."""
+        return len(self._detection.unacked)
 
     @property
     def coming_bytes(self) -> int:
         """Bytes of the events that wait for their turn."""
-        return self._coming_bytes
+        return self._queue_bytes
 
     def standing(self) -> Mapping[str, int]:
-        """Stream → the tick after which another activation has to go on."""
+        """Stream → the tick after which the next activation resumes."""
         standings = self._client.standings()
         return next((each.acked for each in standings if each.name == self._name), {})
 
     # -- activation -------------------------------------------------------------------------------
 
     def begin(self, now: float) -> list[PartRequest]:
-        """Its record is on disk: subscribe."""
+        """Subscribe: its record is on disk."""
         record, outlook = self.record, self._outlook
         reports = record.reports.items()
         self._missing = {stream: tick for stream, tick in reports if stream in outlook.streams}
         self._missing[outlook.name] = outlook.head()
-        # Where the subscription is here, it stands farther than when it came.
+        # A subscription that already exists here is further along than the record.
         comes = bool(record.ticks) and not outlook.reach(self._name)
         standing = ResumePoint(
             name=self._name,
@@ -289,7 +292,7 @@ class JoinPoint:
             manual_ack=True,
         )
         self._now = self._look_at = now
-        self._told_by = now + TOLD_WITHIN_S
+        self._interest_deadline = now + TOLD_WITHIN_S
         self._save_at = now + self._options.pattern_save_s
         self._out.append(JoinPointConnected(self.session))
         self._perform(self._client.take_over(now, standing))
@@ -298,27 +301,27 @@ class JoinPoint:
         return self.take_out()
 
     def stop(self, now: float) -> list[PartRequest]:
-        """Be active no more; its subscription stays, without a client."""
+        """Deactivate; its subscription remains without a session."""
         self._perform(self._client.disconnected(now))
-        self._watch.close()
-        self._tell_notes()
+        self._detection.close()
+        self._emit_notes()
         self._out.append(JoinPointDisconnected(self.session))
         return self.take_out()
 
     def end(self, now: float) -> list[PartRequest]:
-        """Give up the subscription; `has_ended` tells when that is done."""
+        """Unsubscribe; `has_ended` becomes True when that is done."""
         self._perform(self._client.unsubscribe(now, self._name))
         return self.take_out()
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is no subscription any more."""
+        """Whether the subscription has ended."""
         return not self._client.knows(self._name)
 
     # -- stimuli ----------------------------------------------------------------------------------
 
     def frame(self, now: float, frame: AnyClientFrame) -> list[PartRequest]:
-        """The broker says something to its client."""
+        """Handle a frame of the broker."""
         self._now = now
         try:
             self._perform(self._client.frame(now, frame))
@@ -328,214 +331,213 @@ class JoinPoint:
         return self.take_out()
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """A deadline has come."""
+        """Handle an expired deadline."""
         self._now = now
         self._perform(self._client.time_passed(now))
         self._work(now)
         if self._look_at <= now:
-            self._hold(self._timing.look(now, {each.stream for each in self._coming}))
-            self._tell_notes()
+            self._queue_matches(self._clock.look(now, {each.stream for each in self._queue}))
+            self._emit_notes()
             self._work(now)
             options = self._options
-            is_waiting = self._watch.is_waiting or bool(self._coming)
+            is_waiting = self._detection.is_waiting or bool(self._queue)
             self._look_at = now + (options.pattern_look_s if is_waiting else options.pattern_save_s)
         return self.take_out()
 
     def _work(self, now: float) -> None:
-        """Do what there is to do, as far as this step may (rule 6)."""
+        """Do pending work, as far as this step allows (rule 6)."""
         pace = self._pace
         is_waiting = False
-        while self._coming and not pace.allowance.is_spent:
-            told = self._coming[0]
-            if self._watch.is_full_for(told.time_ns):
-                self._hold(self._timing.make_room(now, told.time_ns))
-                is_full = self._watch.is_full_for(told.time_ns)
-                if is_full and self._timing.may_wait(now):
+        while self._queue and not pace.allowance.is_spent:
+            event = self._queue[0]
+            if self._detection.is_full_for(event.time_ns):
+                self._queue_matches(self._clock.make_room(now, event.time_ns))
+                is_full = self._detection.is_full_for(event.time_ns)
+                if is_full and self._clock.may_wait(now):
                     is_waiting = True
                     self._look_at = min(self._look_at, now + self._options.pattern_look_s)
                     break
-            self._coming.popleft()
-            self._coming_bytes -= len(told.body)
+            self._queue.popleft()
+            self._queue_bytes -= len(event.body)
             pace.allowance.left -= EVENT_TRIES
-            self._hold(self._watch.take(told))
-        if self._watch.is_behind and not pace.allowance.is_spent:
-            self._hold(self._watch.go_on())
+            self._queue_matches(self._detection.take(event))
+        if self._detection.is_behind and not pace.allowance.is_spent:
+            self._queue_matches(self._detection.go_on())
         self._publish(now)
-        self._tell_full()
-        is_idle = is_waiting or not self._coming
-        if is_idle and not self._watch.is_behind and not self._may_publish():
+        self._pause_or_resume()
+        is_idle = is_waiting or not self._queue
+        if is_idle and not self._detection.is_behind and not self._may_publish():
             self._work_at = None
         elif pace.allowance.is_spent:
             self._work_at = now if self._work_at is None else min(self._work_at, now)
         else:
-            self._work_at = self._published_at(now)
+            self._work_at = self._next_publish_at(now)
 
-    def _tell_full(self) -> None:
-        """Take no more events while too much waits, and more when that is done (rule 5)."""
-        held, coming = len(self._held), len(self._coming)
+    def _pause_or_resume(self) -> None:
+        """Pause delivery while too much waits, and resume it later (rule 5)."""
+        held, coming = len(self._unpublished), len(self._queue)
         is_full = held > HELD_MAX or coming > COMING_MAX
         has_room = held < HELD_MAX // 2 and coming < COMING_MAX // 2
         if (is_full and not self._is_full) or (has_room and self._is_full):
             self._is_full = is_full
             self._out.append(JoinPointFull(self.session, full=is_full))
 
-    def _tell_notes(self) -> None:
-        for text in self._watch.take_notes():
+    def _emit_notes(self) -> None:
+        for text in self._detection.take_notes():
             self._out.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
 
     def next_deadline(self) -> float:
-        """When `time_passed` is wanted."""
+        """When to call `time_passed`."""
         wanted = [self._client.next_deadline(), self._work_at, self._look_at]
         return min(each for each in wanted if each is not None)
 
     def take_out(self) -> list[PartRequest]:
-        """What is to be done; nothing is left."""
+        """Take all pending effects."""
         out, self._out = self._out, []
         return out
 
     def _perform(self, effects: SessionEffects) -> None:
-        """What the session says."""
+        """Perform the effects of the client session."""
         for effect in effects:
             match effect:
                 case SendFrame():
                     self._out.append(JoinPointFrame(self.session, effect.frame))
                 case DeliverToApplication():
-                    self._coming.append(effect)
-                    self._coming_bytes += len(effect.body)
+                    self._queue.append(effect)
+                    self._queue_bytes += len(effect.body)
                 case Confirm():
-                    while self._sent and self._sent[0][0] <= effect.sequence:
-                        self._sent.popleft()
+                    while self._unconfirmed and self._unconfirmed[0][0] <= effect.sequence:
+                        self._unconfirmed.popleft()
                 case TellStands():
-                    self._stands = True
+                    self._is_subscribed = True
                 case TellStart():
-                    self._is_changed |= self._watch.start(effect.stream, effect.tick)
+                    self._is_changed |= self._detection.start(effect.stream, effect.tick)
                 case TellWithheld():
                     self._withheld(effect)
                 case TellCut() | TellRefused():
-                    self.failure = effect.reason or "it was cut"
+                    self.failure = effect.reason or "the subscription was closed"
                 case TellPublishRefused(final=True):
-                    # They are not reported, whoever goes on.
-                    while self._sent and self._sent[-1][0] >= effect.sequence:
-                        self._held.appendleft(self._sent.pop()[1])
+                    # They are not in the log; publish them again after a restart.
+                    while self._unconfirmed and self._unconfirmed[-1][0] >= effect.sequence:
+                        self._unpublished.appendleft(self._unconfirmed.pop()[1])
                     self.failure = effect.reason
 
-    def _withheld(self, told: TellWithheld) -> None:
-        if told.reason != "transient":
+    def _withheld(self, withheld: TellWithheld) -> None:
+        if withheld.reason != "transient":
             self.counters.withheld += 1
-            what = f"withheld ({told.reason}); it may miss matches"
-            self._watch.note(what, told.stream, told.first)
+            what = f"withheld ({withheld.reason}); it may miss matches"
+            self._detection.note(what, withheld.stream, withheld.first)
 
     # -- reporting --------------------------------------------------------------------------------
 
-    def _hold(self, matches: Sequence[Match]) -> None:
-        self._held += matches
+    def _queue_matches(self, matches: Sequence[Match]) -> None:
+        self._unpublished += matches
 
     def _may_publish(self) -> bool:
-        """Whether a match can be published, as soon as the pace allows it."""
+        """Whether a match can be published as soon as the pace allows it."""
         is_able = self._is_ready and not self.failure and not self.is_going
-        return bool(self._held) and is_able and self._client.has_room()
+        return bool(self._unpublished) and is_able and self._client.has_room()
 
-    def _published_at(self, now: float) -> float:
+    def _next_publish_at(self, now: float) -> float:
         """When the next match may be published."""
         of_client = self._pace.of_client(now, self.record.client)
         return max(self._rate.ready_at(now), of_client.ready_at(now))
 
     def _publish(self, now: float) -> None:
-        """Publish what was found, as soon as that is allowed (rules 3 and 4)."""
+        """Publish found matches, as soon as that is allowed (rules 3 and 4)."""
         if self.failure or (not self._is_ready and not self._becomes_ready(now)):
             return
         allowance = self._pace.allowance
         while self._may_publish() and not allowance.is_spent:
-            if self._published_at(now) > now:
+            if self._next_publish_at(now) > now:
                 return
-            match = self._held.popleft()
-            if digest_of(match.identity) in self._watch.reports:
+            match = self._unpublished.popleft()
+            if digest_of(match.identity) in self._detection.reports:
                 continue
             allowance.left -= PUBLISH_TRIES
             self._rate.take()
             self._pace.of_client(now, self.record.client).take()
-            event = notification_of(match, self._watch.final_ns(match), self._limits)
+            event = notification_of(match, self._detection.final_ns(match), self._limits)
             ids, effects = self._client.publish(now, event, time_ns=int(now * 1e9))
-            self._sent.append((ids[0].sequence, match))
+            self._unconfirmed.append((ids[0].sequence, match))
             self.counters.reported += 1
             self._perform(effects)
 
     def _becomes_ready(self, now: float) -> bool:
         received = self._client.received(self._name, self._missing) or {}
         is_missing = any(received.get(each, 0) < tick for each, tick in self._missing.items())
-        # Those that wait for their turn have not been looked at.
-        is_missing |= any(each.tick <= self._missing.get(each.stream, 0) for each in self._coming)
+        # Queued events have not been examined.
+        is_missing |= any(each.tick <= self._missing.get(each.stream, 0) for each in self._queue)
         if is_missing:
             return False
-        if now < self._told_by and not self._is_told():
+        if now < self._interest_deadline and not self._has_interest():
             return False
         self._missing = {}
         self._is_ready = True
         return True
 
-    def _is_told(self) -> bool:
-        """Whether the own origin knows the interest of the edge where it was defined (rule 4)."""
+    def _has_interest(self) -> bool:
+        """Whether this broker's origin has the interest of the edge that defined it (rule 4)."""
         edge, version, outlook = self.record.edge, self.record.version, self._outlook
         return edge not in outlook.streams or outlook.vector().get(edge, NOTHING) >= version
 
     # -- remembering ------------------------------------------------------------------------------
 
     def to_save(self, now: float) -> PointRecord | None:
-        """The record to be put on disk, if it is time for that and anything has changed."""
+        """The record to be put on disk, if that is due and the record has changed."""
         if now < self._save_at or not self._is_ready:
             return None
         self._save_at = now + self._options.pattern_save_s
         is_late = self.kept > 0 and self._reported_ns() > self.record.reported_ns
         if not is_late and not self._is_changed:
-            # Where there is nothing to be let go of, the disk need not hear how time passes.
+            # Nothing could be released, so the progress of time need not be on disk.
             self._acknowledge(now)
             return None
         return self.newest()
 
     def newest(self) -> PointRecord:
-        """The record as it is now."""
+        """The current record."""
         self._is_changed = False
         reported_ns = max(self._reported_ns(), self.record.reported_ns)
-        starts = dict(self._watch.starts)
+        starts = dict(self._detection.starts)
         self.record = replace(self.record, reported_ns=reported_ns, starts=starts)
         return self.record
 
     def _reported_ns(self) -> int:
-        """The time before which all matches are reported for good (rule 2)."""
-        unsure = [match.last.time_ns for _, match in self._sent]
-        unsure += [match.last.time_ns for match in self._held]
-        return min([self._watch.horizon_ns, *unsure])
+        """The time before which all matches are confirmed in the log (rule 2)."""
+        unsure = [match.last.time_ns for _, match in self._unconfirmed]
+        unsure += [match.last.time_ns for match in self._unpublished]
+        return min([self._detection.horizon_ns, *unsure])
 
     def saved(self, now: float, record: PointRecord) -> list[PartRequest]:
-        """A record is on disk: let go of what is needed no more."""
-        self._watch.let_go(record.reported_ns)
+        """Acknowledge events that are no longer needed: a record is on disk."""
+        self._detection.let_go(record.reported_ns)
         self._acknowledge(now)
         return self.take_out()
 
     def _acknowledge(self, now: float) -> None:
         if self._client.knows(self._name):
-            ticks = self._watch.unacked.ticks(self._taken())
+            ticks = self._detection.unacked.ticks(self._taken())
             self._perform(self._client.ack(now, {self._name: ticks}))
 
     def _taken(self) -> dict[str, int]:
-        """Stream → the tick up to which everything was taken, and does not wait for its turn."""
+        """Stream → the tick up to which every event has left the queue."""
         taken = dict(self._client.progress(self._name))
-        for told in self._coming:
-            taken[told.stream] = min(taken.get(told.stream, told.tick), told.tick - 1)
+        for event in self._queue:
+            taken[event.stream] = min(taken.get(event.stream, event.tick), event.tick - 1)
         return taken
 
 
-#: So much is never cleared away.
-_LEFT_MAX = 64
+#: Up to this many stale entries are never swept.
+_STALE_MAX = 64
 
 
 class Agenda:
-    """When which of many things is to be looked at, without looking at all of them.
+    """A timer queue: deadlines by key, without scanning all keys.
 
-    A heap in which a key may be several times; only its earliest time counts, and later ones that
-    are met afterwards do no harm but a look too many. Whoever wants a key later than was said looks
-    when its time has come, and puts it there again. What is left of keys that were taken off is
-    cleared away when it is more than the rest.
+    A heap in which a key may occur several times; only its earliest time counts, and later entries
+    of a key cause at most a superfluous check. To postpone a key, its owner waits until it is due
+    and adds it again with the later time. Stale entries are swept when they outnumber the others.
 
     State: volatile.
     """
@@ -544,25 +546,25 @@ class Agenda:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
-        #: Key → the earliest time of it in the heap.
+        #: Key → its earliest time in the heap.
         self._times: dict[str, float] = {}
 
     def add(self, key: str, at: float) -> None:
-        """This is to be looked at then, or earlier if that was said."""
+        """Schedule a key, unless it is already scheduled earlier."""
         known = self._times.get(key)
         if known is None or at < known:
             self._times[key] = at
             heappush(self._heap, (at, key))
 
     def remove(self, key: str) -> None:
-        """This is not to be looked at."""
+        """Cancel a key."""
         self._times.pop(key, None)
-        if len(self._heap) > 2 * len(self._times) + _LEFT_MAX:
+        if len(self._heap) > 2 * len(self._times) + _STALE_MAX:
             self._heap = [(at, each) for each, at in self._times.items()]
             heapify(self._heap)
 
     def due(self, now: float) -> list[str]:
-        """Those whose time has come, the earliest first; they are not on the agenda any more."""
+        """Remove and return the keys that are due, earliest first."""
         keys = []
         while self._heap and self._heap[0][0] <= now:
             at, key = heappop(self._heap)
@@ -575,18 +577,18 @@ class Agenda:
         return len(self._heap)
 
     def next_at(self) -> float | None:
-        """The earliest time."""
+        """The earliest deadline."""
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
 
 class Turns:
-    """Whose turn it is, where many wait for something that one can have at a time.
+    """A fair queue for something that only one key can have at a time.
 
-    Each has a time from which on it wants a turn. Of those whose time has come, the one that waits
-    longest is next; so nobody is passed over for ever, however long a turn takes. To ask for the
-    next deadline costs nothing for those whose time has not come.
+    Each key has a time from which on it wants a turn. Among the keys that are due, the one that has
+    waited longest is next, so no key starves, however long a turn takes. Keys that are not due cost
+    nothing when the next deadline is computed.
 
     State: volatile.
     """
@@ -597,23 +599,23 @@ class Turns:
         #: Key → when it wants a turn.
         self._at: dict[str, float] = {}
         self._agenda = Agenda()
-        #: Those that wait for a turn, in their order.
+        #: Keys that wait for a turn, in order.
         self._due: dict[str, None] = {}
 
     def wants(self, key: str, at: float) -> None:
-        """This wants a turn then, and not when it was said before."""
+        """Schedule a turn, replacing an earlier schedule."""
         self._due.pop(key, None)
         self._at[key] = at
         self._agenda.add(key, at)
 
     def remove(self, key: str) -> None:
-        """This wants none."""
+        """Cancel a key."""
         self._at.pop(key, None)
         self._due.pop(key, None)
         self._agenda.remove(key)
 
     def take(self, now: float) -> str | None:
-        """Who is next, if anybody; it has had its turn then."""
+        """Remove and return the next key that is due, if any."""
         for key in self._agenda.due(now):
             if self._at[key] <= now:
                 self._due[key] = None
@@ -625,6 +627,6 @@ class Turns:
         return first
 
     def next_at(self) -> float | None:
-        """When somebody wants a turn."""
+        """When the next turn is due."""
         first = next(iter(self._due), None)
         return earliest(None if first is None else self._at[first], self._agenda.next_at())

@@ -1,27 +1,47 @@
-"""Where join points should be: looks for better places, and has them moved there.
+"""Placement: decides at which broker a pattern is detected, and moves join points there.
 
-    has the point      AskPlace ──────────►  a few others
-    (or is asked)      WouldTake ◄─────────  what it would cost there
-                       and then, as in `moving`
+    has the join point   AskPlace ──────────►  a few other edges
+                         WouldTake ◄─────────  the cost there
+                         then moves it (`moves`)
 
-A pattern begins where its client is (`points`); placing it is its first move. Rules:
+A pattern starts at the broker of its client; its placement is its first move. Rules:
 
-1. One that is placed by *topology* is placed once, as soon as anybody advertises what it needs. One
-   that is placed by *cost* is looked at when it is defined, if statistics say what it will need,
-   and every `pattern_review_s`, more seldom after a move. `simple` ones stay.
-2. Whoever has a join point asks those that may be better. Only who answers is moved to: a broker
-   that is not there would keep the pattern from being detected.
-3. Rates are those of statistics; of an origin without any, what came of it since the last look. How
-   many matches there are is counted, once there was a look before; guessed until then.
-4. One question is open at a time, and is given up after `pattern_again_s`; next is who has waited
-   longest. So patterns that are at
-   one broker move one after the other, and each sees what the one before has changed: what has come
-   or gone is added to the load until that is measured.
-5. One that is to go stops reporting until it may go, for `pattern_again_s` at most.
+1. *When.* A pattern placed by *topology* is placed once, as soon as a publisher advertises what it
+   needs. A pattern placed by *cost* is reviewed when it is defined, if statistics give its rates,
+   and every `pattern_review_s`, less often after a move. A `simple` pattern stays.
+2. *Who.* The broker that has a join point asks the edges that may be better. It moves the join
+   point only to an edge that answers: at an unreachable broker the pattern would not be detected.
+3. *Rates* come from statistics; for an origin without any, from the events counted since the last
+   review. Matches are counted too, from the second review on; before that they are estimated.
+4. *One at a time.* One inquiry is open at a time and expires after `pattern_again_s`; the pattern
+   that has waited longest is next. So the patterns of a broker move one after another, and each
+   review includes the effect of the previous move: the load of arrived and departed join points is
+   added until it is measured.
+5. *Pause.* A join point that is to move stops publishing until it can move, for at most
+   `pattern_again_s`.
+6. *By topology*, a pattern moves from where it was defined towards its sources, as long as one
+   neighbour is nearer to all of them, and is detected where the paths diverge. If that broker takes
+   no join points (a relay), it is detected at the nearest edge; among several, at the one nearest
+   to the sources.
+7. *By cost*, the `ASKED_MAX` edges with the least link traffic are asked for the cost there; only
+   their answers include the load of the brokers. An answer below the cost of the links alone is
+   raised to that cost, because it cannot be true.
+8. *Hysteresis.* An edge is better if it costs less than `GAIN` times the present cost, and at least
+   `LEAST` less. So every move reduces the total cost by a fraction, and while loads stay the same
+   there are few moves: nothing oscillates. A marginal gain does not justify a move, which costs one
+   window of events. Counted rates have an error of about the square root of the count, so the
+   fewer events were counted, the clearer the gain must be.
+9. *Back-off.* After a move the pause before the next review doubles, up to 2 to the power of
+   `RESTLESS_MAX` times the usual one; a review that finds nothing better halves it. So if a broker
+   lies or loads fluctuate, a pattern moves occasionally, not at every review.
 
-State: what was seen at the last look, and the open question. Safe to lose.
+Distances are those of the network file. An answer proves that a broker is reachable.
 
-Prior art: DCSR and the movement of join points, spec PADRES section 4.
+State: the counts at the last review, and the open inquiry. Safe to lose.
+
+Prior art: topology-based routing of composite subscriptions, DCSR and the movement of join points
+(spec PADRES section 4). DCSR decides again at every broker on the path; here one decision considers
+all edges.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,44 +71,16 @@ from anabranch.model.event import Value
 from anabranch.model.frames import AskPlace, WouldTake
 from anabranch.model.pattern.match import FINAL, MATCH, PATTERN, PointRecord
 
-# Where a pattern should be detected: who is asked, and whose answer is good enough.
-#
-# Rules:
-#
-# 1. *By topology*, a pattern goes from where it was defined towards its sources, as long as one
-#    neighbour is nearer to all of them, and is detected where the ways part. Where that broker
-#    takes no join points (a relay), at the edge next to it; of several, the one nearest to the
-#    sources.
-# 2. *By cost*, the `ASKED_MAX` edges with the least traffic over links are asked what it would cost
-#    there; their answers know the times of brokers, which nobody else does. An answer below what
-#    the links alone cost is taken as that: it cannot be true.
-# 3. A place is better if it costs less than `GAIN` of the present one, and by `LEAST` at least. So
-#    every move makes the sum of all costs fall by a share of it, and while loads stay as they are
-#    there are few: nothing goes back and forth. What is hardly better is not worth a move, which
-#    costs one window of events. Rates that were counted are off by about the root of the count, so
-#    the fewer events there were, the clearer the gain has to be.
-# 4. Whoever has moved waits twice as long as before until it looks again, 2 to the `RESTLESS_MAX`
-#    of the usual time at most; a look that finds nothing better halves that. So where somebody
-#    lies, or loads sway, a pattern moves once in a while and not at every look.
-#
-# Distances are those of the network's file. That a broker is there is known by its answer.
-#
-# These are functions; they keep no state.
-#
-# Prior art: topology-based routing of composite subscriptions, and DCSR (spec PADRES section 4).
-# DCSR decides anew at every broker on the way; here one decision looks at all places.
-
-
 ASKED_MAX: Final = 8
-#: A better place costs less than this part of the present one,
+#: A better edge costs less than this fraction of the present cost,
 GAIN: Final = 0.8
-#: and so much less, in events that are under way.
+#: and at least this much less, in events in flight.
 LEAST: Final = 1e-6
 RESTLESS_MAX: Final = 6
 
-#: Edge → broker → links between them.
+#: Edge → broker → number of links between them.
 Distances = Callable[[str], Mapping[str, int]]
-#: Broker → those that it has links to.
+#: Broker → its neighbours.
 Neighbours = Callable[[str], Iterable[str]]
 
 
@@ -99,7 +91,7 @@ def meeting_place(
     distances: Distances,
     neighbours: Neighbours,
 ) -> str:
-    """The edge where a pattern belongs by topology (rule 1)."""
+    """The edge where a pattern belongs by topology (rule 6)."""
     maps = [distances(source) for source in sources]
     broker = start
     while True:
@@ -119,7 +111,7 @@ def meeting_place(
 def worth_asking(
     traffic: PatternTraffic, own: str, edges: Iterable[str], distances: Distances
 ) -> dict[str, float]:
-    """The edges that may be better, with what they cost at least (rule 2)."""
+    """The edges that may be better, with their lowest possible cost (rule 7)."""
     floors = {
         edge: least_cost(traffic, lambda end, edge=edge: distances(end)[edge])  # type: ignore[misc]
         for edge in edges
@@ -130,7 +122,7 @@ def worth_asking(
 
 
 def rest_s(review_s: float, restless: int) -> float:
-    """How long until the next look, after so many moves (rule 4)."""
+    """Seconds until the next review, after this many moves (rule 9)."""
     return review_s * 2.0 ** min(restless, RESTLESS_MAX)
 
 
@@ -140,8 +132,8 @@ def better_place(
     floors: Mapping[str, float],
     counted: float = inf,
 ) -> str:
-    """The edge that a pattern should move to; "" if it should stay (rule 3). `counted` are the
-    events that rates rest on."""
+    """The edge that a pattern should move to; "" if it should stay (rule 8). `counted` is the
+    number of events on which the rates are based."""
     believed = {edge: max(offer, floors.get(edge, 0.0)) for edge, offer in offers.items()}
     if not believed:
         return ""
@@ -152,17 +144,17 @@ def better_place(
 
 
 class TrafficCounts(NamedTuple):
-    """What was counted since the look before."""
+    """Counts since the previous review."""
 
-    #: Origin → events per second,
+    #: Origin → events per second.
     rates: dict[str, float]
     matches_per_s: float
-    #: and how many events that rests on.
+    #: Number of events on which that is based.
     events: int
 
 
-class _Tally(NamedTuple):
-    """What a join point had counted at a look."""
+class _Counters(NamedTuple):
+    """The counters of a join point at a review."""
 
     session: int
     at: float
@@ -172,22 +164,22 @@ class _Tally(NamedTuple):
 
 
 class TrafficTallies:
-    """Tallies: what came to join points and what they found, between two looks.
+    """Rates of events and matches between two reviews.
 
-    Rates for which there are no statistics are counted. The first look only begins: what a join
-    point is given again when it starts came at another time, and counts for nothing.
+    Rates without statistics are counted. The first review of an activation only records counters:
+    events that are redelivered at a start belong to an earlier time and do not count.
 
-    State: the counts of the last look. Safe to lose.
+    State: the counters at the last review. Safe to lose.
     """
 
     def __init__(self) -> None:
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies: dict[str, _Counters] = {}
 
     def look(self, now: float, point: JoinPoint) -> TrafficCounts | None:
-        """What came since the last look; None if this is the first one of this activation."""
+        """Counts since the last review; None if this is the first of this activation."""
         counters, pattern_id = point.counters, point.record.id
         by_stream = dict(counters.by_stream)
-        tally = _Tally(point.session, now, by_stream, counters.events, counters.reported)
+        tally = _Counters(point.session, now, by_stream, counters.events, counters.reported)
         before = self._tallies.get(pattern_id)
         self._tallies[pattern_id] = tally
         if before is None or before.session != tally.session or now <= before.at:
@@ -201,11 +193,10 @@ class TrafficTallies:
         return TrafficCounts(rates, matches_per_s, tally.events - before.events)
 
     def forgotten(self, pattern_id: str) -> None:
-        """It is not here any more."""
         self._tallies.pop(pattern_id, None)
 
 
-#: Requests of an activation have numbers of its own.
+#: Request numbers per activation.
 _NUMBERS = 1 << 20
 #: Answers that are remembered, for the load that they announce.
 _ANSWERS_MAX = 1_024
@@ -214,7 +205,7 @@ _COST_MAX = 1 << 62
 
 
 class _Inquiry:
-    """An open question."""
+    """An open inquiry."""
 
     __slots__ = ("cost", "counted", "floors", "number", "offers", "pattern", "session", "until")
 
@@ -222,96 +213,96 @@ class _Inquiry:
         self.pattern = point.record.id
         self.session = point.session
         self.number = number
-        #: What it costs here; by topology, more than anywhere.
+        #: The cost here; infinite by topology.
         self.cost = cost
-        #: How many events the rates rest on.
+        #: Number of events on which the rates are based.
         self.counted = inf
-        #: Who is asked, and what it costs there at least.
+        #: Edge asked → its lowest possible cost.
         self.floors: dict[str, float] = {}
-        #: Who has answered; None if it will not have it.
+        #: Edge that answered → its cost; None if it refuses.
         self.offers: dict[str, float | None] = {}
         self.until = until
 
 
 class PlacementCounters:
-    """What was done in this life."""
+    """Counts since the broker started."""
 
     __slots__ = ("asked", "moved")
 
     def __init__(self) -> None:
-        #: Questions to other brokers, and moves that came of them.
+        #: Requests to other brokers, and resulting moves.
         self.asked = 0
         self.moved = 0
 
 
 class PlacementReview:
-    """Looks for places. See the rules at the top of this module."""
+    """Reviews the placement of join points. See the rules at the top of this module."""
 
-    def __init__(self, state: JoinPointState, moving: JoinPointMoves) -> None:
+    def __init__(self, state: JoinPointState, moves: JoinPointMoves) -> None:
         self.counters = PlacementCounters()
-        #: Id → what it costs here, as of the last look.
+        #: Id → its cost here at the last review.
         self.costs: dict[str, float] = {}
         self.is_departing = False
         self._state = state
-        self._moving = moving
-        self._chart = NetworkDistances(state.outlook.network)
+        self._moves = moves
+        self._distances = NetworkDistances(state.outlook.network)
         self._number = 0
-        #: Which is looked at, and when.
+        #: When to review which pattern.
         self._turns = Turns()
         self._tallies = TrafficTallies()
-        #: Id → what it has the broker deal with, per second, as of the last look.
-        self._brings: dict[str, float] = {}
+        #: Id → events per second that it causes here, at the last review.
+        self._load_of: dict[str, float] = {}
         self._inquiry: _Inquiry | None = None
-        #: Id → where it is to go, and until when that holds.
-        self._going: dict[str, tuple[str, float]] = {}
-        #: Who asked, and the id → what it would have this broker deal with.
-        self._asked: dict[tuple[str, str], float] = {}
-        #: Id → until when its coming (or, below 0, going) is not in the measured load, and what it
-        #: brings.
-        self._shifts: dict[str, tuple[float, float]] = {}
+        #: Id → (edge to move to, when that expires).
+        self._targets: dict[str, tuple[str, float]] = {}
+        #: (Asking edge, id) → events per second that it would cause here.
+        self._announced_load: dict[tuple[str, str], float] = {}
+        #: Id → (until when its arrival or, if negative, departure is not in the measured load, the
+        #: events per second it adds).
+        self._load_shifts: dict[str, tuple[float, float]] = {}
 
-    # -- what there is to look at -----------------------------------------------------------------
+    # -- schedule ---------------------------------------------------------------------------------
 
     def begins(self, now: float, record: PointRecord, *, is_new: bool) -> None:
-        """A join point is here: defined just now, or found at the start."""
+        """Schedule reviews of a join point that was defined, or recovered at a start."""
         is_fixed = record.placement == "simple" or record.is_placed or record.is_over
         if self._state.outlook.scout is not None and not is_fixed:
-            self._turns.wants(record.id, now if is_new else now + self._rest_s(record))
+            self._turns.wants(record.id, now if is_new else now + self._pause_s(record))
 
-    def _rest_s(self, record: PointRecord) -> float:
+    def _pause_s(self, record: PointRecord) -> float:
         return rest_s(self._state.options.pattern_review_s, record.restless)
 
     def taken(self, now: float, record: PointRecord) -> None:
-        """A join point has come from elsewhere (rule 4)."""
+        """Schedule reviews of a join point that moved here, and add its load (rule 4)."""
         self.begins(now, record, is_new=False)
-        # What others than its giver say of it counts for nothing.
-        brings = self._asked.pop((record.came_from, record.id), 0.0)
-        self._shifts[record.id] = (now + self._state.options.pattern_review_s, brings)
+        # Only the announcement of its giver counts.
+        load_per_s = self._announced_load.pop((record.came_from, record.id), 0.0)
+        self._load_shifts[record.id] = (now + self._state.options.pattern_review_s, load_per_s)
 
     def came_back(self, now: float, record: PointRecord) -> None:
-        """One that was given away is refused: what it brings has not gone."""
+        """Resume reviews of a join point whose move was refused: its load has not left."""
         self.begins(now, record, is_new=False)
-        self._shifts.pop(record.id, None)
+        self._load_shifts.pop(record.id, None)
 
     def forgotten(self, pattern_id: str) -> None:
-        """It is not here any more."""
+        """Forget a pattern that is no longer here."""
         self._tallies.forgotten(pattern_id)
         self._turns.remove(pattern_id)
-        for each in (self._brings, self._going, self.costs):
+        for each in (self._load_of, self._targets, self.costs):
             each.pop(pattern_id, None)
 
     @property
     def _load(self) -> BrokerBusyness:
-        """The load as it will be measured."""
+        """The load including moves that are not measured yet."""
         scout = self._state.outlook.scout
         assert scout is not None
-        shift = sum(brings for _, brings in self._shifts.values())
+        shift = sum(load_per_s for _, load_per_s in self._load_shifts.values())
         return replace(scout.load, rate_per_s=max(scout.load.rate_per_s + shift, 0.0))
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- review -----------------------------------------------------------------------------------
 
-    def _look(self, now: float, pattern_id: str) -> None:
-        """See whether a join point has a better place."""
+    def _review(self, now: float, pattern_id: str) -> None:
+        """Check whether a join point has a better place."""
         state = self._state
         record, point = state.record(pattern_id), state.points.get(pattern_id)
         if record is None or record.goes_to or record.is_over or self.is_departing:
@@ -320,23 +311,23 @@ class PlacementReview:
         if point is None or not point.is_ready or record.came_from:
             self._turns.wants(pattern_id, now + state.options.pattern_again_s)
             return
-        self._turns.wants(pattern_id, now + self._rest_s(record))
+        self._turns.wants(pattern_id, now + self._pause_s(record))
         scout = state.outlook.scout
         assert scout is not None
         sources = scout.sources(point.pattern.of_parts)
         if record.placement == "topology":
-            self._look_by_topology(now, point, sources)
+            self._review_by_topology(now, point, sources)
         else:
-            self._look_by_cost(now, point, sources)
+            self._review_by_cost(now, point, sources)
 
-    def _look_by_topology(self, now: float, point: JoinPoint, sources: Sources) -> None:
+    def _review_by_topology(self, now: float, point: JoinPoint, sources: Sources) -> None:
         state, record = self._state, point.record
         if not sources:
             return
         network, own = state.outlook.network, state.outlook.name
         start = record.edge if record.edge in network.edges else own
         names = sorted(sources)
-        chart, links = self._chart.to, network.links_of
+        chart, links = self._distances.to, network.links_of
         target = meeting_place(start, names, network.edges, chart, links)
         if target == own:
             state.save(replace(record, is_placed=True), lambda _: None)
@@ -344,7 +335,7 @@ class PlacementReview:
         else:
             self._ask(now, point, {target: 0.0}, PatternTraffic({}), float("inf"))
 
-    def _look_by_cost(self, now: float, point: JoinPoint, sources: Sources) -> None:
+    def _review_by_cost(self, now: float, point: JoinPoint, sources: Sources) -> None:
         state = self._state
         traffic, counted = self._traffic(now, point, sources)
         if traffic is None or not traffic.incoming:
@@ -353,46 +344,46 @@ class PlacementReview:
         assert scout is not None
         cost = cost_of(traffic, own, scout, self._load, is_here=True)
         if cost is None:
-            # The way to somebody is lost for the moment; nobody knows what that costs.
+            # The route to an edge is lost temporarily, so the cost is unknown.
             return
         self.costs[point.record.id] = cost
-        self._brings[point.record.id] = traffic.handled_at(own)
-        floors = worth_asking(traffic, own, state.outlook.network.edges, self._chart.to)
+        self._load_of[point.record.id] = traffic.handled_at(own)
+        floors = worth_asking(traffic, own, state.outlook.network.edges, self._distances.to)
         if floors:
             self._ask(now, point, floors, traffic, cost)
             assert self._inquiry is not None
             self._inquiry.counted = counted
 
-    # -- what it brings ---------------------------------------------------------------------------
+    # -- traffic ----------------------------------------------------------------------------------
 
     def _traffic(
         self, now: float, point: JoinPoint, sources: Sources
     ) -> tuple[PatternTraffic | None, float]:
-        """What a pattern needs and finds, None if that is not known; and on how many events that
-        rests (rule 3)."""
+        """The traffic of a pattern, None if unknown; and the number of events on which it is based
+        (rule 3)."""
         wanted = point.pattern.wanted
-        came = self._tallies.look(now, point)
-        rates = {} if came is None else came.rates
+        counted_traffic = self._tallies.look(now, point)
+        rates = {} if counted_traffic is None else counted_traffic.rates
         incoming: dict[str, float] = {}
         counted = inf
         for origin in {**sources, **rates}:
             rate = rate_of(sources.get(origin, ()), wanted)
             if rate is None:
-                if came is None:
+                if counted_traffic is None:
                     return None, 0
-                rate, counted = rates.get(origin, 0.0), came.events
+                rate, counted = rates.get(origin, 0.0), counted_traffic.events
             incoming[origin] = rate
-        if came is None:
+        if counted_traffic is None:
             known = [each for streams in sources.values() for each in streams]
             pattern = point.scheme.pattern
             found = matches_per_s(pattern, part_rates(pattern, known), known)
         else:
-            found = came.matches_per_s
+            found = counted_traffic.matches_per_s
         incoming = {origin: rate for origin, rate in incoming.items() if rate > 0}
         return PatternTraffic(incoming, found, self._destinations(point)), counted
 
     def _destinations(self, point: JoinPoint) -> tuple[str, ...]:
-        """The edges that want the matches; where it was defined, if nobody is known to."""
+        """The edges that want the matches; the edge where it was defined, if none is known."""
         outlook, record = self._state.outlook, point.record
         assert outlook.scout is not None
         match: dict[str, Value] = {PATTERN: record.id, MATCH: "", FINAL: 0}
@@ -403,7 +394,7 @@ class PlacementReview:
             edges.append(record.edge)
         return tuple(sorted(edges))
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- inquiry ----------------------------------------------------------------------------------
 
     def _ask(
         self,
@@ -413,7 +404,7 @@ class PlacementReview:
         traffic: PatternTraffic,
         cost: float,
     ) -> None:
-        """Ask others what it would cost there; `cost` is what it costs here."""
+        """Ask other edges for their cost; `cost` is the cost here."""
         state = self._state
         self._number += 1
         number = point.record.incarnation * _NUMBERS + self._number
@@ -431,13 +422,13 @@ class PlacementReview:
         state.out += [CarryTo(edge, question) for edge in floors]
 
     def asked(self, source: str, content: AskPlace) -> None:
-        """Another broker asks what one would cost here."""
+        """Answer another broker that asks for the cost here."""
         outlook, limits = self._state.outlook, self._state.limits
         for name in (*content.incoming, *content.destinations):
             if name not in outlook.streams:
-                raise RemoteError(f"it asks about the way to {name!r}, which is no edge")
+                raise RemoteError(f"the request names {name!r}, which is not an edge")
         incoming = {origin: rate / 1e3 for origin, rate in content.incoming.items()}
-        # Each once: to ask about the same way many times costs who asks little.
+        # Count each name once: repeating it costs the sender little.
         wanting = tuple(dict.fromkeys(content.destinations))
         traffic = PatternTraffic(incoming, content.matches / 1e3, wanting)
         is_full = len(self._state) >= limits.patterns_max
@@ -446,16 +437,16 @@ class PlacementReview:
             cost = cost_of(traffic, outlook.name, outlook.scout, self._load, is_here=False)
         answer = WouldTake(content.request, content.pattern, 0, is_refused=True)
         if cost is not None:
-            self._asked.pop((source, content.pattern), None)
-            self._asked[source, content.pattern] = traffic.handled_at(outlook.name)
-            if len(self._asked) > _ANSWERS_MAX:
-                del self._asked[next(iter(self._asked))]
+            self._announced_load.pop((source, content.pattern), None)
+            self._announced_load[source, content.pattern] = traffic.handled_at(outlook.name)
+            if len(self._announced_load) > _ANSWERS_MAX:
+                del self._announced_load[next(iter(self._announced_load))]
             billionths = min(round(cost * 1e9), _COST_MAX)
             answer = WouldTake(content.request, content.pattern, billionths)
         self._state.out.append(CarryTo(source, answer))
 
     def answered(self, now: float, source: str, content: WouldTake) -> None:
-        """Another broker says what it would cost there."""
+        """Record the cost at another broker."""
         inquiry = self._inquiry
         if inquiry is None or (inquiry.number, inquiry.pattern) != (
             content.request,
@@ -468,7 +459,7 @@ class PlacementReview:
             self._conclude(now, inquiry)
 
     def _conclude(self, now: float, inquiry: _Inquiry) -> None:
-        """All have answered, or time is up."""
+        """Decide: all edges have answered, or the inquiry has expired."""
         self._inquiry = None
         state = self._state
         point = state.points.get(inquiry.pattern)
@@ -477,33 +468,33 @@ class PlacementReview:
         offers = {edge: cost for edge, cost in inquiry.offers.items() if cost is not None}
         target = better_place(inquiry.cost, offers, inquiry.floors, inquiry.counted)
         if not target:
-            self._rest(now, point)
+            self._shorten_pause(now, point)
         else:
-            self._going[inquiry.pattern] = (target, now + state.options.pattern_again_s)
+            self._targets[inquiry.pattern] = (target, now + state.options.pattern_again_s)
             point.is_going = True
             self.may_go(now, point)
 
-    def _rest(self, now: float, point: JoinPoint) -> None:
-        """There is no better place: look again sooner than before, if it was restless."""
+    def _shorten_pause(self, now: float, point: JoinPoint) -> None:
+        """Nothing is better: review sooner than before, if it moved recently."""
         record = point.record
         if record.restless:
-            # It is written down with whatever is written next.
+            # It is stored with the next write of the record.
             point.record = replace(record, restless=record.restless - 1)
-            self._turns.wants(record.id, now + self._rest_s(point.record))
+            self._turns.wants(record.id, now + self._pause_s(point.record))
 
-    # -- going ------------------------------------------------------------------------------------
+    # -- move -------------------------------------------------------------------------------------
 
     def may_go(self, now: float, point: JoinPoint) -> None:
-        """A join point did something: perhaps it can go where it is to go (rule 5)."""
+        """Move a join point to its new edge, if it can go now (rule 5)."""
         pattern_id = point.record.id
-        going = self._going.get(pattern_id)
-        if going is None or not self._moving.may_give(pattern_id):
+        going = self._targets.get(pattern_id)
+        if going is None or not self._moves.may_give(pattern_id):
             return
         state = self._state
         target, _ = going
         state.out.append(Note("info", f"pattern {pattern_id!r} moves to {target!r}"))
-        brings = self._brings.get(pattern_id, 0.0)
-        self._shifts[pattern_id] = (now + state.options.pattern_review_s, -brings)
+        load_per_s = self._load_of.get(pattern_id, 0.0)
+        self._load_shifts[pattern_id] = (now + state.options.pattern_review_s, -load_per_s)
         self.forgotten(pattern_id)
         self.counters.moved += 1
         point.record = replace(
@@ -511,28 +502,28 @@ class PlacementReview:
             is_placed=point.record.placement == "topology",
             restless=min(point.record.restless + 1, RESTLESS_MAX),
         )
-        self._moving.give(now, pattern_id, target)
+        self._moves.give(now, pattern_id, target)
 
     # -- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> None:
-        """Give up what was not answered, and look at what is due."""
-        for pattern_id in [key for key, (until, _) in self._shifts.items() if until <= now]:
-            del self._shifts[pattern_id]
-        for pattern_id in [key for key, (_, until) in self._going.items() if until <= now]:
-            del self._going[pattern_id]
+        """Expire inquiries and announced moves, and do the reviews that are due."""
+        for pattern_id in [key for key, (until, _) in self._load_shifts.items() if until <= now]:
+            del self._load_shifts[pattern_id]
+        for pattern_id in [key for key, (_, until) in self._targets.items() if until <= now]:
+            del self._targets[pattern_id]
             point = self._state.points.get(pattern_id)
             if point is not None:
                 point.is_going = False
         if self._inquiry is not None and self._inquiry.until <= now:
             self._conclude(now, self._inquiry)
         while self._inquiry is None and (first := self._turns.take(now)) is not None:
-            self._look(now, first)
+            self._review(now, first)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
-        times = [until for _, until in self._going.values()]
-        times += [until for until, _ in self._shifts.values()]
+        """When to call `time_passed`."""
+        times = [until for _, until in self._targets.values()]
+        times += [until for until, _ in self._load_shifts.values()]
         inquiry = self._inquiry
         return earliest(self._turns.next_at() if inquiry is None else inquiry.until, *times)
 

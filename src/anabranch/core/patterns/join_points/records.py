@@ -1,14 +1,20 @@
-"""Join points in the catalog.
+"""Join point records: their catalog tables, their validation, and parsed patterns.
 
     patterns        id → record
-    patterns_gone   id → how often it had been moved when it left, and until when that is remembered
+    patterns_gone   id → number of moves when it left, and until when that is remembered
 
-The second is a defence: a message that moves a join point here may come late, after it has moved
-on, and must not make it a second time.
+The second table is a safeguard: a delayed message that moves a join point here may arrive after it
+has moved on, and must not create it a second time.
 
-A record comes from a client's definition, from another broker, or from the disk. `check_record` is
-what it has to be in each case; nothing is stored that would not pass it after a restart. What is on
-disk and does not pass is set aside (`catalog_recovery`).
+A record comes from a client's definition, from another broker, or from the disk. `check_record`
+validates it in each case; nothing is stored that would not pass after a restart. Records on disk
+that do not pass are set aside (`catalog_recovery`).
+
+A join point subscribes to the events that its parts match and to its own notifications, which tell
+it after a crash or a move what not to report again.
+
+`PlacementFacts` and `JoinPointSurroundings` are the queries of join points to routing and to the
+broker. They change nothing; effects are returned (`core.part_requests`).
 
 State: see above.
 """
@@ -39,31 +45,27 @@ from anabranch.model.version import Version
 
 
 def name_of(pattern_id: str) -> str:
-    """The client, and the subscription, of a join point."""
+    """The name of the client, and of the subscription, of a join point."""
     return JOIN_POINT_PREFIX + pattern_id
 
 
 def check_pattern_id(pattern_id: str, limits: Limits) -> None:
-    """What a pattern may be called, so that its join point has a name; `EventError` otherwise."""
+    """Check that a pattern id leaves room for the name of its join point; else `EventError`."""
     check_name(pattern_id, "the id of a pattern", limits.name_bytes_max - len(JOIN_POINT_PREFIX))
 
 
-# What a join point subscribes to: the events that its parts match, and what it has reported, since
-# that tells it after a crash or a move what not to report again.
-
-
 def parts_filter(scheme: PatternScheme) -> str:
-    """All that the parts of a pattern match."""
+    """The filter that matches all events of the parts of a pattern."""
     return " OR ".join(dict.fromkeys(f"({part.filter})" for part in scheme.pattern.parts))
 
 
 def wanted_filter(scheme: PatternScheme) -> str:
-    """What a join point subscribes to: all that its parts match, and its own notifications."""
+    """The subscription of a join point: all events of its parts, and its own notifications."""
     return f"{parts_filter(scheme)} OR {subscription_to(scheme.pattern_id)}"
 
 
-#: What a pattern takes beside its filter, for each place of an event in one of the ways to match,
-#: and for each byte of its text; and how often it has its filter: for the subscription, and parts.
+#: Memory of a pattern besides its filter, per event slot in one of its alternatives, and per byte
+#: of its text; and the number of copies of its filter: in the subscription, and in the parts.
 _PATTERN_BYTES = 12_288
 _SLOT_BYTES = 768
 _TEXT_BYTES = 24
@@ -71,8 +73,8 @@ _FILTERS = 2
 
 
 def _pattern_cost(scheme: PatternScheme, cost: FilterCost) -> FilterCost:
-    """What a pattern costs in memory, about, with the subscription of its join point, whose filter
-    costs this."""
+    """Approximate memory of a pattern, including the subscription of its join point, whose filter
+    costs `cost`."""
     slots = sum(len(layout.alternative.later) for layout in scheme.layouts)
     own = _PATTERN_BYTES + _TEXT_BYTES * len(scheme.text) + _SLOT_BYTES * slots
     return cost._replace(bytes=own + _FILTERS * cost.bytes)
@@ -80,12 +82,12 @@ def _pattern_cost(scheme: PatternScheme, cost: FilterCost) -> FilterCost:
 
 TABLE = "patterns"
 GONE_TABLE = "patterns_gone"
-#: Starts and moves of one join point. Numbers are made of these, which have bounds of their own.
+#: Starts and moves of one join point. Other numbers with their own bounds derive from these.
 COUNT_MAX = 1 << 40
 
 
 class GoneJoinPoint(msgspec.Struct, frozen=True, array_like=True):
-    """A join point that was here, or that was refused."""
+    """A join point that was here, or was refused."""
 
     moves: Count
     until: float
@@ -97,37 +99,35 @@ _gone_decoder = msgspec.msgpack.Decoder(GoneJoinPoint)
 
 
 def put(record: PointRecord) -> Put:
-    """Remember it."""
     return Put(TABLE, record.id, _encoder.encode(record))
 
 
 def forget(pattern_id: str) -> Put:
-    """Remember it no more."""
     return Put(TABLE, pattern_id, None)
 
 
 def put_gone(pattern_id: str, gone: GoneJoinPoint | None) -> Put:
-    """Remember that it was here, or no more."""
+    """Remember that a join point was here, or forget that."""
     return Put(GONE_TABLE, pattern_id, None if gone is None else _encoder.encode(gone))
 
 
 class ReadPattern(NamedTuple):
-    """A pattern that can be detected: how, and what its join point subscribes to."""
+    """A parsed pattern: its detection scheme, and the subscription of its join point."""
 
     text: str
     scheme: PatternScheme
-    #: What the join point subscribes to, as text; and as a filter, which `parse` finds by this text
-    #: as long as somebody has it.
+    #: The subscription of the join point, as text and as a filter; `parse` finds the filter by this
+    #: text while it is in use.
     subscribed: str
     wanted: Filter
-    #: What its parts match, without its own notifications.
+    #: The filter of its parts, without its own notifications.
     of_parts: Filter
-    #: What it makes a broker hold, about.
+    #: Approximate memory that it occupies at a broker.
     cost: FilterCost
 
 
 _Key = tuple[str, str, Limits]
-#: By id, text and limits.
+#: Keyed by id, text and limits.
 _read_ahead: ReadAhead[_Key, ReadPattern | FilterError] = ReadAhead("pattern")
 
 
@@ -136,7 +136,7 @@ def _read(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
     subscribed = wanted_filter(scheme)
     wanted = Filter.parse(subscribed, limits)
     of_parts = Filter.parse(parts_filter(scheme), limits)
-    # Whether a normal form is within the limits shows only when it is made.
+    # Compute the normal forms now: they may exceed the limits.
     _ = wanted.conjunctions, of_parts.conjunctions
     wanted.remember(subscribed)
     cost = _pattern_cost(scheme, wanted.cost(subscribed))
@@ -144,7 +144,7 @@ def _read(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
 
 
 def read_pattern(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
-    """How a pattern is detected; `PatternError` or `FilterError` if it cannot be."""
+    """Parse a pattern; `PatternError` or `FilterError` if it cannot be detected."""
     found = _read_ahead.find((pattern_id, text, limits))
     if isinstance(found, FilterError):
         raise found.with_traceback(None)
@@ -154,7 +154,7 @@ def read_pattern(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
 def pattern_reading(
     pattern_id: str, text: str, limits: Limits
 ) -> Reading[_Key, ReadPattern | FilterError]:
-    """To read a pattern ahead: `read_pattern` finds it made then, or what is wrong with it."""
+    """Parse a pattern ahead of time: `read_pattern` then returns the result or its error."""
 
     def make() -> tuple[ReadPattern | FilterError, int]:
         try:
@@ -167,16 +167,16 @@ def pattern_reading(
 
 
 def check_record(record: PointRecord, limits: Limits) -> ReadPattern:
-    """How it is detected; `EventError`, `PatternError` or `FilterError` if it cannot be."""
+    """Validate a record; `EventError`, `PatternError` or `FilterError` if it is invalid."""
     check_pattern_id(record.id, limits)
     for count, what in ((record.incarnation, "starts"), (record.moves, "moves")):
         if count > COUNT_MAX:
-            raise EventError(f"pattern {record.id!r} has {count} {what}; it never had so many")
+            raise EventError(f"pattern {record.id!r} has {count} {what}, more than {COUNT_MAX}")
     return read_pattern(record.id, record.text, limits)
 
 
 class StoredJoinPoint(NamedTuple):
-    """What the catalog has of a join point, and its pattern, which was read."""
+    """A join point in the catalog, with its parsed pattern."""
 
     record: PointRecord
     pattern: ReadPattern
@@ -185,16 +185,16 @@ class StoredJoinPoint(NamedTuple):
 def stored_records(
     recovered: Recovered, own: str, edges: Collection[str], limits: Limits
 ) -> dict[str, StoredJoinPoint]:
-    """Id → the join points that the catalog has."""
+    """Id → join point in the catalog."""
 
     def read(key: str, value: bytes) -> StoredJoinPoint:
         record = _decoder.decode(value)
         if record.id != key:
-            raise ValueError(f"it is that of pattern {record.id!r}")
+            raise ValueError(f"the record belongs to pattern {record.id!r}")
         if record.goes_to and (record.goes_to == own or record.goes_to not in edges):
-            raise ValueError(f"it goes to {record.goes_to!r}, which cannot take it")
+            raise ValueError(f"the join point moves to {record.goes_to!r}, which cannot take it")
         pattern = check_record(record, limits)
-        # A giver that has left the network has nothing to settle.
+        # If the giver has left the network, nothing is left to settle.
         if record.came_from not in edges:
             record = replace(record, came_from="")
         return StoredJoinPoint(record, pattern)
@@ -203,71 +203,65 @@ def stored_records(
 
 
 def stored_gone(recovered: Recovered) -> dict[str, GoneJoinPoint]:
-    """Those that were here."""
+    """Id → join point that was here."""
 
     def read(key: str, value: bytes) -> GoneJoinPoint:
         del key
         gone = _gone_decoder.decode(value)
         if not isfinite(gone.until):
-            raise ValueError("it is remembered for ever")
+            raise ValueError("the entry would never expire")
         return gone
 
     return rows(recovered, GONE_TABLE, read)
 
 
-# What a join point may ask of routing about places: who publishes, how far that is, who listens.
-#
-# Only routing that has advertisements and knows ways can answer; elsewhere there is no scout, and
-# patterns stay where they were defined.
-
-
-#: Origin → what its statistics say, if it has any.
+#: Origin → its statistics, if any.
 Sources = Mapping[str, tuple[StreamStatistics, ...]]
 
 
 class PlacementFacts(Protocol):
-    """Asked by join points. All answers are of this moment, and change nothing."""
+    """Queries of join points about placement: publishers, delays and interested edges.
+
+    Only routing with advertisements and known routes can answer. Otherwise there is no such object,
+    and patterns stay where they were defined. Answers hold for this moment.
+    """
 
     @property
     def load(self) -> BrokerBusyness:
-        """How busy this broker is."""
+        """The load of this broker."""
 
     def come_s(self, edge: str) -> float | None:
-        """Seconds of the way from an edge to this broker; None if there is none."""
+        """Delay from an edge to this broker in seconds; None if there is no route."""
 
     def go_s(self, edge: str) -> float | None:
-        """The same to an edge, until what comes there is dealt with."""
+        """Delay from this broker to an edge, including processing there; None if no route."""
 
     def sources(self, filter: Filter) -> Sources:
-        """The origins where something may be published that matches."""
+        """The origins that may publish matching events."""
 
     def wanting(self, attributes: Mapping[str, Value]) -> Sequence[str]:
-        """The other edges that are known to want an event like this of the own stream."""
+        """The other edges that are known to want such an event of this broker's stream."""
 
 
-# What a join point may ask of its broker: who is there, how far streams have come, and who wants
-# what. These are questions only; whatever is to be done is returned (`core.part_requests`).
-
-
-#: Stream → the tick up to which nothing is missing, and the time up to which nothing will come.
+#: Stream → (tick up to which nothing is missing, time before which no more events will arrive).
 Reach = Mapping[str, tuple[int, int]]
 
 
 class JoinPointSurroundings(NamedTuple):
-    """The broker around a join point, as far as that needs it."""
+    """The broker around a join point, as far as the join point needs it."""
 
     name: str
     #: The streams of the network.
     streams: tuple[str, ...]
-    #: Of a subscription.
+    #: The reach of a subscription.
     reach: Callable[[str], Reach]
-    #: The versions of interest that the own origin's newest tick has.
+    #: The versions of interest at the newest tick of this broker's origin.
     vector: Callable[[], Mapping[str, Version]]
-    #: The newest tick of the own stream.
+    #: The newest tick of this broker's stream.
     head: Callable[[], int]
-    #: Whether a client of the broker wants such an event, other than the one with this name.
+    #: Whether a client of the broker, other than the named one, wants such an event.
     wants: Callable[[Mapping[str, Value], str], bool]
     network: Network
     life: int
-    #: None where routing cannot tell places apart.
+    #: None if routing cannot answer questions about placement.
     scout: PlacementFacts | None = None

@@ -1,7 +1,7 @@
-"""What the parts that look after join points share: records, active ones, and what is to be done.
+"""Join point registry: the state that the parts share - records, active join points, effects.
 
-State: the records are in the catalog (`record`), with what was put down about join points that are
-gone. Active join points, sessions and whoever waits for the disk are safe to lose.
+State: the records are in the catalog (`records`), and so are the entries about join points that
+have left. Active join points, sessions and callbacks that wait for the disk are safe to lose.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ Then = Callable[[float], None]
 
 
 class JoinPointState:
-    """Shared by all parts. See the top of this module."""
+    """The shared state of join points. See the top of this module."""
 
     def __init__(
         self,
@@ -47,33 +47,34 @@ class JoinPointState:
         *,
         memory: FilterMemory,
     ) -> None:
-        """`stored` are those that the catalog had (`records`); patterns are charged to `memory`."""
+        """`stored` are the join points of the catalog (`records`); `memory` is charged for
+        patterns."""
         self.outlook = outlook
         self.others = tuple(edge for edge in outlook.streams if edge != outlook.name)
         self.options = options
         self.limits = limits
         self._records = {key: each.record for key, each in stored.items()}
         self.gone = stored_gone(recovered)
-        #: Those that are active, by id and by session.
+        #: Active join points by id and by session.
         self.points: dict[str, JoinPoint] = {}
         self.sessions: dict[int, JoinPoint] = {}
-        #: When an active one wants to be looked at,
+        #: Deadlines of active join points.
         self.agenda = Agenda()
-        #: when one is started anew.
+        #: Id → when to restart it.
         self.start_at: dict[str, float] = {}
-        #: What happened in this life at join points that are not active any more.
+        #: Counts of join points that are no longer active, since the broker started.
         self.past = DetectionCounters()
         self.pace = Pace(options)
         self.out: list[PartRequest] = []
-        #: What was read of those that are here.
+        #: Id → parsed pattern.
         self._patterns = {key: each.pattern for key, each in stored.items()}
-        #: What the detectors of all of them keep.
+        #: Bytes that all detectors keep.
         self.room = KeptBytes(detectors_bytes_max(limits))
         self._session = 0
         self._ticket = 0
         self._tickets: dict[int, Then] = {}
         self._memory = memory
-        #: Id → the client of a pattern, and what is charged to it.
+        #: Id → the client of a pattern, and the memory charged to it.
         self._charged: dict[str, tuple[str, FilterCost]] = {}
         for record in self._records.values():
             self._charge(record)
@@ -81,28 +82,28 @@ class JoinPointState:
     # -- records ----------------------------------------------------------------------------------
 
     def record(self, pattern_id: str) -> PointRecord | None:
-        """The record as it is now, written or not."""
+        """The current record, on disk or not."""
         point = self.points.get(pattern_id)
         return self._records.get(pattern_id) if point is None else point.record
 
     def records(self) -> dict[str, PointRecord]:
-        """Id → all that are here, or on their way from here."""
+        """Id → record of all that are here, or on their way from here."""
         return {**self._records, **{key: point.record for key, point in self.points.items()}}
 
     def __len__(self) -> int:
         return len(self._records)
 
     def defined_by(self, client: str) -> int:
-        """Patterns here that a client has defined."""
+        """Number of patterns here that a client has defined."""
         return sum(record.client == client for record in self._records.values())
 
     def has_begun(self, pattern_id: str) -> bool:
-        """Whether one that is here counts events of the own stream."""
+        """Whether a join point here counts events of this broker's stream."""
         point, name = self.points.get(pattern_id), self.outlook.name
         return point is not None and name in point.starts
 
     def save(self, record: PointRecord, then: Then) -> None:
-        """Write a record; `then` is done when it is on disk."""
+        """Put a record; `then` is called when it is on disk."""
         if record.id not in self._records:
             self._charge(record)
         self._records[record.id] = record
@@ -113,7 +114,7 @@ class JoinPointState:
         self.sync(then)
 
     def forget(self, now: float, pattern_id: str) -> None:
-        """Nothing is left of one here but that it was."""
+        """Remove a join point, and remember that it was here."""
         record = self._records.pop(pattern_id)
         self._memory.release(*self._charged.pop(pattern_id))
         self._patterns.pop(pattern_id, None)
@@ -122,9 +123,9 @@ class JoinPointState:
         self.remember_gone(now, pattern_id, record.moves)
 
     def remember_gone(self, now: float, pattern_id: str, moves: int) -> None:
-        """One with so many moves, or fewer, is not to come here again."""
+        """Refuse this join point from now on, if it arrives with this many moves or fewer."""
         gone = GoneJoinPoint(moves, now + self.options.pattern_gone_s)
-        # The last one to be forgotten comes last.
+        # Keep the order of expiry.
         self.gone.pop(pattern_id, None)
         self.gone[pattern_id] = gone
         self.out.append(put_gone(pattern_id, gone))
@@ -132,7 +133,7 @@ class JoinPointState:
             self._forget_oldest()
 
     def forget_gone(self, now: float) -> None:
-        """What was gone for long enough is nobody's concern."""
+        """Forget entries that have expired."""
         while self.gone and next(iter(self.gone.values())).until <= now:
             self._forget_oldest()
 
@@ -144,34 +145,34 @@ class JoinPointState:
     # -- the disk ---------------------------------------------------------------------------------
 
     def sync(self, then: Then) -> None:
-        """When all that was put so far is on disk, this is to be done."""
+        """Request a sync; `then` is called when everything put so far is on disk."""
         self._ticket += 1
         self._tickets[self._ticket] = then
         self.out.append(RequestSync(self._ticket))
 
     def synced(self, now: float, ticket: int) -> None:
-        """What was put before this ticket is on disk."""
+        """Call what waits for this ticket."""
         while self._tickets and (first := next(iter(self._tickets))) <= ticket:
             self._tickets.pop(first)(now)
 
     def take_out(self) -> list[PartRequest]:
-        """What is to be done; nothing is left."""
+        """Take all pending effects."""
         out, self.out = self.out, []
         return out
 
     # -- activation -------------------------------------------------------------------------------
 
     def no_room(self, record: PointRecord, pattern: ReadPattern | None = None) -> str:
-        """Why there is no room for one more pattern here; "" if there is."""
+        """Why there is no room for another pattern; "" if there is."""
         if record.id in self._records:
             return ""
         if len(self) >= self.limits.patterns_max:
-            text = f"this broker has {len(self)} patterns and takes no more (patterns_max)"
+            text = f"this broker has {len(self)} patterns, its limit (patterns_max)"
             return f"{text}; drop some, or define it at another broker"
         return "" if pattern is None else self._memory.objection(record.client, pattern.cost)
 
     def read(self, record: PointRecord) -> ReadPattern | str:
-        """How a pattern is detected, or why it cannot be detected here."""
+        """Parse a pattern; returns the reason if it cannot be detected here."""
         if reason := self.no_room(record):
             return reason
         try:
@@ -190,7 +191,7 @@ class JoinPointState:
         return known
 
     def activate(self, record: PointRecord, pattern: ReadPattern | None = None) -> None:
-        """Begin, once the disk knows of it. A pattern that is new here was read before."""
+        """Start a join point when its record is on disk. `pattern` is given if it is new here."""
         if pattern is not None:
             self._patterns[record.id] = pattern
         record = replace(record, incarnation=record.incarnation + 1)
@@ -218,7 +219,7 @@ class JoinPointState:
         self.agenda.add(record.id, point.next_deadline())
 
     def stop(self, now: float, point: JoinPoint) -> None:
-        """One is active no more."""
+        """Deactivate a join point."""
         pattern_id = point.record.id
         del self.points[pattern_id]
         del self.sessions[point.session]
@@ -227,18 +228,14 @@ class JoinPointState:
         self.out += point.stop(now)
 
 
-# How many requests about patterns may wait for an answer at a broker.
-#
-# Those of one session are bounded too, so that one client cannot have all others refused.
-
-
 def why_too_many(waiting: int, of_session: int, limits: Limits) -> str:
-    """Why another request is refused, where so many wait; "" if it is not."""
-    later = "ask again when some of them have been answered"
+    """Why another request about patterns is refused; "" if it is not. Requests are bounded per
+    broker and per session, so that one client cannot block all others."""
+    later = "try again when some of them have been answered"
     if of_session >= limits.session_pattern_requests_max:
         text = f"{of_session} requests of this session wait for patterns, its quota"
         return f"{text} (session_pattern_requests_max); {later}"
     if waiting >= limits.pattern_requests_max:
-        text = f"{waiting} requests wait for patterns at this broker, and no more may"
+        text = f"{waiting} requests wait for patterns at this broker, its limit"
         return f"{text} (pattern_requests_max); {later}"
     return ""

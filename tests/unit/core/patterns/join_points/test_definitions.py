@@ -33,7 +33,7 @@ def test_an_id_that_another_broker_has_is_found_there() -> None:
     stage.run(1.0)
     (_, found), (_, other) = answers(second)
     assert found == ""
-    assert other == "there is another pattern 'rise' at 'e1'; take another id"
+    assert other == "there is another pattern 'rise' at 'e1'; use another id"
     assert stage.owners("rise") == ["e1"]
 
 
@@ -162,7 +162,7 @@ def test_too_many_patterns_are_refused_and_there_is_room_again() -> None:
     stage.run(1.0)
     reasons = {each.pattern: each.reason for each in user.heard(TellDefined)}
     assert reasons["one"] == reasons["two"] == ""
-    refusal = "this broker has 2 patterns and takes no more (patterns_max)"
+    refusal = "this broker has 2 patterns, its limit (patterns_max)"
     assert reasons["three"].startswith(refusal)
     user.drop("one")
     stage.run(1.0)

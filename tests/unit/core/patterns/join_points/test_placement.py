@@ -351,8 +351,8 @@ def test_a_pattern_that_is_refused_is_load_where_it_was() -> None:
         world.run(0.01)
     world.world.kill("c")
     world.run(0.1)
-    assert giver.placing._shifts["rise"][1] < 0
+    assert giver.placing._load_shifts["rise"][1] < 0
     refusal = PointTaken("rise", 1, is_refused=True)
     world.world.stimulate("s", contract.FrameReceived("a", Carry("c", "s", 4, refusal)))
     assert giver.records["rise"].goes_to == ""
-    assert giver.placing._shifts == {}
+    assert giver.placing._load_shifts == {}
