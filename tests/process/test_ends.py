@@ -151,7 +151,7 @@ def test_a_network_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> N
         with socket.create_server(("127.0.0.1", 0)) as taken:
             brokers.path.write_text(text.replace(str(port), str(taken.getsockname()[1])))
             broker.process.send_signal(signal.SIGHUP)
-            await until(lambda: "revision 2 cannot be used" in broker.said(), "it says so")
+            await until(lambda: "cannot start with revision 2" in broker.said(), "it says so")
             client = await connect(brokers.address("a"), name="p", options=BRISK)
             await client.publish({"n": 1})
             assert (await brokers.status("a")).revision == 1

@@ -91,7 +91,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(tmp_path: Path) 
             client_of(node) as client,
         ):
             for first, last in ((0, 5), (3, 1), (1, 2**63)):
-                with pytest.raises(LocalError, match="are no range"):
+                with pytest.raises(LocalError, match=r"are (no|not a) range"):
                     await anext(aiter(client.fetch(first, last)))
             with pytest.raises(FilterError, match="at position 3"):
                 await anext(aiter(client.fetch(1, filter="n >")))
@@ -246,7 +246,7 @@ def test_questions_that_were_given_up_count_until_they_are_answered(tmp_path: Pa
                 each.cancel()
             await asyncio.gather(*given_up, return_exceptions=True)
             last = asyncio.create_task(client.describe())
-            await until(lambda: [desk.count for desk in node.fetching._desks.values()] == [4])
+            await until(lambda: [queue.count for queue in node.fetching._queues.values()] == [4])
             busy.set()
             assert (await last).head == 10
             assert node.counters.requests_refused == 0

@@ -176,8 +176,8 @@ class _Entry:
 
     __slots__ = ("conjunctions", "is_everything", "said")
 
-    def __init__(self, said: Advertised, filter: Filter) -> None:
-        self.said = said
+    def __init__(self, advertised: Advertised, filter: Filter) -> None:
+        self.said = advertised
         self.conjunctions = filter.conjunctions
         self.is_everything = any(not c.constraints and not c.residue for c in self.conjunctions)
 
@@ -258,12 +258,12 @@ class Advertisements:
                 self._in_tree[entry.said.tree] -= 1
         for text in added:
             if text not in self._own:
-                said = Advertised(self._next_number, text, self._free_tree(text))
-                self._own[text] = entry = self._entry("", said)
+                advertised = Advertised(self._next_number, text, self._free_tree(text))
+                self._own[text] = entry = self._entry("", advertised)
                 self._next_number += 1
                 self._own_bytes += _size_of(text)
                 self._own_conjunctions += len(entry.conjunctions)
-                self._in_tree[said.tree] += 1
+                self._in_tree[advertised.tree] += 1
         return self._publish_own()
 
     def _free_tree(self, text: str) -> int:
@@ -368,17 +368,17 @@ class Advertisements:
         entries = {} if frame.is_whole or before is None else dict(before.entries)
         for number in frame.minus:
             entries.pop(number, None)
-        for said in frame.plus:
-            entries[said.number] = self._entry(peer, said)
+        for advertised in frame.plus:
+            entries[advertised.number] = self._entry(peer, advertised)
         statistics = frame.statistics if frame.is_whole or before is None else before.statistics
         self.tables[frame.origin] = AdvertisementTable(frame.edition, entries, statistics)
         self.changed[frame.origin] = None
 
-    def _entry(self, peer: str, said: Advertised) -> _Entry:
-        if said.tree > self._shared.options.trees_max:
-            raise RemoteError(f"{peer!r} advertises tree {said.tree}, beyond trees_max")
+    def _entry(self, peer: str, advertised: Advertised) -> _Entry:
+        if advertised.tree > self._shared.options.trees_max:
+            raise RemoteError(f"{peer!r} advertises tree {advertised.tree}, beyond trees_max")
         try:
-            return _Entry(said, Filter.parse(said.text, self._shared.limits))
+            return _Entry(advertised, Filter.parse(advertised.text, self._shared.limits))
         except FilterError as error:
             raise RemoteError(f"{peer!r} advertises an invalid filter: {error.message}") from error
 

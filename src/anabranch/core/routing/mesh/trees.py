@@ -33,13 +33,13 @@ time or a shorter one. Rules:
 
 Why rare searches suffice, at almost no cost for a root that is gone for good: a search crosses all
 links that are up, and links lose frames only when they break. So an unanswered search met broken
-links wherever the path continues. When such a link comes up, the brokers that started or forwarded
-the search repeat it over that link (rule 4), even if the neighbour there has a path of its own,
-since others behind it search for a later wave. A broker in between that has restarted learns the
-routes then and forwards them. A broker that searched for a later wave in vain, and adopts a route
-of its current wave, asks the sender for the later one, by which all others see that the root is
-back. A broker without a path that receives a route that is too far to adopt searches again soon.
-Periodic repetition covers cases that this argument misses.
+links on every continuation of the path. When such a link comes up, the brokers that started or
+forwarded the search repeat it over that link (rule 4), even if the neighbour there has a path of
+its own, since others behind it search for a later wave. A broker in between that has restarted
+learns the routes then and forwards them. A broker that searched for a later wave in vain, and
+adopts a route of its current wave, asks the sender for the later one, by which all others see that
+the root is back. A broker without a path that receives a route that is too far to adopt searches
+again soon. Periodic repetition covers cases that this argument misses.
 
 State: volatile; learned again from the neighbours.
 
