@@ -374,11 +374,11 @@ class Bindings:
                     # The interest can only be sent with another version.
                     self._sent[binding.origin].wants_whole = self._is_too_wide = True
                     self.plan(now)
-        for each in frames:
-            for binding in each.bindings:
-                if binding.is_whole and each.plus is not _ALL:
+        for sent_frame in frames:
+            for binding in sent_frame.bindings:
+                if binding.is_whole and sent_frame.plus is not _ALL:
                     self._ends_coarse(binding.origin)
-            spread(self._shared, self._trees, each)
+            spread(self._shared, self._trees, sent_frame)
 
     def _single(self, frame: Bind, *, is_repeated: bool) -> Bind | None:
         """A frame for a single binding: unchanged, or whole, or matching everything (rule 5); None

@@ -158,12 +158,12 @@ class OriginInterest:
         return sorted(str(edge) for edge in self._index.destinations(attributes))
 
     def _match_one(self, index: MatchIndex, datum: Datum) -> Edges:
-        each = CHECK_WORK + len(datum.body) // CHECKED_BYTES
+        check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
         try:
             envelope = decode_envelope(datum.body, self._shared.limits)
-            checks_max = max(0, self._checks_work // each)
+            checks_max = max(0, self._checks_work // check_work)
             found, checks, is_short = index.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * each
+            self._checks_work -= checks * check_work
             self._shared.counters.matches_assumed += is_short
             return found
         except RemoteError:
@@ -203,14 +203,14 @@ class OriginInterest:
         is_base = (binding.base, binding.base_edition) == (interest.version, interest.edition)
         if not binding.is_whole and not is_base:
             return False
-        gone = [(c.text, c.place) for c in minus]
+        removed = [(c.text, c.place) for c in minus]
         was_coarse = interest.is_coarse
         if binding.is_whole:
             kept = {(c.text, c.place) for c in plus}
-            gone = [key for key in interest.ids if key not in kept]
+            removed = [key for key in interest.ids if key not in kept]
             interest.is_coarse = False
             self._to_ask.pop(edge, None)
-        for key in gone:
+        for key in removed:
             interest.bound.pop(key, None)
             id = interest.ids.pop(key, None)
             if id is not None and self._index is not None:
@@ -220,7 +220,7 @@ class OriginInterest:
         self._changes += 1
         if interest.is_coarse != was_coarse:
             self._note_change(edge, error)
-        if gone:
+        if removed:
             self._retry_coarse(now)
         return True
 

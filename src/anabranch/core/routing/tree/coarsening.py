@@ -224,7 +224,9 @@ class MergingBroker:
         """The conjunctions of all real neighbours, without duplicates."""
         presence = self._presence
         wanted = [presence.interest.of(d) for d in presence.outlook.listening]
-        return list(dict.fromkeys(each.conjunction for some in wanted for each in some))
+        return list(
+            dict.fromkeys(conjunct.conjunction for conjuncts in wanted for conjunct in conjuncts)
+        )
 
     def _dissolve_small(self, groups: dict[GroupKey, list[Conjunction]]) -> None:
         for key, group in list(self._groups.items()):

@@ -198,10 +198,10 @@ class Forwarding:
         """Decode one event and return the directions that want it."""
         try:
             envelope = decode_envelope(datum.body, self._shared.limits)
-            each = CHECK_WORK + len(datum.body) // CHECKED_BYTES
-            checks_max = max(0, self._checks_work // each)
+            check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
+            checks_max = max(0, self._checks_work // check_work)
             wanted, checks, is_short = self._interest.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * each
+            self._checks_work -= checks * check_work
             self._shared.counters.matches_assumed += is_short
         except RemoteError:
             # Its origin is at fault, not the neighbour that forwarded it; edges report it (rule 6).

@@ -145,15 +145,15 @@ class Interest:
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
     ) -> Changing:
         """`change`, interruptible."""
-        gone = list(minus)
+        removed = list(minus)
         added = yield from self._join_all(source, plus)
-        for conjunct in gone:
+        for conjunct in removed:
             node = self._node_of(conjunct)
             if node is not None:
                 self._leave(source, node)
             yield self._spent()
         yield from self._minimise(source, added)
-        return (yield from self._settle(source, added, is_pure=not gone))
+        return (yield from self._settle(source, added, is_pure=not removed))
 
     def replacing(self, source: str, conjuncts: Iterable[Conjunct]) -> Changing:
         """`replace`, interruptible."""

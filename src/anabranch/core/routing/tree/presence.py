@@ -436,12 +436,12 @@ class Presence:
         """Frames sent over the link may be lost, so their repetitions must have an effect."""
         self._repeated.clear()
 
-    def _is_repeated(self, now: float, who: str, what: object) -> bool:
+    def _is_repeated(self, now: float, key: str, content: object) -> bool:
         """Rule 7. The window is shorter than the backoff between intended requests."""
-        before, at = self._repeated.get(who, (None, now))
-        if before == what and now < at + _REPEAT_WINDOW * self._shared.options.lag_after_s:
+        before, at = self._repeated.get(key, (None, now))
+        if before == content and now < at + _REPEAT_WINDOW * self._shared.options.lag_after_s:
             return True
-        self._repeated[who] = (what, now)
+        self._repeated[key] = (content, now)
         return False
 
     def _advance(self, direction: str, advance: Mapping[str, Version]) -> None:

@@ -286,9 +286,9 @@ class TreeRouter(Router):
     def next_deadline(self) -> float | None:
         deadline = self._propagate_at
         for presence in self._presences.values():
-            for each in (presence.lag.next_deadline(), presence.forwarding.next_deadline()):
-                if each is not None and (deadline is None or each < deadline):
-                    deadline = each
+            for due in (presence.lag.next_deadline(), presence.forwarding.next_deadline()):
+                if due is not None and (deadline is None or due < deadline):
+                    deadline = due
         for merging in self._merging.values():
             review = merging.next_deadline()
             if review is not None and (deadline is None or review < deadline):
