@@ -158,7 +158,7 @@ class Stage(World):
             for direction in presence.outlook.downstream(stream):
                 behind = presence.outlook.behind[direction]
                 if direction not in self.network.sites_of(name) and only in ("", *behind):
-                    vector = router._around.marks.vector(stream, mark)
+                    vector = router._shared.marks.vector(stream, mark)
                     for datum in data:
                         self.say(
                             f"  towards {direction}: {_fate(presence, direction, vector, datum)}"

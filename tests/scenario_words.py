@@ -162,7 +162,7 @@ def _presence(name: str, presence: Presence) -> Iterator[str]:
     if interest._dag is not None and interest:
         yield "    DAG"
         for root in interest._dag.roots():
-            yield from _wishes(presence, root, "      ")
+            yield from _subscribers(presence, root, "      ")
 
 
 def _wanted(presence: Presence) -> Iterator[str]:
@@ -171,9 +171,9 @@ def _wanted(presence: Presence) -> Iterator[str]:
         yield f"    Λ towards {direction}: {_set(*parts)}"
 
 
-def _wishes(presence: Presence, node: DagNode, indent: str) -> Iterator[str]:
-    wishes = presence.interest._wishes[node]
-    text = conjunction(next(iter(wishes.values())).conjunct)
-    yield f"{indent}{text}  [{' '.join(wishes)}]"
+def _subscribers(presence: Presence, node: DagNode, indent: str) -> Iterator[str]:
+    subscribers = presence.interest._subscribers[node]
+    text = conjunction(next(iter(subscribers.values())).conjunct)
+    yield f"{indent}{text}  [{' '.join(subscribers)}]"
     for lower in node.below:
-        yield from _wishes(presence, lower, indent + "    ")
+        yield from _subscribers(presence, lower, indent + "    ")

@@ -4,8 +4,8 @@ Two brokers of a mesh run as processes, B1 and B2. A third one, A0, is in the ne
 no process: whoever dials the link port of B1 and calls itself A0 is taken for it.
 
 What must hold after every step, and is looked at every few of them (`check`): the processes live,
-`/health` says so, no log has a line "a mistake in the broker", and none ever took more memory than
-it did idle plus `BUDGET_BYTES`. In the soak, no step took more than `STEP_S_MAX` of the
+`/health` says so, no log has a line "internal error in the broker", and none ever took more memory
+than it did idle plus `BUDGET_BYTES`. In the soak, no step took more than `STEP_S_MAX` of the
 processor's time. An honest publisher and a durable subscriber go on as if they were alone.
 
 Every wait has a bound and is for a condition. Processes end by their own ids.
@@ -70,7 +70,7 @@ BOUND_S = 60.0
 ANSWER_S = 5.0
 #: Frames that a failure names.
 JOURNAL_MAX = 40
-MISTAKE = "a mistake in the broker"
+INTERNAL_ERROR = "internal error in the broker"
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -307,7 +307,7 @@ class FuzzedBrokers:
     async def check(self) -> None:
         """Everything that must hold at any time."""
         for name in NAMES:
-            assert MISTAKE not in self._running()[name].said(), self._last_words(name)
+            assert INTERNAL_ERROR not in self._running()[name].said(), self._last_words(name)
             place = self.place(name, "observe")
             health = await ask(place.host, place.port, "/health", within_s=BOUND_S)
             assert health is not None, f"{name} does not say how it is"

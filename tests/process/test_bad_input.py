@@ -158,7 +158,7 @@ def test_more_connections_than_there_may_be_are_told_so(pair: Brokers) -> None:
             answers = await asyncio.gather(*map(_come_in, there, range(len(there))))
             # The honest subscriber has one of the connections.
             assert answers.count("") == CONNECTIONS_MAX - 1
-            reason = f"has {CONNECTIONS_MAX} connections (connections_max) and takes no more"
+            reason = f"has reached {CONNECTIONS_MAX} connections (connections_max)"
             assert all(reason in answer for answer in answers if answer)
             await asyncio.gather(*(stranger.close() for stranger in there))
             await until_asked(_has_connections(pair, "B2", 2), "they are gone")

@@ -75,7 +75,7 @@ def test_a_disk_that_fails_ends_it_with_the_file_and_the_error(tmp_path: Path) -
         assert await asyncio.to_thread(broker.wait) == 2
         assert not promise.done()
         said = broker.said().splitlines()[-1]
-        assert said.startswith("anabranch: error: broker 'a' ended: the state directory")
+        assert said.startswith("anabranch: error: broker 'a' ended: cannot write to the state")
         assert "File too large" in said
         assert str(tmp_path / "state" / "a" / "log") in said
         # Nothing was confirmed that is not there; what was not is sent again.
@@ -151,7 +151,7 @@ def test_a_network_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> N
         with socket.create_server(("127.0.0.1", 0)) as taken:
             brokers.path.write_text(text.replace(str(port), str(taken.getsockname()[1])))
             broker.process.send_signal(signal.SIGHUP)
-            await until(lambda: "revision 2 cannot be used" in broker.said(), "it says so")
+            await until(lambda: "cannot start with revision 2" in broker.said(), "it says so")
             client = await connect(brokers.address("a"), name="p", options=BRISK)
             await client.publish({"n": 1})
             assert (await brokers.status("a")).revision == 1

@@ -259,7 +259,7 @@ def test_brokers_with_different_secrets_stay_apart_and_say_why(tmp_path: Path) -
         brokers.start("B2")
 
         async def work() -> None:
-            words = "no secret of the network in common"
+            words = "share no network secret"
 
             async def is_said() -> bool:
                 status = await brokers.status("B1")

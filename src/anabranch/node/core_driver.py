@@ -1,19 +1,19 @@
-"""Driving a core: what happens becomes a stimulus, and what the core says is done.
+"""The core driver: turns events into stimuli for the core, and performs its effects.
 
-The driver decides nothing. It performs effects in their order, with the store, the links and the
+The driver makes no decisions. It performs effects in order, with the store, the links and the
 sessions that it is given. Rules:
 
-1. One stimulus at a time: what happens while effects are performed waits for its turn.
-2. There is one timer. It is set after a turn in which something happened, for the core's deadline;
-   a deadline that moves to a later time costs one idle wake-up, not a new timer.
-3. The clock is that of the machine when the life began, and from then on monotonic.
-4. After a stop of our own (the timer is late by half a heartbeat or more) the sockets are looked at
-   once more before the core hears how late it is: what neighbours sent meanwhile lies there, and
-   without it they would all seem dead.
-5. A mistake of our own in the core ends the life at once: nothing that a core says after it is
-   half through a step can be trusted.
+1. One stimulus at a time: stimuli that occur while effects are performed are queued.
+2. There is one timer. It is set after a loop iteration with stimuli, for the core's deadline. A
+   deadline that moves to a later time costs one idle wake-up, not a new timer.
+3. The clock is the machine's time at the start of the life, and monotonic from then on.
+4. After a pause of this process (the timer is late by half a heartbeat or more) the sockets are
+   read once before the core learns the time: otherwise all neighbours would seem dead, although
+   their frames are already there.
+5. An internal error in the core ends the life at once: the core may be in the middle of a step, and
+   its further output cannot be trusted.
 
-State: what is on its way to the core and to the disk. Safe to lose.
+State: stimuli and syncs in progress. Safe to lose.
 """
 
 import asyncio
@@ -32,30 +32,30 @@ from anabranch.node.node_log import LEVELS, NodeLog, Throttle
 from anabranch.node.sessions import NodeSessions
 from anabranch.store.store import Store
 
-#: A timer that is later than the deadline by less than this is not set anew.
+#: A timer that is later than the deadline by less than this is not reset.
 _TIMER_SLACK_S = 1e-4
 _NEVER = float("inf")
-#: Long enough that the loop looks at all sockets.
-_LOOK_S = 1e-3
+#: Long enough for the loop to poll all sockets.
+_POLL_S = 1e-3
 
 
 class CoreClock:
-    """What a broker takes for the time (rule 3)."""
+    """The clock of a broker (rule 3)."""
 
     __slots__ = ("_floor_s", "_offset_s")
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()
-        #: It shows no less than this.
+        #: Lower bound of the time.
         self._floor_s = 0.0
 
     def now(self) -> float:
-        """In seconds."""
+        """The time in seconds."""
         now = self._offset_s + time.monotonic()
         return now if now > self._floor_s else self._floor_s
 
     def reach(self, moment: float) -> None:
-        """It is this late, at least: a deadline is met, not undercut by the rounding of clocks."""
+        """Set a lower bound: at a deadline, rounding must not put the time before it."""
         self._floor_s = max(self._floor_s, moment)
 
 
@@ -72,24 +72,24 @@ class CoreDriver:
         self._fail = fail
         self.clock = CoreClock()
         self._loop = asyncio.get_running_loop()
-        #: Done when the life is on disk.
+        #: Done when the start of the life is on disk.
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
-        #: Whether the sockets are looked at before a late timer counts.
-        self._is_looking = False
-        #: Whose frames come next.
+        #: Whether the sockets are read before a late timer counts (rule 4).
+        self._is_polling = False
+        #: Connections waiting to pass frames to the core.
         self.turns = FrameQueue(self._is_working)
         self._waiting: deque[contract.Stimulus] = deque()
         self._is_busy = False
         self._is_settling = False
         self._is_publishing = False
-        #: Whether nothing reaches the core any more.
+        #: Whether stimuli no longer reach the core.
         self.is_over = False
-        #: (number, when it was asked for, events taken before it), oldest first.
+        #: (number, time of the request, events taken before it), oldest first.
         self._syncs: deque[tuple[int, float, int]] = deque()
         self._all_synced = asyncio.Event()
-        self._doing: dict[type[contract.Effect], Callable[..., None]] = {
+        self._perform: dict[type[contract.Effect], Callable[..., None]] = {
             contract.Send: self._send,
             contract.SendClient: self._send_client,
             contract.Append: self._append,
@@ -103,7 +103,7 @@ class CoreDriver:
         }
 
     def begin(self, broker: Broker, store: Store, links: NodeLinks, sessions: NodeSessions) -> None:
-        """The life begins; `ready` tells when it is on disk."""
+        """Begin the life; `ready` is done when that is on disk."""
         self._broker = broker
         self._store = store
         self._links = links
@@ -114,7 +114,7 @@ class CoreDriver:
         return self._broker.is_working and not self.is_over
 
     def end(self) -> None:
-        """Nothing reaches the core from now on."""
+        """Stop: no further stimuli reach the core."""
         self.is_over = True
         self.turns.close()
         if self._timer is not None:
@@ -124,7 +124,7 @@ class CoreDriver:
     # -- stimuli --------------------------------------------------------------------------------
 
     def handle(self, stimulus: contract.Stimulus) -> None:
-        """Let the core handle something, now or as soon as it is done with what it is at."""
+        """Let the core handle a stimulus, now or after the current one."""
         self._waiting.append(stimulus)
         if self._is_busy or self.is_over:
             return
@@ -133,9 +133,9 @@ class CoreDriver:
             while self._waiting:
                 self._step(self._waiting.popleft())
         except Exception as error:
-            # The core may be half through a step: nothing it says from now on can be trusted.
-            self._log.exception("a mistake in the broker")
-            self._fail(f"a mistake in the broker: {type(error).__name__}: {error}")
+            # The core may be in the middle of a step: its further output cannot be trusted.
+            self._log.exception("internal error in the broker")
+            self._fail(f"internal error in the broker: {type(error).__name__}: {error}")
             raise
         finally:
             self._is_busy = False
@@ -144,16 +144,16 @@ class CoreDriver:
             self._loop.call_soon(self._settle)
 
     def _step(self, stimulus: contract.Stimulus) -> None:
-        doing = self._doing
-        # What a client publishes becomes ticks at once; marks do not come of that.
+        perform = self._perform
+        # Appends caused by a client's frame are events; marks have other causes.
         self._is_publishing = type(stimulus) is contract.ClientFrameReceived
         began = self.steps.begin()
         for effect in self._broker.handle(self.clock.now(), stimulus):
-            doing[type(effect)](effect)
+            perform[type(effect)](effect)
         self.steps.end(stimulus, began)
 
     def from_store(self, stimulus: contract.Stimulus) -> None:
-        """The store has news."""
+        """Handle a completion from the store."""
         if isinstance(stimulus, contract.Synced):
             syncs, counters = self._syncs, self._counters
             while syncs and syncs[0][0] <= stimulus.number:
@@ -165,11 +165,11 @@ class CoreDriver:
 
     @property
     def syncs(self) -> int:
-        """Syncs that the disk owes."""
+        """Number of pending syncs."""
         return len(self._syncs)
 
     async def all_synced(self) -> None:
-        """Return when the disk owes nothing, or when it is over."""
+        """Wait until no sync is pending, or the life has ended."""
         while self._syncs and not self.is_over:
             self._all_synced.clear()
             await self._all_synced.wait()
@@ -177,7 +177,7 @@ class CoreDriver:
     # -- time -----------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """A turn is over: see when the core wants to be woken."""
+        """At the end of a loop iteration: set the timer for the core's next deadline."""
         self._is_settling = False
         if not self.ready.done() and self._broker.is_ready:
             self.ready.set_result(None)
@@ -195,17 +195,17 @@ class CoreDriver:
 
     def _wake(self) -> None:
         self._timer, self._timer_at = None, _NEVER
-        was_looking, self._is_looking = self._is_looking, False
+        was_polling, self._is_polling = self._is_polling, False
         deadline = self._broker.next_deadline()
         if deadline is None:
             return
         late_s = self.clock.now() - deadline
         if late_s < -_TIMER_SLACK_S:
             self._set_timer(deadline)
-        elif late_s > self._broker.config.options.heartbeat_s / 2 and not was_looking:
-            self._is_looking = True
+        elif late_s > self._broker.config.options.heartbeat_s / 2 and not was_polling:
+            self._is_polling = True
             self._timer_at = deadline
-            self._timer = self._loop.call_later(_LOOK_S, self._wake)
+            self._timer = self._loop.call_later(_POLL_S, self._wake)
         else:
             self.clock.reach(deadline)
             self.handle(contract.TimePassed())
@@ -244,7 +244,7 @@ class CoreDriver:
 
     def _note(self, effect: contract.Note) -> None:
         if effect.level == "info":
-            # Near a broker that is down, every message to it is worth one.
+            # Near a broker that is down, every message to it causes one.
             self._throttle.info(effect.text)
         else:
             self._log.log(LEVELS.get(effect.level, logging.INFO), "%s", effect.text)

@@ -1,22 +1,21 @@
-"""Serving the log: what clients ask about this broker's own stream, and read of it in bulk.
+"""The fetch service: describes this broker's stream to clients, and serves its log in bulk.
 
-Ticks that are synced never change, so a fetch needs nothing of the core but how far the log goes at
-the moment it begins. It is served beside the core. Rules:
+Synced ticks never change, so a fetch needs nothing from the core except the extent of the log when
+it starts. It is served beside the core. Rules:
 
-1. Reading is done by `THREADS` threads of their own: neither the loop, nor the thread that reads
-   for replays, waits for them. Of each session one question is in work, and sessions take turns.
-   What waits for a thread when its session leaves is not begun.
-2. A session may have `fetches_max` questions that are not answered; another one is refused. They
-   are answered in their order.
-3. While a client's connection is full, none of its questions begins: so a client that does not read
-   costs one answer more than anybody else's queue. If it goes on asking nevertheless, it is cut.
-4. An answer never goes beyond the head, which is synced, and has at most `fetch_bytes_max` bytes of
-   rows, or one event.
-5. A log that turns out to be corrupt ends the broker, as it does for replays. Anything else that
-   keeps a fetch from being answered (a bad filter, a disk that does not read, a record of a later
-   version) is a refusal with its reason.
+1. `THREADS` separate threads read: neither the loop nor the thread that reads for replays waits for
+   them. At most one request per session is in progress, and sessions take turns. A request that
+   still waits for a thread when its session ends is dropped.
+2. A session may have `fetches_max` unanswered requests; another one is refused. They are answered
+   in order.
+3. While the send queue of a client is full, none of its requests starts: so a client that does not
+   read costs one answer beyond its queue. If it keeps sending requests, it is disconnected.
+4. An answer never exceeds the synced head, and has at most `fetch_bytes_max` bytes of rows, or one
+   event.
+5. A corrupt log stops the broker, as it does for replays. Any other failure (an invalid filter, an
+   unreadable disk, a record of a later version) is a refusal with its reason.
 
-State: questions on their way, and compiled filters. Safe to lose: clients ask again.
+State: requests in progress, and compiled filters. Safe to lose: clients retry.
 """
 
 import asyncio
@@ -46,37 +45,37 @@ from anabranch.wire.codec import encode_client
 from anabranch.wire.framing import LENGTH_BYTES, framed
 
 THREADS = 2
-#: What a frame has beside the rows in it.
+#: Bytes of a frame in addition to its rows.
 _FRAMING_BYTES_MAX = 64
 _REASON_CHARACTERS_MAX = 1_000
 _NS_PER_S = 1e9
-#: In MessagePack: no bytes, and so many bytes as the next four say.
+#: In MessagePack: empty bytes, and the prefix of bytes with a 32-bit length.
 _NO_BYTES, _BYTES_32 = b"\xc4\0", b"\xc6"
 
 _LARGER = "connect with a larger frame_bytes_max"
 
-#: A frame with its length in front, and how many events are in it.
+#: A frame with its length prefix, and the number of events in it.
 _Answer = tuple[memoryview, int]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnStream:
-    """What there is to know of a broker's own stream, at any moment."""
+    """Access to a broker's own stream."""
 
     network: str
     broker: str
-    #: Stream → where clients reach its origin, or "".
+    #: Stream → its origin's address for clients, or "".
     origins: Callable[[], Mapping[str, str]]
-    #: The oldest tick, and the newest that is synced.
+    #: The oldest tick, and the newest synced one.
     extent: Callable[[], tuple[int, int]]
-    #: What there is to read; may be asked by any thread.
+    #: The readable pieces of the log; may be called from any thread.
     pieces: Callable[[], Sequence[Piece]]
     #: The broker's clock, in seconds.
     now: Callable[[], float]
 
 
 class FetchSession(Protocol):
-    """A session, as it is seen from here."""
+    """A session as seen by the fetch service."""
 
     number: int
     client: str
@@ -84,41 +83,40 @@ class FetchSession(Protocol):
 
     @property
     def frame_bytes_max(self) -> int:
-        """What its client takes at once."""
+        """The largest frame that the client accepts."""
 
     def answer(self, data: memoryview) -> None:
-        """Send a frame with its length in front, at once; the bytes are the session's now."""
+        """Send a frame with its length prefix at once; takes ownership of the bytes."""
 
-    def cut(self, reason: str) -> None:
-        """End the session."""
+    def cut(self, reason: str) -> None: ...
 
 
 @dataclass(slots=True)
-class _Desk:
-    """The questions of one session."""
+class _RequestQueue:
+    """The requests of one session."""
 
-    asker: FetchSession
-    questions: deque[Describe | Fetch] = field(default_factory=deque)
+    session: FetchSession
+    requests: deque[Describe | Fetch] = field(default_factory=deque)
     is_busy: bool = False
-    #: Whether nobody waits for an answer any more; threads look here.
+    #: Whether the session has ended; threads check this.
     is_left: bool = False
 
     @property
     def count(self) -> int:
-        return len(self.questions) + self.is_busy
+        return len(self.requests) + self.is_busy
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One question, with all that a thread needs to answer it."""
+    """One request, with everything that a thread needs to answer it."""
 
-    question: Describe | Fetch
+    request: Describe | Fetch
     session: int
     client: str
     oldest: int
     head: int
     now_ns: int
-    #: What the client takes at once.
+    #: The largest frame that the client accepts.
     frame_bytes_max: int
 
 
@@ -140,115 +138,115 @@ class FetchService:
         self._fail = fail
         self._slicer = Slicer(limits)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="anabranch-fetch")
-        self._desks: dict[int, _Desk] = {}
+        self._queues: dict[int, _RequestQueue] = {}
         self._is_closed = False
 
     # -- for sessions ---------------------------------------------------------------------------
 
-    def ask(self, asker: FetchSession, question: Describe | Fetch) -> None:
-        """A client has a question."""
-        desk = self._desks.get(asker.number)
-        if desk is None:
-            desk = self._desks[asker.number] = _Desk(asker)
-        if desk.count >= self._limits.fetches_max:
-            reason = f"there are {desk.count} questions under way; wait for an answer (fetches_max)"
-            if asker.is_full:
-                # Refusals would pile up, too.
-                asker.cut(reason)
+    def ask(self, session: FetchSession, request: Describe | Fetch) -> None:
+        """Handle a request of a client."""
+        queue = self._queues.get(session.number)
+        if queue is None:
+            queue = self._queues[session.number] = _RequestQueue(session)
+        if queue.count >= self._limits.fetches_max:
+            reason = f"{queue.count} requests are in progress; wait for an answer (fetches_max)"
+            if session.is_full:
+                # Refusals would accumulate too.
+                session.cut(reason)
             else:
-                self._refuse(asker, Refused(question.request, reason))
+                self._refuse(session, Refused(request.request, reason))
             return
-        desk.questions.append(question)
-        self._begin(desk)
+        queue.requests.append(request)
+        self._begin(queue)
 
-    def room(self, asker: FetchSession) -> None:
-        """A client takes answers again."""
-        desk = self._desks.get(asker.number)
-        if desk is not None:
-            self._begin(desk)
+    def room(self, session: FetchSession) -> None:
+        """The send queue of a client has space again."""
+        queue = self._queues.get(session.number)
+        if queue is not None:
+            self._begin(queue)
 
     def left(self, session: int) -> None:
-        """A session is over."""
-        desk = self._desks.pop(session, None)
-        if desk is not None:
-            desk.is_left = True
+        """A session has ended."""
+        queue = self._queues.pop(session, None)
+        if queue is not None:
+            queue.is_left = True
             self._slicer.forget(session)
 
     def close(self) -> None:
-        """Answer nothing more. What a thread is at, it ends by itself."""
+        """Answer nothing more. Running threads finish their work."""
         self._is_closed = True
-        self._desks.clear()
+        self._queues.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # -- one question after the other -----------------------------------------------------------
+    # -- one request after the other ------------------------------------------------------------
 
-    def _begin(self, desk: _Desk) -> None:
-        if desk.is_busy or desk.asker.is_full or not desk.questions or self._is_closed:
+    def _begin(self, queue: _RequestQueue) -> None:
+        if queue.is_busy or queue.session.is_full or not queue.requests or self._is_closed:
             return
-        desk.is_busy = True
-        job = self._job(desk.asker, desk.questions.popleft())
-        self._threads.submit(self._work, desk, job, asyncio.get_running_loop())
+        queue.is_busy = True
+        job = self._job(queue.session, queue.requests.popleft())
+        self._threads.submit(self._work, queue, job, asyncio.get_running_loop())
 
-    def _job(self, asker: FetchSession, question: Describe | Fetch) -> _Job:
+    def _job(self, session: FetchSession, request: Describe | Fetch) -> _Job:
         now_ns = int(self._stream.now() * _NS_PER_S)
-        who = (asker.number, asker.client)
-        return _Job(question, *who, *self._stream.extent(), now_ns, asker.frame_bytes_max)
+        identity = (session.number, session.client)
+        return _Job(request, *identity, *self._stream.extent(), now_ns, session.frame_bytes_max)
 
-    def _done(self, desk: _Desk, job: _Job, outcome: _Answer | Exception) -> None:
+    def _done(self, queue: _RequestQueue, job: _Job, outcome: _Answer | Exception) -> None:
         if self._is_closed:
             return
-        desk.is_busy = False
+        queue.is_busy = False
         if isinstance(outcome, CorruptError):
             self._fail(str(outcome))
             return
         if isinstance(outcome, Exception) and not isinstance(outcome, LocalError):
-            # The disk does not read, or a mistake of our own; the core is not concerned.
-            self._log.error("a fetch cannot be answered: %r", outcome)
-        if job.session not in self._desks:
-            # It left meanwhile; perhaps its filter was being compiled when it was forgotten.
+            # An unreadable disk, or an internal error that does not affect the core.
+            self._log.error("cannot answer a fetch: %r", outcome)
+        if job.session not in self._queues:
+            # The session ended, perhaps while its filter was being compiled.
             self._slicer.forget(job.session)
             return
         if isinstance(outcome, Exception):
-            self._refuse(desk.asker, _refusal(job.question, outcome))
+            self._refuse(queue.session, _refusal(job.request, outcome))
         else:
             data, events = outcome
             self._counters.fetches += 1
             self._counters.events_fetched += events
-            desk.asker.answer(data)
-        self._begin(desk)
+            queue.session.answer(data)
+        self._begin(queue)
 
-    def _refuse(self, asker: FetchSession, refused: Refused) -> None:
+    def _refuse(self, session: FetchSession, refused: Refused) -> None:
         self._counters.requests_refused += 1
-        asker.answer(memoryview(framed(encode_client(refused, self._limits))))
+        session.answer(memoryview(framed(encode_client(refused, self._limits))))
 
     # -- in a thread ----------------------------------------------------------------------------
 
-    def _work(self, desk: _Desk, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
-        if desk.is_left:
+    def _work(self, queue: _RequestQueue, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+        if queue.is_left:
             return
         try:
             outcome: _Answer | Exception = self._answered(job)
         except Exception as error:  # noqa: BLE001 - a compiler may raise anything
             outcome = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has ended
-            loop.call_soon_threadsafe(self._done, desk, job, outcome)
+            loop.call_soon_threadsafe(self._done, queue, job, outcome)
 
     def _answered(self, job: _Job) -> _Answer:
-        """The answer to a question, ready to be sent, and how many events are in it."""
-        question = job.question
-        if isinstance(question, Describe):
-            described = encode_client(self._described(job, question), self._limits)
+        """The encoded answer to a request, and the number of events in it."""
+        request = job.request
+        if isinstance(request, Describe):
+            described = encode_client(self._described(job, request), self._limits)
             if len(described) > job.frame_bytes_max:
-                raise LocalError(f"what there is to say takes {len(described)} bytes; {_LARGER}")
+                raise LocalError(f"the description takes {len(described)} bytes; {_LARGER}")
             return memoryview(framed(described)), 0
-        found = self._fetched(job, question)
-        return framed_slice(question.request, found), found.count
+        found = self._fetched(job, request)
+        return framed_slice(request.request, found), found.count
 
-    def _described(self, job: _Job, question: Describe) -> Described:
+    def _described(self, job: _Job, request: Describe) -> Described:
         stream, oldest, head = self._stream, job.oldest, job.head
         pieces = stream.pieces()
         return Described(
-            question.request,
+            request.request,
             stream.network,
             stream.broker,
             oldest,
@@ -258,13 +256,13 @@ class FetchService:
             dict(stream.origins()),
         )
 
-    def _fetched(self, job: _Job, question: Fetch) -> Slice:
-        first = question.first
-        if question.last < first:
-            raise LocalError(f"ticks {first} to {question.last} are no range; the last is lower")
+    def _fetched(self, job: _Job, request: Fetch) -> Slice:
+        first = request.first
+        if request.last < first:
+            raise LocalError(f"ticks {first} to {request.last} are not a range: the last is lower")
         if first < job.oldest:
             raise NotKeptError(first, job.oldest)
-        last = min(question.last, job.head)
+        last = min(request.last, job.head)
         if first > last:
             return Slice(first, job.head, 0, memoryview(bytearray(FRONT_BYTES)))
         room = job.frame_bytes_max - _FRAMING_BYTES_MAX
@@ -273,9 +271,9 @@ class FetchService:
             last=last,
             client=job.client,
             now_ns=job.now_ns,
-            bytes_max=min(question.bytes_max, self._limits.fetch_bytes_max, room),
+            bytes_max=min(request.bytes_max, self._limits.fetch_bytes_max, room),
         )
-        found = self._slicer.read(self._stream.pieces(), wanted, job.session, question.filter)
+        found = self._slicer.read(self._stream.pieces(), wanted, job.session, request.filter)
         if len(found.rows) > room:
             raise LocalError(
                 f"an event between ticks {first} and {found.through} takes {len(found.rows)} bytes,"
@@ -285,9 +283,9 @@ class FetchService:
 
 
 def framed_slice(request: int, found: Slice) -> memoryview:
-    """The frame `Fetched` with its length in front, made round the rows where they are."""
+    """A `Fetched` frame with its length prefix, built around the rows in place."""
     empty = encode_client(Fetched(request, found.first, found.through, found.count, b""))
-    # What it ends with says that there are no bytes; here it says how many there are.
+    # The encoding ends with empty bytes; replace that by the length of the rows.
     head = empty[: -len(_NO_BYTES)] + _BYTES_32 + len(found.rows).to_bytes(4)
     start = FRONT_BYTES - LENGTH_BYTES - len(head)
     frame = found.buffer[start:]
@@ -297,14 +295,14 @@ def framed_slice(request: int, found: Slice) -> memoryview:
 
 
 def _time_ns(pieces: Sequence[Piece], tick: int) -> int:
-    """When a tick was made; 0 if it was deleted at this very moment."""
+    """When a tick was created; 0 if it was just deleted."""
     found = read_records(pieces, tick, tick, 1)
     return record_time_ns(found[0]) if found else 0
 
 
-def _refusal(question: Describe | Fetch, error: Exception) -> Refused:
+def _refusal(request: Describe | Fetch, error: Exception) -> Refused:
     reason = str(error) or type(error).__name__
     reason = reason[:_REASON_CHARACTERS_MAX]
     if isinstance(error, NotKeptError):
-        return Refused(question.request, reason, NOT_KEPT, error.oldest)
-    return Refused(question.request, reason)
+        return Refused(request.request, reason, NOT_KEPT, error.oldest)
+    return Refused(request.request, reason)

@@ -1,16 +1,19 @@
-"""Whose frames reach the core next, when several connections have some.
+"""The frame queue: which connection may pass frames to the core next, and work done ahead of it.
 
-The core handles one stimulus at a time, and that may take many steps (`core.broker`). Meanwhile the
-connections keep their frames and read no more. Rules:
+The core handles one stimulus at a time, which may take many steps (`core.broker`). Meanwhile the
+connections keep their frames and stop reading. Rules:
 
-1. First come, first served: a connection with frames queues behind all that queued before. When its
-   turn comes it hands frames on for a few milliseconds, or until the core is left with work; then
-   it queues again. So a client that asks for very much delays the others by one of its frames, not
-   by all of them.
-2. Every `SIGN_S` each connection in the queue gives a sign of life: a neighbour must not seem dead
-   because nothing is read from it, and the broker must not seem dead to a client that waits.
+1. First come, first served: a connection with frames queues behind all that queued before. At its
+   turn it passes frames on for a few milliseconds, or until the core is left with work; then it
+   queues again. So a client with expensive requests delays the others by one of its frames, not by
+   all of them.
+2. Every `SIGN_S` each queued connection signals life: a neighbour must not seem dead because
+   nothing is read from it, and the broker must not seem dead to a waiting client.
 
-State: who waits. As safe to lose as the connections.
+Large frames are split (`parts_of`), and long filters are parsed ahead in a thread
+(`FilterPreparation`), so that no single frame causes a long step.
+
+State: queued connections. As safe to lose as the connections.
 """
 
 import asyncio
@@ -59,7 +62,7 @@ class FrameQueue:
         self.is_working = is_working
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiter] = deque()
-        #: Those that wait for something else before they wait for their turn.
+        #: Connections that wait for something else before they queue.
         self._others: dict[int, _Waiter] = {}
         self._last_number = 0
         self._is_coming = False
@@ -67,26 +70,26 @@ class FrameQueue:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a connection is queued."""
         return bool(self._queue)
 
     def wait(self, go_on: Callable[[], None], sign: Callable[[], None]) -> None:
-        """Call this when its turn has come; and give that sign of life until then."""
+        """Queue `go_on` for its turn; call `sign` regularly until then."""
         self._queue.append(_Waiter(go_on, sign))
-        self._watch()
+        self._start_signs()
         self.give()
 
     def wait_for(
         self, future: "Future[None]", go_on: Callable[[], None], sign: Callable[[], None]
     ) -> None:
-        """The same, but not before something is done in another thread."""
+        """Queue `go_on` once a future in another thread is done."""
         self._last_number += 1
         number = self._last_number
         self._others[number] = _Waiter(go_on, sign)
-        self._watch()
+        self._start_signs()
 
         def done(_future: "Future[None]") -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, and no connection waits
                 self._loop.call_soon_threadsafe(self._come, number)
 
         future.add_done_callback(done)
@@ -97,7 +100,7 @@ class FrameQueue:
             self.wait(*waiter)
 
     def give(self) -> None:
-        """The core may be free: let those have their turn who wait."""
+        """The core may be idle: give the next connection its turn."""
         if self._queue and not self._is_coming and not self.is_working():
             self._is_coming = True
             self._loop.call_soon(self._next)
@@ -108,7 +111,7 @@ class FrameQueue:
             self._queue.popleft().go_on()
         self.give()
 
-    def _watch(self) -> None:
+    def _start_signs(self) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(SIGN_S, self._signs)
 
@@ -117,34 +120,29 @@ class FrameQueue:
         for waiter in (*self._queue, *self._others.values()):
             waiter.sign()
         if self._queue or self._others:
-            self._watch()
+            self._start_signs()
 
     def close(self) -> None:
-        """Nobody has a turn any more."""
+        """Drop all queued connections."""
         self._queue.clear()
         self._others.clear()
         if self._timer is not None:
             self._timer.cancel()
 
 
-# Large frames of clients in parts, so that no single one makes a long step.
-#
-# The events of one frame are independent but for their order, and so are acknowledgements. So a
-# frame with very many of them is handled as several frames. If a later part breaks the protocol,
-# the client is cut, and the earlier parts stay handled.
-#
-# Pure functions; no state.
-
-
-#: Events of one part, and bytes of them; at least one.
+#: Limits of one part: events and their bytes, but at least one event.
 EVENTS_MAX = 256
 BYTES_MAX = 1024 * 1024
-#: Ticks of one part, and streams that have them.
+#: Limit of one part: ticks, plus the streams that have them.
 TICKS_MAX = 2_048
 
 
 def parts_of(frame: AnyClientFrame) -> list[AnyClientFrame]:
-    """The frames that a large frame stands for; none if it is not large."""
+    """Split a large frame into frames that are handled separately; empty if it is not large.
+
+    Events in one frame are independent except for their order, and so are acknowledgements. If a
+    later part violates the protocol, the client is disconnected and the earlier parts stay
+    handled."""
     if isinstance(frame, Publish):
         bodies = frame.bodies
         if len(bodies) > EVENTS_MAX or sum(map(len, bodies)) > BYTES_MAX:
@@ -172,17 +170,17 @@ def _of_publish(bodies: list[bytes]) -> Iterator[Publish]:
 
 def _of_ack(frame: Ack) -> Iterator[Ack]:
     part: dict[str, dict[str, int]] = {}
-    room = TICKS_MAX
+    left = TICKS_MAX
     for stream, ticks in frame.ticks.items():
-        every = list(ticks.items())
-        # One less: the stream counts too, whether or not it has ticks.
-        for first in range(0, len(every) or 1, TICKS_MAX - 1):
-            some = dict(every[first : first + TICKS_MAX - 1])
-            if len(some) + 1 > room:
+        items = list(ticks.items())
+        # One less, because the stream counts too, even without ticks.
+        for first in range(0, len(items) or 1, TICKS_MAX - 1):
+            some = dict(items[first : first + TICKS_MAX - 1])
+            if len(some) + 1 > left:
                 yield Ack(part)
-                part, room = {}, TICKS_MAX
+                part, left = {}, TICKS_MAX
             part[stream] = some
-            room -= len(some) + 1
+            left -= len(some) + 1
     yield Ack(part)
 
 
@@ -190,19 +188,21 @@ SHORT_CHARACTERS = 96
 
 
 class Preparation:
-    """What is read ahead for one frame. `use` it when the frame has its turn, or `drop` it."""
+    """Texts parsed ahead for one frame. Call `use` at the frame's turn, or `drop`."""
 
-    __slots__ = ("_every", "_readings", "characters", "done")
+    __slots__ = ("_preparations", "_readings", "characters", "done")
 
-    def __init__(self, every: "FilterPreparation", readings: "list[Reading[Any, Any]]") -> None:
-        self._every = every
+    def __init__(
+        self, preparations: "FilterPreparation", readings: "list[Reading[Any, Any]]"
+    ) -> None:
+        self._preparations = preparations
         self._readings = readings
         self.characters = sum(each.characters for each in readings)
-        #: Has a result when everything was read.
+        #: Done when everything is parsed.
         self.done: Future[None] = Future()
 
     def read(self) -> None:
-        """Read it; in the thread."""
+        """Parse the texts; runs in the thread."""
         try:
             for each in self._readings:
                 each.read()
@@ -210,46 +210,45 @@ class Preparation:
             self.done.set_result(None)
 
     def use(self) -> None:
-        """The frame has its turn: the core finds what was made."""
+        """Make the results available to the core, at the frame's turn."""
         keep_together(self._readings)
         self.drop()
 
     def drop(self) -> None:
-        """Nobody waits for it any more."""
-        self._every.over(self)
+        """The results are not needed any longer."""
+        self._preparations.over(self)
 
 
 class FilterPreparation:
-    """Filters and patterns that are read ahead, in a thread, before the frame that has them reaches
-    the core.
+    """Parses filters and patterns in a thread before their frame reaches the core.
 
     Parsing and normalising one filter may take a quarter of a second and cannot be interrupted; a
-    pattern takes longer. So a thread does it first. The interpreter gives the event loop its turns
-    meanwhile, and the core finds the filter made (`model.read_ahead`). Rules:
+    pattern takes longer. So a thread does it first. The interpreter switches to the event loop
+    meanwhile, and the core finds the parsed filter (`model.read_ahead`). Rules:
 
-    1. A frame with a long filter waits until that is made, and so do the frames behind it on the
-       same connection. Short filters, of `SHORT_CHARACTERS`, are read by the core: they cost
-       little.
-    2. It is for speed only: what is not prepared is read by the core, with the same outcome.
-    3. What was made for a frame is held until the frame has its turn, and is given to the core
-       then: what others prepare meanwhile cannot push it out. Frames that wait for their turn hold
-       the results of `READ_AHEAD_CHARACTERS_MAX` characters at most, or of one frame; further ones
-       are not begun with before.
-    4. What the core refuses by its size alone is not read.
+    1. A frame with a long filter waits until the filter is parsed, and so do the frames behind it
+       on the same connection. The core itself parses short filters, up to `SHORT_CHARACTERS`,
+       because that is cheap.
+    2. This is an optimisation only: the core parses unprepared texts with the same result.
+    3. The results for a frame are held until its turn and then passed to the core, so that other
+       preparations cannot evict them. Waiting frames hold the results of at most
+       `READ_AHEAD_CHARACTERS_MAX` characters, or of one frame; further frames are not started
+       before.
+    4. Texts that the core refuses because of their size are not parsed.
 
-    State: what was made for frames that wait, bounded by rule 3. Safe to lose.
+    State: results for waiting frames, bounded by rule 3. Safe to lose.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._executor: ThreadPoolExecutor | None = None
-        #: Those that are not begun, the first first; those that are, and their characters.
+        #: Preparations not started, oldest first; those started, and their characters.
         self._waiting: deque[Preparation] = deque()
         self._begun: set[Preparation] = set()
         self._begun_characters = 0
 
     def begin(self, frame: AnyClientFrame | LinkFrame) -> Preparation | None:
-        """Read the long texts of a frame; None if there are none, or all are known."""
+        """Parse the long texts of a frame; None if there are none, or all are parsed already."""
         readings = list(_readings_in(frame, self._limits))
         if all(each.is_made for each in readings):
             return None
@@ -259,7 +258,7 @@ class FilterPreparation:
         return made
 
     def _go_on(self) -> None:
-        """Begin with as many as there is room for (rule 3)."""
+        """Start as many as rule 3 permits."""
         while self._waiting:
             characters = self._begun_characters + self._waiting[0].characters
             if self._begun and characters > READ_AHEAD_CHARACTERS_MAX:
@@ -272,7 +271,7 @@ class FilterPreparation:
             self._executor.submit(begun.read)
 
     def over(self, preparation: Preparation) -> None:
-        """Nobody waits for this one any more, or its frame has had its turn."""
+        """The results are not needed any longer, or their frame has had its turn."""
         if preparation in self._begun:
             self._begun.remove(preparation)
             self._begun_characters -= preparation.characters
@@ -281,7 +280,6 @@ class FilterPreparation:
             self._waiting.remove(preparation)
 
     def close(self) -> None:
-        """Read no more."""
         self._waiting.clear()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -291,7 +289,7 @@ def _readings_in(
     frame: AnyClientFrame | LinkFrame, limits: Limits
 ) -> "Iterator[Reading[Any, Any]]":
     if isinstance(frame, Advertises):
-        # Many short ones take as long as a long one.
+        # Many short ones take as long as one long text.
         is_long = sum(map(len, frame.filters)) > SHORT_CHARACTERS
         if is_long and not refusal_of(frame.filters):
             for text in dict.fromkeys(frame.filters):
@@ -305,7 +303,7 @@ def _readings_in(
             yield pattern_reading(record.id, record.text, limits)
     else:
         texts = dict.fromkeys(_filters_in(frame))
-        # What is advertised comes all at once, interest in slices.
+        # The core parses all advertisements in one step, but interest in slices.
         is_long = isinstance(frame, Advertise) and sum(map(len, texts)) > SHORT_CHARACTERS
         for text in texts:
             is_read = is_long or len(text) > SHORT_CHARACTERS

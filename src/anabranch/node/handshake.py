@@ -1,23 +1,22 @@
-"""Strangers: connections of which nobody knows yet who is at the other end.
+"""The handshake: connections whose peer is not identified yet ("strangers").
 
-Whoever dials greets first; whoever was dialled answers with its own greeting, or with a refusal and
-its reason. After that a connection belongs to a link or to a session. Rules:
+The dialling side sends its greeting first; the other side answers with its own greeting, or with a
+refusal and its reason. After that the connection belongs to a link or to a session. Rules:
 
-1. A stranger has `greeting_s` for its TLS handshake, its greeting, and the proof of the network's
-   secret where that is required; then it is cut. A client that has greeted is a stranger again,
-   with as much time, until it has sent `Connect`.
-2. There are at most `greetings_max` strangers, those in a TLS handshake included. When one more
-   comes, the one that has waited longest is cut: an honest one greets within a few round trips, so
-   the slow ones lose.
-3. A stranger may send a greeting and nothing else before it is answered; it is at most
-   `GREETING_BYTES_MAX` long, and so is its proof. So is what a client sends before its `Connect`,
-   and that itself.
-4. Where both sides have TLS, a broker's certificate carries the broker's name.
-5. With a secret (`config.secrets`), nothing that a stranger says counts before its proof: it is
-   no link until then, and its life is not remembered. Who dials checks the answer's proof before it
-   gives its own. Nonces are made for each connection.
+1. A connection has `greeting_s` for its TLS handshake, its greeting, and the proof of the network's
+   secret if one is required; then it is closed. A client that has sent its greeting gets the same
+   time again to send `Connect`.
+2. At most `greetings_max` connections may be in this state, including those in a TLS handshake.
+   When another one arrives, the oldest is closed: an honest peer completes the handshake within a
+   few round trips, so only slow ones are affected.
+3. A peer may send a greeting and nothing else before it is answered. The greeting and the proof are
+   at most `GREETING_BYTES_MAX` long, and so are the frames of a client up to its `Connect`.
+4. If both sides use TLS, a broker's certificate carries the broker's name.
+5. With a secret (`config.secrets`), nothing that a peer sends has an effect before its proof: there
+   is no link until then, and its life is not recorded. The dialling side checks the proof of the
+   other side before it sends its own. Nonces are created for each connection.
 
-State: connections, worth nothing after a crash.
+State: connections; worthless after a crash.
 """
 
 import asyncio
@@ -44,64 +43,64 @@ from anabranch.wire.greeting import (
 )
 from anabranch.wire.transport import Connection
 
-#: Hears of a connection that came to nothing: from where, and why.
+#: Reports a failed handshake: the peer's address, and the reason.
 Complaint = Callable[[str, str], None]
 _REASON_CHARACTERS_MAX = 1_000
 
 
 class HandshakeOwner(Protocol):
-    """Who takes connections that have greeted."""
+    """Takes over connections whose handshake is complete."""
 
     def judge(self, connection: Connection, theirs: Greeting) -> str:
-        """Why this one is refused although it greets well; "" if it is not."""
+        """Why to refuse a connection with a valid greeting; "" to accept it."""
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
-        """It belongs to the host from now on."""
+        """Take ownership of the connection."""
 
 
 class Handshakes:
-    """All connections of strangers. See the rules at the top of this module."""
+    """All connections in a handshake. See the rules at the top of this module."""
 
     def __init__(self, greeting_s: float, strangers_max: int) -> None:
         self._greeting_s = greeting_s
         self._strangers_max = strangers_max
-        #: In the order in which they came.
+        #: Connections, oldest first.
         self._waiting: dict[Connection, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, connection: Connection) -> None:
-        """One has come."""
+        """Start the timeout of a connection; closes the oldest one beyond the limit."""
         if len(self._waiting) >= self._strangers_max:
             oldest = next(iter(self._waiting))
-            oldest.cut("it has not said who it is, and others want to")
+            oldest.cut("the handshake was not complete, and other connections are waiting")
             self.remove(oldest)
         timer = asyncio.get_running_loop().call_later(self._greeting_s, self._late, connection)
         self._waiting[connection] = timer
 
     def _late(self, connection: Connection) -> None:
-        connection.cut(f"it has not said who it is within {self._greeting_s:g} s")
+        connection.cut(f"the handshake was not complete within {self._greeting_s:g} s")
 
     def remove(self, connection: Connection) -> None:
-        """It has greeted, or is gone."""
+        """The handshake is complete, or the connection is closed."""
         timer = self._waiting.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
     def cut_all(self, reason: str) -> None:
-        """None of them will be heard."""
+        """Close all of these connections."""
         for connection in list(self._waiting):
             connection.cut(reason)
 
 
 class IncomingHandshake:
-    """Owns one connection that somebody else has opened, until its greeting, and its proof."""
+    """Owns an incoming connection until its greeting and its proof are accepted."""
 
     __slots__ = (
-        "_complain",
         "_host",
         "_ours",
+        "_report_failure",
         "_secret",
         "_strangers",
         "_theirs",
@@ -113,25 +112,24 @@ class IncomingHandshake:
         strangers: Handshakes,
         ours: Greeting,
         host: HandshakeOwner,
-        complain: Complaint,
+        report_failure: Complaint,
         secret: Secret | None = None,
     ) -> None:
         self._strangers = strangers
         self._ours = _with_nonce(ours, secret)
         self._host = host
-        self._complain = complain
+        self._report_failure = report_failure
         self._secret = secret
-        #: What it said, once it has greeted and while its proof is waited for.
+        #: Its greeting, while its proof is awaited.
         self._theirs: Greeting | None = None
         self.address = ""
 
     def opened(self, connection: Connection) -> None:
-        """It is there, and will say who it is."""
         self.address = connection.peer_address
         self._strangers.add(connection)
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
-        """It says who it is, or proves what it knows."""
+        """Handle the greeting or the proof."""
         if self._theirs is not None:
             self._proved(connection, self._theirs, decode_proof(frames[0]))
             return
@@ -150,9 +148,9 @@ class IncomingHandshake:
     def _proved(self, connection: Connection, theirs: Greeting, proof: bytes) -> None:
         assert self._secret is not None
         if self._secret.common(transcript("dialler", theirs, self._ours), [proof]) is None:
-            self.refuse(connection, _another_secret(theirs.name, self._ours.name))
+            self.refuse(connection, _no_common_secret(theirs.name, self._ours.name))
         elif reason := self._host.judge(connection, theirs):
-            # Another one was faster.
+            # Another connection of the same neighbour was faster.
             self.refuse(connection, reason)
         else:
             self._adopt(connection, theirs)
@@ -167,21 +165,20 @@ class IncomingHandshake:
         self._host.adopt(connection, theirs)
 
     def refuse(self, connection: Connection, reason: str) -> None:
-        """Say why not, and end it."""
+        """Send the reason and close the connection."""
         self._strangers.remove(connection)
         _refuse(connection, reason)
 
     def full(self, connection: Connection, full: bool) -> None:
-        """A greeting fills nothing."""
+        """Not possible: a greeting does not fill the send queue."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """It came to nothing."""
         self._strangers.remove(connection)
-        self._complain(self.address, reason)
+        self._report_failure(self.address, reason)
 
 
 class OutgoingHandshake:
-    """Owns one connection that we have opened, until it is answered; `answered` says how."""
+    """Owns an outgoing connection until it is answered; `answered` holds the result."""
 
     __slots__ = ("_host", "_ours", "_secret", "answered")
 
@@ -192,17 +189,17 @@ class OutgoingHandshake:
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def opened(self, connection: Connection) -> None:
-        """Who dials speaks first."""
+        """The dialling side sends its greeting first."""
         connection.send(encode_greeting(self._ours))
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
-        """It is answered."""
+        """Handle the answer."""
         theirs = decode_greeting(frames[0])
         reason = objection(self._ours, theirs) or self._host.judge(connection, theirs)
         if reason:
             raise RemoteError(reason)
         if self._secret is not None and not self._prove(connection, theirs, self._secret):
-            _refuse(connection, _another_secret(theirs.name, self._ours.name))
+            _refuse(connection, _no_common_secret(theirs.name, self._ours.name))
             return
         connection.allow(min(self._ours.frame_bytes_max, theirs.frame_bytes_max))
         self._host.adopt(connection, theirs)
@@ -210,9 +207,9 @@ class OutgoingHandshake:
             self.answered.set_result(None)
 
     def _prove(self, connection: Connection, theirs: Greeting, secret: Secret) -> bool:
-        """Give a proof for the one that came; False if that is not good."""
-        told = transcript("answerer", self._ours, theirs)
-        common = secret.common(told, theirs.proofs)
+        """Check the peer's proof and send our own; returns False if the peer's is wrong."""
+        message = transcript("answerer", self._ours, theirs)
+        common = secret.common(message, theirs.proofs)
         if common is None:
             return False
         (proof,) = common.proofs(transcript("dialler", self._ours, theirs))
@@ -220,13 +217,12 @@ class OutgoingHandshake:
         return True
 
     def full(self, connection: Connection, full: bool) -> None:
-        """A greeting fills nothing."""
+        """Not possible: a greeting does not fill the send queue."""
 
     def closed(self, _connection: Connection, reason: str) -> None:
-        """There was no answer, or a wrong one."""
         if not self.answered.done():
             self.answered.set_exception(RemoteError(reason))
-            # Whoever has given up waiting does not want to hear of it.
+            # Mark it as retrieved: a caller that has given up does not await it.
             self.answered.exception()
 
 
@@ -239,15 +235,12 @@ def _refuse(connection: Connection, reason: str) -> None:
     connection.hang_up(f"refused: {reason}")
 
 
-def _another_secret(theirs: str, ours: str) -> str:
-    return (
-        f"{theirs!r} and {ours!r} have no secret of the network in common; give both the same"
-        " secret_file"
-    )
+def _no_common_secret(theirs: str, ours: str) -> str:
+    return f"{theirs!r} and {ours!r} share no network secret; give both the same secret_file"
 
 
 def certificate_objection(tls: ssl.SSLObject | None, name: str) -> str:
-    """Why this certificate is not that of the broker of this name; "" if it is, or without TLS."""
+    """Why a certificate is not that of the named broker; "" if it is, or without TLS."""
     if tls is not None:
         try:
             check_peer(tls, name)

@@ -1,27 +1,27 @@
-"""Load the kernels of the matching index in the background while the broker serves.
+"""Kernel warm-up: load the kernels of the matching index in the background.
 
-A broker without subscriptions, and without publishers that advertise much, needs no index, and does
+A broker without subscriptions, and without publishers that advertise much, needs no index and does
 not load the kernels: a compiler, and some 120 MB. Loading takes about a second; the first time on a
 machine, when the kernels are compiled, a minute or two. Until then numpy matches. Rules:
 
 1. The first frame that needs an index starts the load, in a thread (`kernel_compiler`). It is
-   served at once: an index made meanwhile uses numpy and moves to the kernels when they are loaded
-   (`kernel_state`).
+   served at once: an index created meanwhile uses numpy and moves to the kernels when they are
+   loaded (`kernel_state`).
 2. Numpy serves at most `EARLY_CONJUNCTIONS_MAX` conjunctions, because its covering test compares
    every pair, and because moving them is one step of the loop. A frame beyond that, and everything
-   behind it on the same connection, waits for the kernels. Timers and all other connections go on.
-3. Connections that wait are heard within a bound: neighbours count as alive, and clients are told
-   that the broker is.
+   behind it on the same connection, waits for the kernels. Timers and all other connections
+   continue.
+3. Waiting connections stay alive: neighbours count as alive, and clients get signs of life.
 4. A broker with durable subscriptions on disk loads the kernels before its life begins: their
-   number has no bound. A broker that knew of other subscriptions towards the end of its last life
-   (a file in its state directory says so) starts the load when its life begins.
-5. That file exists from the first subscription on. Every `LOOK_S`, and when the broker ends in
-   order, it is made to say what is true: where no subscription is left in the network, the next
-   life begins without the kernels. (This one keeps them; nothing loaded can be given back.)
-6. Kernels that cannot be loaded end the broker.
+   number has no bound. A broker that had other subscriptions towards the end of its last life
+   (recorded by a file in its state directory) starts the load when its life begins.
+5. That file is created with the first subscription. Every `LOOK_S`, and on an orderly shutdown, it
+   is updated: if no subscription is left in the network, the next life starts without the kernels.
+   (This one keeps them; loaded kernels cannot be unloaded.)
+6. A failure to load the kernels stops the broker.
 
-State: what is held back, as safe to lose as the connection it came on; and the file, without which
-the next life loads the kernels later.
+State: held frames, as safe to lose as their connection; and the file, without which the next life
+loads the kernels later.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ from anabranch.model.limits import Limits
 from anabranch.model.mesh_frames import Bind, Bound
 from anabranch.node.node_log import NodeLog
 
-#: In the state directory of a broker that knows of subscriptions.
+#: File in the state directory of a broker with subscriptions.
 MARK = "needs-index"
 LOOK_S = 5.0
-#: Conjunctions that are served without kernels. Adding so many takes numpy a tenth of a second,
-#: matching an event with them a fifth of a millisecond, and moving them a few milliseconds.
+#: Conjunctions that are served without kernels. Adding this many takes numpy a tenth of a second,
+#: matching an event against them a fifth of a millisecond, and moving them a few milliseconds.
 EARLY_CONJUNCTIONS_MAX = 256
 
 
@@ -64,7 +64,7 @@ class WarmUp:
         load: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
-        """`stop` makes `load` return soon, from another thread."""
+        """`stop`, called from another thread, makes `load` return soon."""
         self._mark = state / MARK
         self._log = log
         self._fail = fail
@@ -76,26 +76,26 @@ class WarmUp:
         self._next_look: asyncio.TimerHandle | None = None
         self._waiting: list[Callable[[], None]] = []
         self._deferral = kernel_state.Deferral()
-        #: Conjunctions that may still be added without kernels. Those that leave are not counted.
+        #: Conjunctions that may still be added without kernels; removals do not count.
         self.early_left = EARLY_CONJUNCTIONS_MAX
-        #: Whether nothing has to wait any more; the same for whoever waits for that.
+        #: Whether all frames are served without waiting; `over` is the same as an event.
         self.is_over = False
         self.over = asyncio.Event()
 
     @property
     def state(self) -> Literal["unused", "loading", "loaded"]:
-        """What there is to say about the kernels."""
+        """The state of the kernels, for `/status`."""
         if self.is_over:
             return "loaded"
         return "unused" if self._thread is None else "loading"
 
     @property
     def was_needed(self) -> bool:
-        """Whether the life before needed an index when it ended."""
+        """Whether the previous life needed an index when it ended."""
         return self._mark.exists()
 
     async def now(self) -> None:
-        """Return when the kernels are loaded."""
+        """Load the kernels and wait for them."""
         self._log.info(
             "loading the matching kernels before the durable subscriptions;"
             " compiling them takes a minute or two, once"
@@ -104,24 +104,24 @@ class WarmUp:
         self._over()
 
     def begin(self) -> None:
-        """Start the load, unless it was started."""
+        """Start the load, unless it has started."""
         if self._thread is not None or self.is_over:
             return
         self.note(True)
         if not numba_is_here():
-            self._log.info("numba is not installed: numpy matches")
+            self._log.info("numba is not installed; matching with numpy")
             self._over()
             return
         self._log.info(
-            "loading the matching kernels in the background, numpy matches meanwhile;"
+            "loading the matching kernels in the background, matching with numpy meanwhile;"
             " compiling them takes a minute or two, once"
         )
-        # The process does not end before it: a loader that is torn out of its work crashes.
+        # Not a daemon: interrupting a loader at exit crashes the process.
         self._thread = threading.Thread(target=self._run, name="warming")
         self._thread.start()
 
     def admits(self, conjunctions: int) -> bool:
-        """Whether a frame that adds so many conjunctions to an index may be served now (rule 2)."""
+        """Whether a frame that adds this many conjunctions may be served now (rule 2)."""
         if conjunctions == 0:
             return True
         self.begin()
@@ -133,17 +133,17 @@ class WarmUp:
         return True
 
     def after(self, go_on: Callable[[], None]) -> None:
-        """Have this called when the kernels are loaded; those who asked first come first."""
+        """Call `go_on` when the kernels are loaded, in the order of these calls."""
         if not self._waiting:
             self._log.info(
-                "numpy serves at most %d conjunctions: more wait for the kernels",
+                "numpy serves at most %d conjunctions: further ones wait for the kernels",
                 EARLY_CONJUNCTIONS_MAX,
             )
         self._waiting.append(go_on)
         self.begin()
 
     def watch(self, is_needed: Callable[[], bool]) -> None:
-        """Note again and again whether an index is needed, until `close`."""
+        """Record regularly whether an index is needed, until `close`."""
 
         def look() -> None:
             self.note(is_needed())
@@ -152,7 +152,7 @@ class WarmUp:
         self._next_look = self._loop.call_later(LOOK_S, look)
 
     def close(self) -> None:
-        """Note nothing more, and load no kernels."""
+        """Stop recording, and do not load kernels."""
         self._is_closed = True
         self._stop()
         self._deferral.end()
@@ -160,7 +160,7 @@ class WarmUp:
             self._next_look.cancel()
 
     def note(self, is_needed: bool) -> None:
-        """Say to the next life whether an index is needed (rule 4)."""
+        """Record for the next life whether an index is needed (rule 4)."""
         with contextlib.suppress(OSError):  # a full disk costs the next life a second
             if is_needed != self._mark.exists():
                 self._mark.touch() if is_needed else self._mark.unlink()
@@ -170,7 +170,7 @@ class WarmUp:
         try:
             self._load()
         except Exception as error:  # noqa: BLE001 - a compiler may raise anything
-            problem = f"the matching kernels cannot be loaded: {type(error).__name__}: {error}"
+            problem = f"cannot load the matching kernels: {type(error).__name__}: {error}"
         with contextlib.suppress(RuntimeError):  # the loop is closed: the broker has ended
             self._loop.call_soon_threadsafe(self._ran, time.monotonic() - began, problem)
 
@@ -180,9 +180,7 @@ class WarmUp:
         if problem:
             self._fail(problem)
             return
-        self._log.info(
-            "the matching kernels are loaded after %.1f s, and match from now on", took_s
-        )
+        self._log.info("the matching kernels are loaded after %.1f s and used from now on", took_s)
         self._over()
 
     def _over(self) -> None:
@@ -195,8 +193,8 @@ class WarmUp:
 
 
 def conjunctions_asked(frame: AnyClientFrame, limits: Limits) -> int:
-    """How many conjunctions a client's frame adds to an index: a subscription, a pattern, which has
-    a subscription, or many advertisements."""
+    """Number of conjunctions that a client's frame adds to an index: those of a subscription, a
+    pattern (which has a subscription), or many advertisements."""
     if isinstance(frame, Subscribe):
         return _count([frame.filter], limits)
     if isinstance(frame, Advertises):
@@ -208,14 +206,14 @@ def conjunctions_asked(frame: AnyClientFrame, limits: Limits) -> int:
 
 
 def conjunctions_told(frame: LinkFrame, name: str, limits: Limits) -> int:
-    """How many conjunctions a neighbour's frame adds to an index of a broker of this name; at least
-    one if it needs an index."""
+    """Number of conjunctions that a neighbour's frame adds to an index of the named broker; at
+    least one if it needs an index."""
     if isinstance(frame, InterestChange):
         return _places(frame.plus) or bool(frame.minus)
     if isinstance(frame, Bind):
-        # What is meant for others is passed on unread.
-        is_meant = any(binding.origin == name for binding in frame.bindings)
-        return (_places(frame.plus) or bool(frame.minus)) if is_meant else 0
+        # Bindings for other origins are forwarded without decoding.
+        is_local = any(binding.origin == name for binding in frame.bindings)
+        return (_places(frame.plus) or bool(frame.minus)) if is_local else 0
     if isinstance(frame, Carry):
         content = frame.content if frame.target == name else None
         if isinstance(content, TakePoint):
@@ -225,7 +223,7 @@ def conjunctions_told(frame: LinkFrame, name: str, limits: Limits) -> int:
 
 
 def _count(texts: Iterable[str], limits: Limits) -> int:
-    """The conjunctions of these filters; none of one that is invalid: the core refuses it."""
+    """Number of conjunctions of these filters. An invalid filter has none: the core refuses it."""
     count = 0
     for text in texts:
         with contextlib.suppress(FilterError):
@@ -234,8 +232,8 @@ def _count(texts: Iterable[str], limits: Limits) -> int:
 
 
 def _count_pattern(pattern_id: str, text: str, limits: Limits) -> int:
-    """The conjunctions of what a join point subscribes to: all that the parts match, and the
-    matches. None if the pattern is invalid."""
+    """Number of conjunctions that a join point subscribes to: those of all parts, and of the
+    matches. An invalid pattern has none."""
     with contextlib.suppress(FilterError):
         return len(read_pattern(pattern_id, text, limits).wanted.conjunctions)
     return 0

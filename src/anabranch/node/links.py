@@ -1,22 +1,23 @@
-"""Links of one node: a connection to each neighbour, made again whenever it is lost.
+"""Links: one connection to each neighbour, re-established whenever it is lost.
 
-1. Of two neighbours the one whose name sorts first dials. It dials again after a random part of a
-   pause that doubles with each failure; a link that lasted makes the pause short again.
-2. A neighbour is known by its name, its network, the revision of its file and its limits, which all
-   must fit; with TLS, by its certificate; with a secret, by the proof that it knows it. The life
-   that it greets with first is that of its `Hello` too.
-3. A second connection to the same neighbour takes the place of the first: whoever opened it does
-   not know the first, or does not believe in it. But one of an earlier life than has been heard of
-   is refused: of two brokers with one name the younger stays. A life that leads the clock by more
-   than `life_lead_s` is refused too, and does not count as heard of.
-4. The core hears `LinkDown` before the next `LinkUp`.
-5. What has to wait for the matching kernels (`warming`) is held back, and all that comes behind it.
-   Meanwhile the core hears that the neighbour is alive; beyond `_HELD_BYTES_MAX` nothing is read.
-6. What a neighbour sends at once is dealt with for `_TURN_S` at a time, and not at all while the
-   core still works on something else (`turns`). Meanwhile nothing more is read from it, and it
-   counts as alive.
+1. Of two neighbours the one whose name sorts first dials. It retries with jitter and exponential
+   backoff; a link that lasted resets the backoff.
+2. A neighbour is identified by its name, its network, the revision of its file and its limits, all
+   of which must match; with TLS, by its certificate; with a secret, by proof of knowing it. The
+   life in its greeting must equal the life in its `Hello`.
+3. A second connection to the same neighbour replaces the first: the side that opened it has lost or
+   given up the first. But a connection of an earlier life than already seen is refused: of two
+   brokers with one name the younger stays. A life that leads the clock by more than `life_lead_s`
+   is refused too, and does not count as seen.
+4. The core gets `LinkDown` before the next `LinkUp`.
+5. A frame that needs the matching kernels (`kernel_warmup`) is held back, and all frames behind it.
+   Meanwhile the core is notified that the neighbour is alive; beyond `_HELD_BYTES_MAX` nothing is
+   read.
+6. Frames of a neighbour are processed for `_TURN_S` at a time, and not while the core still works
+   on something else (`frame_queue`). Meanwhile nothing more is read from it, and it counts as
+   alive.
 
-State: connections and counts, worth nothing after a crash.
+State: connections and counts; worthless after a crash.
 """
 
 import asyncio
@@ -45,16 +46,16 @@ from anabranch.wire.transport import Connection
 Handle = Callable[[contract.Stimulus], None]
 _HELD_BYTES_MAX = 4 * 1024 * 1024
 _TURN_S = 0.01
-#: How often the core hears how busy links are.
+#: Interval of load reports to the core.
 _LOADS_EVERY_S = 0.1
 
 
 class NodeLink:
-    """The connection to one neighbour, whenever there is one."""
+    """The link to one neighbour, up or down."""
 
     __slots__ = (
-        "_every",
         "_held",
+        "_node_links",
         "_preparing",
         "_received_bytes",
         "_reported",
@@ -72,14 +73,14 @@ class NodeLink:
         "up_at",
     )
 
-    def __init__(self, every: "NodeLinks", peer: str) -> None:
-        self._every = every
+    def __init__(self, links: "NodeLinks", peer: str) -> None:
+        self._node_links = links
         self.peer = peer
         self.connection: Connection | None = None
-        #: Set while there is none.
+        #: Set while there is no connection.
         self.gone = asyncio.Event()
         self.gone.set()
-        #: The latest life it greeted with.
+        #: The latest life in its greetings.
         self.life = 0
         self.up_at = 0.0
         self.times_up = 0
@@ -87,33 +88,31 @@ class NodeLink:
         self.down_because = "not connected yet"
         self.frames_sent = 0
         self.frames_received = 0
-        #: Frames of this connection that wait for the matching kernels.
+        #: Frames that wait for the matching kernels.
         self._held: list[bytes] = []
-        #: Frames of this connection that wait for their turn.
+        #: Frames that wait for their turn.
         self._unread: list[bytes] = []
-        #: Bytes sent, and waiting, when the load was reported last.
+        #: Bytes sent and bytes queued at the last load report.
         self._reported = (0, 0)
-        #: What has to be done before the first of them (`preparing`).
+        #: Filters being parsed before the first of these frames (`frame_queue`).
         self._preparing: Preparation | None = None
-        #: Of earlier connections.
+        #: Totals of earlier connections.
         self._sent_bytes = 0
         self._received_bytes = 0
 
     @property
     def sent_bytes(self) -> int:
-        """Over all connections."""
         return self._sent_bytes + (self.connection.sent_bytes if self.connection else 0)
 
     @property
     def received_bytes(self) -> int:
-        """Over all connections."""
         return self._received_bytes + (self.connection.received_bytes if self.connection else 0)
 
     # -- the connection -------------------------------------------------------------------------
 
     def up(self, connection: Connection, life: int) -> None:
-        """There is a connection, and both sides have greeted."""
-        self.cut("another connection takes the place of this one")
+        """Adopt a connection whose handshake is complete."""
+        self.cut("replaced by another connection")
         self.connection = connection
         self.life = life
         self.up_at = monotonic()
@@ -124,11 +123,10 @@ class NodeLink:
         self._reported = (0, 0)
         self.gone.clear()
         connection.hand_over(self)
-        self._every.log.info("link to %s is up (%s)", self.peer, connection.peer_address)
-        self._every.handle(contract.LinkUp(self.peer))
+        self._node_links.log.info("link to %s is up (%s)", self.peer, connection.peer_address)
+        self._node_links.handle(contract.LinkUp(self.peer))
 
     def cut(self, reason: str) -> None:
-        """End the connection, if there is one."""
         connection = self.connection
         if connection is not None:
             self._down(connection, reason)
@@ -143,80 +141,80 @@ class NodeLink:
         self._received_bytes += connection.received_bytes
         self.down_because = reason
         self.gone.set()
-        self._every.log.info("link to %s is down: %s", self.peer, reason)
-        self._every.handle(contract.LinkDown(self.peer))
+        self._node_links.log.info("link to %s is down: %s", self.peer, reason)
+        self._node_links.handle(contract.LinkDown(self.peer))
 
     # -- for the transport ----------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """It was open before it became a link."""
+        """Not called: the connection is open before it becomes a link."""
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
-        """The neighbour says something."""
+        """Process frames from the neighbour, or queue them."""
         self.frames_received += len(frames)
         if self._unread:
             self._unread += frames
-        elif self._every.turns.are_wanted and not self._held:
+        elif self._node_links.turns.are_wanted and not self._held:
             self._wait(connection, frames)
         elif self._held:
             self._hold(connection, frames)
         else:
-            self._take(connection, frames)
+            self._process(connection, frames)
 
-    def _take(self, connection: Connection, frames: list[bytes]) -> None:
-        every = self._every
-        began = every.steps.begin()
+    def _process(self, connection: Connection, frames: list[bytes]) -> None:
+        links = self._node_links
+        began = links.steps.begin()
         try:
-            events = self._hand_on(connection, frames, began)
-            every.counters.stepped(perf_counter() - began, events)
+            events = self._pass_frames(connection, frames, began)
+            links.counters.stepped(perf_counter() - began, events)
         finally:
-            every.steps.end("FrameReceived", began)
+            links.steps.end("FrameReceived", began)
 
-    def _hand_on(self, connection: Connection, frames: list[bytes], began: float) -> int:
-        """Give frames to the core, as many as have their turn; returns the events in them."""
-        every = self._every
-        handle, limits, peer = every.handle, every.limits, self.peer
-        is_cold = not every.warm_up.is_over
+    def _pass_frames(self, connection: Connection, frames: list[bytes], began: float) -> int:
+        """Pass frames to the core while it is this link's turn; returns the events in them."""
+        links = self._node_links
+        handle, limits, peer = links.handle, links.limits, self.peer
+        is_cold = not links.warm_up.is_over
         events = 0
         for place, data in enumerate(frames):
             if self.connection is not connection:
                 break
-            if every.turns.is_working() or (place and perf_counter() - began > _TURN_S):
+            if links.turns.is_working() or (place and perf_counter() - began > _TURN_S):
                 self._wait(connection, frames[place:])
                 break
             frame = decode_link(data, limits)
             if self._preparing is not None:
                 self._preparing.use()
                 self._preparing = None
-            elif begun := every.preparation.begin(frame):
+            elif begun := links.preparation.begin(frame):
                 self._preparing = begun
                 self._wait(connection, frames[place:])
                 break
-            if is_cold and not every.warm_up.admits(conjunctions_told(frame, every.name, limits)):
-                every.warm_up.after(partial(self._go_on, connection))
+            if is_cold and not links.warm_up.admits(conjunctions_told(frame, links.name, limits)):
+                links.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
                 break
             if isinstance(frame, Knowledge | Copies):
                 events += len(frame.data)
             elif isinstance(frame, Hello) and frame.life != self.life:
-                raise RemoteError(f"{peer!r} greets with another life than before")
+                raise RemoteError(f"{peer!r} sends a Hello with another life than its greeting")
             handle(contract.FrameReceived(peer, frame))
         return events
 
     def _wait(self, connection: Connection, frames: list[bytes]) -> None:
-        """Go on with these frames when their turn has come."""
+        """Continue with these frames at this link's next turn."""
         self._unread = frames
         connection.deafen()
-        parts = partial(self._read_on, connection), self._sign
+        parts = partial(self._read_on, connection), self._signal_alive
         if self._preparing is None:
-            self._every.turns.wait(*parts)
+            self._node_links.turns.wait(*parts)
         else:
-            self._every.turns.wait_for(self._preparing.done, *parts)
+            self._node_links.turns.wait_for(self._preparing.done, *parts)
 
-    def _sign(self) -> None:
-        """Nothing is read from it, so it can show no other sign of life."""
+    def _signal_alive(self) -> None:
+        """Report a sign of life: a neighbour that is not read from cannot give one itself."""
         if self.connection is not None:
-            self._every.handle(contract.FrameReceived(self.peer, Ping()))
+            self._node_links.handle(contract.FrameReceived(self.peer, Ping()))
 
     def _read_on(self, connection: Connection) -> None:
         if connection is not self.connection:
@@ -224,13 +222,13 @@ class NodeLink:
         frames, self._unread = self._unread, []
         connection.listen()
         try:
-            self._take(connection, frames)
+            self._process(connection, frames)
         except RemoteError as error:
             self.cut(str(error))
 
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         self._held += frames
-        self._every.handle(contract.FrameReceived(self.peer, Ping()))
+        self._node_links.handle(contract.FrameReceived(self.peer, Ping()))
         if sum(map(len, self._held)) > _HELD_BYTES_MAX:
             connection.deafen()
 
@@ -245,46 +243,45 @@ class NodeLink:
                 self.cut(str(error))
 
     def full(self, connection: Connection, full: bool) -> None:
-        """The neighbour does not keep up; or does again."""
+        """The send queue is full, or has drained."""
         if connection is self.connection:
             self.is_full = full
-            self._every.handle(contract.LinkFull(self.peer, full))
+            self._node_links.handle(contract.LinkFull(self.peer, full))
 
     def report_load(self) -> None:
-        """Tell the core how busy the link is, unless it is idle and was."""
+        """Report the load of the link to the core, unless it is idle and was idle before."""
         connection = self.connection
         if connection is None:
             return
-        sent, waiting = connection.sent_bytes, connection.waiting_bytes
-        (sent_before, waited), self._reported = self._reported, (sent, waiting)
+        sent, queued = connection.sent_bytes, connection.waiting_bytes
+        (sent_before, queued_before), self._reported = self._reported, (sent, queued)
         given = sent - sent_before
-        if given or waiting or waited:
-            gone = max(waited + given - waiting, 0)
-            self._every.handle(contract.LinkLoad(self.peer, given, gone, waiting))
+        if given or queued or queued_before:
+            gone = max(queued_before + given - queued, 0)
+            self._node_links.handle(contract.LinkLoad(self.peer, given, gone, queued))
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """The connection is gone."""
         if connection is self.connection:
             self._down(connection, reason)
 
     # -- for the core ---------------------------------------------------------------------------
 
     def send(self, frame: LinkFrame) -> None:
-        """Say something to the neighbour; lost if the link is down."""
+        """Send a frame to the neighbour; dropped if the link is down."""
         connection = self.connection
         if connection is None:
             return
-        counters = self._every.counters
+        counters = self._node_links.counters
         if isinstance(frame, Knowledge | Copies):
             counters.events_forwarded += len(frame.data)
-        elif isinstance(frame, Carry) and frame.source == self._every.name:
+        elif isinstance(frame, Carry) and frame.source == self._node_links.name:
             counters.nacks += isinstance(frame.content, Nack)
             counters.replays += isinstance(frame.content, Replay)
         self.frames_sent += 1
         try:
-            connection.send(self._every.encoded(frame))
+            connection.send(self._node_links.encoded(frame))
         except LocalError as error:
-            self._every.log.error("a frame for %s cannot be sent: %s", self.peer, error)
+            self._node_links.log.error("cannot send a frame to %s: %s", self.peer, error)
             self.cut(str(error))
 
 
@@ -320,7 +317,7 @@ class NodeLinks:
         self._secret = config.secret
         self._greeting = greeting
         self._links = {peer: NodeLink(self, peer) for peer in config.network.links_of(config.name)}
-        #: One way only needs no loads to choose by.
+        #: Without alternate paths, load does not affect routing.
         self._reports_loads = config.routing == "mesh" and config.options.paths == "dynamic"
         self._tasks: list[asyncio.Task[None]] = []
         self._encoded: tuple[LinkFrame | None, bytes] = (None, b"")
@@ -329,62 +326,60 @@ class NodeLinks:
         return len(self._links)
 
     def all(self) -> Iterable[NodeLink]:
-        """Every neighbour's."""
+        """The links to all neighbours."""
         return self._links.values()
 
     def send(self, peer: str, frame: LinkFrame) -> None:
-        """Say something to a neighbour."""
         self._links[peer].send(frame)
 
     def cut(self, peer: str, reason: str) -> None:
-        """End a connection; it will be made again."""
+        """Close the connection to a neighbour; the dialling side reconnects."""
         link = self._links.get(peer)
         if link is not None:
             link.cut(reason)
 
     def encoded(self, frame: LinkFrame) -> bytes:
-        """The bytes of a frame; several neighbours often get the same."""
+        """The bytes of a frame; cached, since several neighbours often get the same frame."""
         last, data = self._encoded
         if frame is not last:
             data = encode_link(frame, self.limits)
             self._encoded = frame, data
         return data
 
-    # -- greetings ------------------------------------------------------------------------------
+    # -- handshakes -----------------------------------------------------------------------------
 
     def judge(self, connection: Connection, theirs: Greeting) -> str:
-        """Whether this is a neighbour, and the right one to have opened the connection."""
+        """Why to refuse an incoming connection; "" to accept it."""
         if self.name < theirs.name and theirs.name in self._links:
             return f"of {self.name!r} and {theirs.name!r} the first one dials"
         return self.objection(connection, theirs)
 
     def objection(self, connection: Connection, theirs: Greeting) -> str:
-        """Why this is no neighbour of ours; "" if it is one."""
+        """Why this is not an acceptable neighbour; "" if it is."""
         link = self._links.get(theirs.name)
         if link is None:
-            return f"{theirs.name!r} is no neighbour of {self.name!r}; give both the same file"
+            return f"{theirs.name!r} is not a neighbour of {self.name!r}; give both the same file"
         if theirs.frame_bytes_max != self._greeting.frame_bytes_max:
             return (
-                f"frame_bytes_max of {theirs.frame_bytes_max} meets"
+                f"frame_bytes_max {theirs.frame_bytes_max} does not match"
                 f" {self._greeting.frame_bytes_max}; give both brokers the same file"
             )
         if theirs.life < link.life:
             return (
-                f"a broker {theirs.name!r} with a later life is known here; two processes have this"
-                " name, or it lost its disk and its clock went back"
+                f"a later life of broker {theirs.name!r} has connected before; two processes have"
+                " this name, or it lost its disk and its clock went back"
             )
         if ahead := life_ahead(theirs.name, theirs.life, self._now(), self._life_lead_s):
             return ahead
         return certificate_objection(connection.tls, theirs.name)
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
-        """A neighbour has greeted."""
         self._links[theirs.name].up(connection, theirs.life)
 
     # -- dialling -------------------------------------------------------------------------------
 
     def dial(self, addresses: Mapping[str, Address]) -> None:
-        """Keep the links that are ours to open, from now on."""
+        """Establish and maintain the links that this broker dials."""
         loop = asyncio.get_running_loop()
         for peer, link in self._links.items():
             if self.name < peer:
@@ -409,13 +404,13 @@ class NodeLinks:
                 await link.gone.wait()
                 if monotonic() - link.up_at > self._timing.redial_max_s:
                     pause = redial_s
-            # Brokers that lost the same neighbour must not come back all at once.
+            # Jitter, so that brokers that lost the same neighbour do not reconnect all at once.
             await asyncio.sleep(random.random() * pause)
             pause = min(2 * pause, self._timing.redial_max_s)
 
     async def _connect(self, link: NodeLink, address: Address) -> None:
-        """Dial and greet; when this returns, the link is up."""
-        caller = OutgoingHandshake(self._greeting, _Callee(self, link.peer), self._secret)
+        """Dial and complete the handshake; the link is up on return."""
+        caller = OutgoingHandshake(self._greeting, _DialledPeer(self, link.peer), self._secret)
         connection = Connection(caller, self.limits.link_waiting_bytes_max)
         tls = self._tls.dialling
         try:
@@ -429,17 +424,17 @@ class NodeLinks:
                 )
                 await caller.answered
         except BaseException:
-            connection.cut("the greeting came to nothing")
+            connection.cut("the handshake failed")
             raise
 
     def _failed(self, link: NodeLink, address: Address, error: Exception) -> None:
         reason = _reason(error)
         if reason != link.down_because:
-            self.log.warning("no link to %s at %s: %s; will try again", link.peer, address, reason)
+            self.log.warning("no link to %s at %s: %s; retrying", link.peer, address, reason)
         link.down_because = reason
 
     async def close(self, reason: str) -> None:
-        """Dial no more, and end all connections when what was sent is through."""
+        """Stop dialling, and close all connections once pending frames are sent."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -449,18 +444,18 @@ class NodeLinks:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, as people should read it."""
+    """The error in plain words."""
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
+        return "connection refused"
     if isinstance(error, TimeoutError):
-        return "it does not answer in time"
+        return "timed out"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     return str(error) or type(error).__name__
 
 
-class _Callee:
-    """Who is expected to answer where we dialled."""
+class _DialledPeer:
+    """Accepts only the neighbour that was dialled."""
 
     __slots__ = ("_links", "_peer")
 
@@ -469,11 +464,9 @@ class _Callee:
         self._peer = peer
 
     def judge(self, connection: Connection, theirs: Greeting) -> str:
-        """Whether it is the one."""
         if theirs.name != self._peer:
-            return f"{theirs.name!r} answers instead of {self._peer!r}; check the addresses"
+            return f"{theirs.name!r} answered instead of {self._peer!r}; check the addresses"
         return self._links.objection(connection, theirs)
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
-        """It is."""
         self._links.adopt(connection, theirs)

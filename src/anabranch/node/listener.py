@@ -1,17 +1,17 @@
-"""Listening: sockets that others connect to, and how many may.
+"""Listeners: sockets that clients and neighbours connect to, and their connection limits.
 
-A `Listener` accepts connections on one address; each begins with an `IncomingHandshake`. It
-accepts by itself, instead of leaving that to asyncio, so that connections count from the moment
-they are accepted: with TLS, `opened` comes before the TLS handshake. Rules:
+A `Listener` accepts connections on one address; each starts with an `IncomingHandshake`. It accepts
+connections itself instead of using an asyncio server, so that they count from the moment they are
+accepted: with TLS, `opened` is called before the TLS handshake. Rules:
 
-1. An address that cannot be had is a `LocalError` that says which, why, and what to do.
-2. Nothing is accepted before `start`; who connects earlier waits in the kernel's queue.
-3. Each listener has its own bound, so that clients cannot keep neighbours out. With
-   `connections_max` open, or `host_connections_max` from one host, another one is told so, and
-   closed; with TLS it is only closed.
-4. When the process has no file descriptors left, accepting pauses for a moment.
+1. An address that cannot be bound raises a `LocalError` that names it, the cause and the remedy.
+2. Nothing is accepted before `start`; earlier connections wait in the kernel's queue.
+3. Each listener has its own limit, so that clients cannot keep neighbours out. Beyond
+   `connections_max`, or `host_connections_max` from one host, a connection gets a refusal with the
+   reason and is closed; with TLS it is only closed.
+4. When the process runs out of file descriptors, accepting pauses briefly.
 
-State: sockets, worth nothing after a crash.
+State: sockets; worthless after a crash.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from anabranch.wire.tls_transport import TlsTransport
 from anabranch.wire.transport import Connection, Owner
 
 BACKLOG = 1_024
-#: Connections accepted in one turn of the loop.
+#: Connections accepted per callback of the loop.
 _ACCEPTS_MAX = 64
 _PAUSE_S = 0.2
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_WHAT_TO_DO = {
-    errno.EADDRINUSE: "another process listens there; end it, or give this port another number",
-    errno.EACCES: "this user may not listen there; use a port above 1023",
+_REMEDIES = {
+    errno.EADDRINUSE: "another process listens there; stop it, or use another port",
+    errno.EACCES: "permission denied for this port; use a port above 1023",
     errno.EADDRNOTAVAIL: "this machine does not have that address; correct the host",
 }
 
 
 class ConnectionCount:
-    """How many connections others have opened at one listener, in all and from each host."""
+    """Number of connections at one listener, in total and per host."""
 
     __slots__ = ("_hosts", "connections", "connections_max", "host_max")
 
@@ -50,21 +50,21 @@ class ConnectionCount:
         self.connections_max = connections_max
         self.host_max = host_max
         self.connections = 0
-        #: Host → connections from there; no host without any.
+        #: Host → its connections; contains no zeros.
         self._hosts: dict[str, int] = {}
 
     def why_not(self, host: str) -> str:
-        """Why another connection from this host is refused; "" if it is not."""
+        """Why to refuse another connection from this host; "" to accept it."""
         if self.connections >= self.connections_max:
             limit = f"{self.connections_max} connections"
-            return f"this broker has {limit} (connections_max) and takes no more; try another one"
+            return f"this broker has reached {limit} (connections_max); try another broker"
         if self._hosts.get(host, 0) >= self.host_max:
             limit = f"{self.host_max} connections from {host}"
-            return f"this broker has {limit}, its quota (host_connections_max); close some of them"
+            return f"this broker has reached {limit} (host_connections_max); close some of them"
         return ""
 
     def count(self, host: str, more: int) -> None:
-        """A connection from this host has come (1), or gone (-1)."""
+        """Count a connection from this host as opened (1) or closed (-1)."""
         self.connections += more
         count = self._hosts.get(host, 0) + more
         if count:
@@ -74,32 +74,31 @@ class ConnectionCount:
 
 
 class _Counted(Connection):
-    """A connection that counts while it is there."""
+    """A connection that counts until it is closed."""
 
-    __slots__ = ("_crowd", "_host")
+    __slots__ = ("_connection_count", "_host")
 
     def __init__(
-        self, owner: Owner, waiting_bytes_max: int, crowd: ConnectionCount, host: str
+        self, owner: Owner, waiting_bytes_max: int, connection_count: ConnectionCount, host: str
     ) -> None:
         super().__init__(owner, waiting_bytes_max)
-        self._crowd: ConnectionCount | None = crowd
+        self._connection_count: ConnectionCount | None = connection_count
         self._host = host
-        crowd.count(host, 1)
+        connection_count.count(host, 1)
 
     def uncount(self) -> None:
-        """It is gone, or never came to be."""
-        if self._crowd is not None:
-            self._crowd.count(self._host, -1)
-            self._crowd = None
+        """The connection is closed, or was never established."""
+        if self._connection_count is not None:
+            self._connection_count.count(self._host, -1)
+            self._connection_count = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
         self.uncount()
         super().connection_lost(exc)
 
 
 def bind(address: Address, what: str) -> socket.socket:
-    """A socket that listens there."""
+    """Create a listening socket."""
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -112,7 +111,7 @@ def bind(address: Address, what: str) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        advice = _WHAT_TO_DO.get(error.errno or 0, "give another address")
+        advice = _REMEDIES.get(error.errno or 0, "use another address")
         raise LocalError(
             f"cannot listen for {what} on {address}: {error.strerror or error}; {advice}"
         ) from error
@@ -120,7 +119,7 @@ def bind(address: Address, what: str) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> Address:
-    """Where it really listens."""
+    """The address that a socket is actually bound to."""
     host, port = listener.getsockname()[:2]
     return Address(host, port)
 
@@ -131,7 +130,7 @@ class Listener:
     def __init__(
         self,
         listener: socket.socket,
-        visitor: Callable[[], Owner],
+        create_owner: Callable[[], Owner],
         *,
         connections_max: int,
         host_connections_max: int,
@@ -142,9 +141,9 @@ class Listener:
     ) -> None:
         self._socket = listener
         self.address = address_of(listener)
-        self._crowd = ConnectionCount(connections_max, host_connections_max)
+        self._connection_count = ConnectionCount(connections_max, host_connections_max)
         self._counters = counters
-        self._visitor = visitor
+        self._create_owner = create_owner
         self._waiting_bytes_max = waiting_bytes_max
         self._tls = tls
         self._log = log
@@ -156,17 +155,17 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """Those that are there."""
-        return self._crowd.connections
+        """Number of open connections."""
+        return self._connection_count.connections
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Start accepting connections."""
         if not self._is_closed:
             self._resume = None
             self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -180,7 +179,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_MAX):
             try:
-                plug, address = self._socket.accept()
+                sock, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -190,39 +189,41 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._resume = self._loop.call_later(_PAUSE_S, self.start)
                 return
-            self._take(plug, str(address[0]))
+            self._start_connection(sock, str(address[0]))
 
-    def _take(self, plug: socket.socket, host: str) -> None:
-        plug.setblocking(False)
-        reason = self._crowd.why_not(host)
+    def _start_connection(self, sock: socket.socket, host: str) -> None:
+        sock.setblocking(False)
+        reason = self._connection_count.why_not(host)
         if reason:
             self._counters.connections_refused += 1
-            self._turn_away(plug, reason)
+            self._refuse(sock, reason)
             return
         self._counters.connections_taken += 1
-        connection = _Counted(self._visitor(), self._waiting_bytes_max, self._crowd, host)
-        task = self._loop.create_task(self._connect(connection, plug))
+        connection = _Counted(
+            self._create_owner(), self._waiting_bytes_max, self._connection_count, host
+        )
+        task = self._loop.create_task(self._connect(connection, sock))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _turn_away(self, plug: socket.socket, reason: str) -> None:
-        self._throttle.info(f"a connection is refused: {reason}")
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        self._throttle.info(f"refused a connection: {reason}")
         if self._tls is None:
             try:
-                plug.send(framed(encode_greeting(Refusal(reason))))
+                sock.send(framed(encode_greeting(Refusal(reason))))
             except OSError:
-                self._log.debug("a connection that is refused is gone already")
-        plug.close()
+                self._log.debug("the refused connection was already closed")
+        sock.close()
 
-    async def _connect(self, connection: _Counted, plug: socket.socket) -> None:
-        # With TLS the connection is below one that encrypts.
+    async def _connect(self, connection: _Counted, sock: socket.socket) -> None:
+        # With TLS, the connection sits below the transport that encrypts.
         top = connection if self._tls is None else TlsTransport(self._tls, connection)
         try:
-            await self._loop.connect_accepted_socket(lambda: top, plug)
+            await self._loop.connect_accepted_socket(lambda: top, sock)
         except OSError as error:
-            self._throttle.info(f"a connection failed when it was accepted: {error}")
+            self._throttle.info(f"accepting a connection failed: {error}")
             connection.uncount()
         except BaseException:
             connection.uncount()
-            plug.close()
+            sock.close()
             raise

@@ -1,34 +1,33 @@
-"""What clients make one node hold in memory, and what happens beyond the bound.
+"""The memory budget of clients: what their sessions may make one node hold.
 
-Every session has an *account*: bytes that have arrived of a frame that is not complete, frames that
-wait for the matching index, and bytes that wait to be written. All accounts together may come to
-`clients_bytes_max` (`model.limits`). Rules:
+Every session has an *account*: bytes of an incomplete frame, frames that wait for the matching
+index, and bytes queued for sending. The sum of all accounts may reach `clients_bytes_max`
+(`model.limits`). Rules:
 
-1. Beyond the bound the sessions that hold most are cut, largest first, until an eighth of the bound
-   is free. Each is told how much it held and what the bound is. Sessions that hold little are never
-   cut for what others hold.
-2. A session that is cut counts until its connection is over, because what waits to be written stays
-   for a while. Such connections may hold a quarter of the bound; beyond it they are ended at once,
-   largest first, and these clients do not learn why.
-3. While more is held than the bound, nobody is let in, and questions about the log are refused.
-4. A frame has to be complete `frame_s` after it began, however large it is. A frame that is not is
-   noticed within half of that time more. Time during which the broker itself does not read does not
-   count. A session that takes longer is cut, and told.
-5. Counting costs the same however many sessions there are. A connection does not tell when it has
-   written something, so accounts may be too high; they are measured again before anybody is cut,
-   after every 64th of the bound at most, and four times in `frame_s`.
-6. TLS costs up to `TLS_BYTES` for each session beside its account, whatever is sent. All of it
-   together may come to `tls_bytes_max`; beyond that clients with TLS are refused, and told the
-   limit. Nobody is cut for it. (Before a session begins `greetings_max` bounds it.)
-7. Freed memory goes back to the system: the allocator of glibc keeps what was freed between blocks
-   that are in use, so it is asked to return that after clients held `_TRIM_BYTES` more than now,
-   every `_TRIM_S` at most.
+1. Beyond the limit the sessions that hold most are closed, largest first, until an eighth of the
+   limit is free. Each gets a reason with the bytes it held and the limit. Sessions that hold little
+   are never closed because of others.
+2. A closed session counts until its connection has ended, because queued bytes remain for a while.
+   Such connections may hold a quarter of the limit; beyond that they are aborted, largest first,
+   and their clients do not get the reason.
+3. While the limit is exceeded, new clients and requests about the log are refused.
+4. A frame must be complete within `frame_s`, regardless of its size. A late frame is detected at
+   most half of that time later. Time in which the broker itself does not read does not count. The
+   session of a late frame is closed with a reason.
+5. Accounting costs the same for any number of sessions. A connection does not report when it has
+   sent bytes, so accounts may be too high. They are measured again before a session is closed,
+   after every 64th of the limit at most, and four times per `frame_s`.
+6. TLS costs up to `TLS_BYTES` per session in addition, regardless of its traffic. The total may
+   reach `tls_bytes_max`; beyond that, clients with TLS are refused with a reason that names the
+   limit. No session is closed because of it. (Before a session starts, `greetings_max` bounds it.)
+7. Freed memory returns to the system: glibc's allocator retains freed memory between blocks in use,
+   so it is trimmed after clients held `_TRIM_BYTES` more than now, at most every `_TRIM_S`.
 
-Links are counted for `/status`, and never cut for this.
+The memory of links is reported in `/status` but has no limit here.
 
-State: the accounts, worth nothing after a crash.
+State: the accounts; worthless after a crash.
 
-Prior art: RabbitMQ's memory high watermark, which blocks publishers; NATS cuts slow consumers.
+Prior art: RabbitMQ's memory high watermark, which blocks publishers; NATS closes slow consumers.
 """
 
 import asyncio
@@ -41,45 +40,44 @@ from anabranch.node.metrics import NodeCounters
 from anabranch.wire.tls_transport import TLS_BYTES
 from anabranch.wire.transport import Connection
 
-#: Of the bound: free after a cut; held by connections that are ending; between two measurements.
+#: Fractions of the limit: free after a cut; held by ending connections; between measurements.
 _FREE, _ENDING, _MEASURED = 8, 4, 64
-#: Looks at frames that are not complete, in the time that a frame has.
-_LOOKS = 4
-#: What clients have held more than now, and the time between two trims.
+#: Checks for late frames per `frame_s`.
+_CHECKS = 4
+#: Decrease of held memory that triggers a trim, and the time between trims.
 _TRIM_BYTES = 16 * 1024 * 1024
 _TRIM_S = 10.0
 
 
 class Holder(Protocol):
-    """A session, as it is seen from here."""
+    """A session as seen by the budget."""
 
     connection: Connection
-    #: Whether it was cut, and only its connection is left.
+    #: Whether the session was cut and only its connection is left.
     is_over: bool
 
-    def cut(self, reason: str) -> None:
-        """End the session."""
+    def cut(self, reason: str) -> None: ...
 
 
 class Account:
-    """What one session holds. It counts for the session's connection as its `Meter`."""
+    """The memory that one session holds. It serves as the `Meter` of the session's connection."""
 
     __slots__ = ("_budget", "_frames", "_since_s", "_tls_bytes", "bytes", "holder")
 
     def __init__(self, budget: "MemoryBudget", holder: Holder) -> None:
         self._budget = budget
-        #: None after the end, so that no reference cycle is left.
+        #: None after the end, to avoid a reference cycle.
         self.holder: Holder | None = holder
         self.bytes = 0
-        #: What its TLS costs; not part of `bytes`.
+        #: Cost of its TLS; not part of `bytes`.
         self._tls_bytes = 0 if holder.connection.tls is None else TLS_BYTES
         budget.tls_bytes += self._tls_bytes
-        #: Complete frames when an incomplete one was seen first, and when that was.
+        #: Number of complete frames when an incomplete one was first seen, and the time of that.
         self._frames = -1
         self._since_s = 0.0
 
     def changed(self, by: int) -> None:
-        """The session holds this many bytes more, or less."""
+        """Add or subtract held bytes."""
         was, budget = self.bytes, self._budget
         self.bytes = now = was + by
         assert now >= 0, "an account is below 0"
@@ -94,7 +92,7 @@ class Account:
             budget.look()
 
     def close(self) -> None:
-        """The connection is over, and holds nothing."""
+        """The connection has ended and holds nothing."""
         if self.bytes:
             self.changed(-self.bytes)
         self.holder = None
@@ -105,7 +103,7 @@ class Account:
             self._budget.fell()
 
     def is_late(self, now_s: float, frame_s: float) -> bool:
-        """Whether the frame that is arriving has taken too long (rule 4)."""
+        """Whether the incoming frame has taken too long (rule 4)."""
         assert self.holder is not None
         connection = self.holder.connection
         is_waiting = connection.pending_bytes > 0 and not connection.is_deaf
@@ -124,42 +122,42 @@ class MemoryBudget:
         self._counters = counters
         self.used_bytes = 0
         self.tls_bytes_max = tls_bytes_max(limits)
-        #: What TLS of all sessions costs (rule 6).
+        #: Cost of TLS of all sessions (rule 6).
         self.tls_bytes = 0
-        #: When this is exceeded, accounts are measured.
+        #: Accounts are measured when this is exceeded.
         self.look_at_bytes = self.bytes_max
-        #: Accounts that are not empty, in the order in which they came to be so.
-        self._debtors: dict[Account, None] = {}
+        #: Accounts that are not empty, in the order in which they became so.
+        self._non_empty: dict[Account, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_looking = False
-        #: The most that was held since memory was given back, and when that was.
+        #: The most bytes held since the last trim, and the time of that trim.
         self._high_bytes = 0
         self._trimmed_s = 0.0
         self._trim: asyncio.TimerHandle | None = None
 
     def account(self, holder: Holder) -> Account:
-        """A new account, for a session that begins."""
+        """Open an account for a new session."""
         account = Account(self, holder)
         holder.connection.meter(account)
         return account
 
     def opened(self, account: Account) -> None:
-        """An account is not empty any more."""
-        self._debtors[account] = None
+        """An account is no longer empty."""
+        self._non_empty[account] = None
         if self._timer is None:
             self._wait()
 
     def settled(self, account: Account) -> None:
-        """An account is empty."""
-        self._debtors.pop(account, None)
+        """An account has become empty."""
+        self._non_empty.pop(account, None)
         self.fell()
 
     def falls(self) -> None:
-        """Less will be held in a moment."""
+        """Record the high-water mark before the held memory decreases."""
         self._high_bytes = max(self._high_bytes, self.used_bytes + self.tls_bytes)
 
     def fell(self) -> None:
-        """Less is held now: give memory back soon if it is much less (rule 7)."""
+        """The held memory has decreased: schedule a trim if it is much less (rule 7)."""
         held_bytes = self.used_bytes + self.tls_bytes
         if self._trim is None and self._high_bytes - held_bytes > _TRIM_BYTES:
             loop = asyncio.get_running_loop()
@@ -167,43 +165,43 @@ class MemoryBudget:
             self._trim = loop.call_later(pause_s, self._give_back)
 
     def why_not(self) -> str:
-        """Why no further work is taken (rule 3); "" if it is."""
+        """Why to refuse further work (rule 3); "" to accept it."""
         if self.used_bytes <= self.bytes_max:
             return ""
         self._measure()
         if self.used_bytes <= self.bytes_max:
             return ""
-        held = f"clients hold {self.used_bytes} bytes of memory here, and may hold {self.bytes_max}"
+        held = f"clients hold {self.used_bytes} bytes of memory here, limit {self.bytes_max}"
         return f"{held} (a share of memory_bytes_max); try again later"
 
     def why_not_in(self, connection: Connection) -> str:
-        """Why the client on this connection is refused (rules 3 and 6); "" if it is not."""
+        """Why to refuse the client on this connection (rules 3 and 6); "" to accept it."""
         if connection.tls is not None and self.tls_bytes + TLS_BYTES > self.tls_bytes_max:
             count = self.tls_bytes // TLS_BYTES
             return (
-                f"this broker has {count} clients with TLS, which may take {self.tls_bytes_max}"
-                " bytes of memory (a share of memory_bytes_max); try another broker, or raise"
-                " memory_bytes_max"
+                f"this broker has {count} clients with TLS, whose memory is limited to"
+                f" {self.tls_bytes_max} bytes (a share of memory_bytes_max); try another broker, or"
+                " raise memory_bytes_max"
             )
         return self.why_not()
 
     def measured_bytes(self) -> int:
-        """What clients hold now."""
+        """Bytes that clients hold now."""
         self._measure()
         return self.used_bytes
 
     def close(self) -> None:
-        """Look at nothing any more."""
+        """Cancel all timers."""
         for timer in (self._timer, self._trim):
             if timer is not None:
                 timer.cancel()
         self._timer = self._trim = None
 
-    # -- too much -------------------------------------------------------------------------------
+    # -- limit exceeded -------------------------------------------------------------------------
 
     def _measure(self) -> None:
         was, self._is_looking = self._is_looking, True
-        for account in list(self._debtors):
+        for account in list(self._non_empty):
             if account.holder is not None:
                 account.holder.connection.measure()
         self._is_looking = was
@@ -213,7 +211,7 @@ class MemoryBudget:
         self.look_at_bytes = max(self.bytes_max, self.used_bytes + self.bytes_max // _MEASURED)
 
     def look(self) -> None:
-        """More may be held than the bound."""
+        """Measure again, and close sessions if the limit is exceeded."""
         if self._is_looking:
             return
         self._is_looking = True
@@ -235,10 +233,10 @@ class MemoryBudget:
             self._counters.memory_cuts += 1
             holder.cut(
                 f"this session holds {account.bytes} bytes of the broker's memory, more than any"
-                f" other, and all clients together {self.used_bytes} where {self.bytes_max} are"
-                " allowed (a share of memory_bytes_max); read what is sent, and send smaller frames"
+                f" other; all clients together hold {self.used_bytes} and may hold {self.bytes_max}"
+                " (a share of memory_bytes_max); read faster, or send smaller frames"
             )
-            # What waits to be written stays until the connection is over.
+            # Queued bytes remain until the connection has ended.
             ending += account.bytes
 
     def _end_largest(self) -> None:
@@ -248,13 +246,13 @@ class MemoryBudget:
             if ending <= self.bytes_max // _ENDING:
                 break
             ending -= account.bytes
-            holder.connection.cut("it holds memory that others need")
+            holder.connection.cut("its memory is needed for other clients")
 
-    def _by_size(self, is_meant: Callable[[Holder], bool]) -> list[tuple[Account, Holder]]:
+    def _by_size(self, is_selected: Callable[[Holder], bool]) -> list[tuple[Account, Holder]]:
         """Accounts and their holders, largest first."""
-        every = [(account, account.holder) for account in self._debtors]
-        meant = [(account, holder) for account, holder in every if holder and is_meant(holder)]
-        return sorted(meant, key=lambda each: -each[0].bytes)
+        holders = [(account, account.holder) for account in self._non_empty]
+        found = [(account, holder) for account, holder in holders if holder and is_selected(holder)]
+        return sorted(found, key=lambda pair: -pair[0].bytes)
 
     def _give_back(self) -> None:
         self._trim = None
@@ -262,16 +260,18 @@ class MemoryBudget:
         self._high_bytes = self.used_bytes + self.tls_bytes
         give_back()
 
-    # -- too long -------------------------------------------------------------------------------
+    # -- late frames ----------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._frame_s / _LOOKS, self._look_old)
+        self._timer = asyncio.get_running_loop().call_later(
+            self._frame_s / _CHECKS, self._check_late
+        )
 
-    def _look_old(self) -> None:
+    def _check_late(self) -> None:
         self._timer = None
         now_s = asyncio.get_running_loop().time()
         self._measure()
-        for account in list(self._debtors):
+        for account in list(self._non_empty):
             holder = account.holder
             if holder is None or holder.is_over:
                 continue
@@ -282,5 +282,5 @@ class MemoryBudget:
                     f"a frame was not complete within {self._frame_s:g} s (frame_s): {pending}"
                     " bytes of it have arrived; send smaller frames, or raise frame_s"
                 )
-        if self._debtors:
+        if self._non_empty:
             self._wait()

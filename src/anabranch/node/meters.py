@@ -1,16 +1,15 @@
-"""How long one step of the event loop takes: the longest of this life, and which it was.
+"""Meters: how long each step of the event loop takes, and how busy the broker is.
 
-A *step* is one callback of the loop that drives the core: bytes of a neighbour or a client, news
-from the store, the timer. While it runs, nothing else does: no heartbeat is sent, and no other
-client is heard. So a step has a bound, a tenth of `dead_after_s`; the core and the node cut longer
-work into slices. This meter shows whether that holds. Rules:
+A *step* is one callback of the loop that drives the core: bytes from a neighbour or a client, a
+completion from the store, the timer. While it runs, nothing else does: no heartbeat is sent and no
+other client is served. So a step has a bound, a tenth of `dead_after_s`; the core and the node
+split longer work into slices. `StepMeter` checks that bound. Rules:
 
-1. A step that is begun inside another one belongs to it; the outermost is measured, twice: by the
-   clock, and by the processor time of the thread. Only the second is the broker's own doing. The
-   first grows as well when the machine is busy with something else.
-2. A step is named for the part inside it that took longest.
-3. A step above the bound, by processor time, is counted and noted in the log, at most one line a
-   second.
+1. A step that starts inside another one is part of it. The outermost step is measured twice: in
+   wall-clock time, and in processor time of the thread. Only the latter is caused by the broker
+   itself; the former also grows when the machine is busy with other work.
+2. A step is named after the part of it that took longest.
+3. A step above the bound, by processor time, is counted and logged, at most one line per second.
 
 State: counts of this life. Safe to lose.
 """
@@ -36,12 +35,12 @@ class StepMeter:
         self._depth = 0
         #: Processor time when the outermost step began.
         self._began = 0.0
-        #: The part inside it that took longest, and how long that was.
+        #: The longest part inside it, and its duration.
         self._what: str | contract.Stimulus = ""
         self._inner = 0.0
 
     def begin(self) -> float:
-        """A step begins, or a part of one; returns what `end` wants to know."""
+        """Start a step or a part of one; returns the start time for `end`."""
         self._depth += 1
         began = perf_counter()
         if self._depth == 1:
@@ -51,7 +50,7 @@ class StepMeter:
         return began
 
     def end(self, what: str | contract.Stimulus, began: float) -> None:
-        """It is over, and was about this."""
+        """End a step or a part of one, with its stimulus or name."""
         self._depth -= 1
         took_s = perf_counter() - began
         if self._depth:
@@ -70,14 +69,12 @@ class StepMeter:
         if cpu_s > self._bound_s:
             counters.steps_too_long += 1
             self._throttle.warning(
-                f"one step took {cpu_s:.3f} s of processor time, which is more than"
-                f" {self._bound_s:.3f} s: {_name_of(self._what)}; neighbours and clients waited"
-                " meanwhile"
+                f"step {_name_of(self._what)} took {cpu_s:.3f} s of processor time, above the bound"
+                f" of {self._bound_s:.3f} s; neighbours and clients had to wait"
             )
 
 
 def _name_of(what: str | contract.Stimulus) -> str:
-    """In one or two words."""
     if isinstance(what, str):
         return what
     if isinstance(what, contract.FrameReceived | contract.ClientFrameReceived):
@@ -85,17 +82,17 @@ def _name_of(what: str | contract.Stimulus) -> str:
     return type(what).__name__
 
 
-_EVERY_S = 1.0
+_INTERVAL_S = 1.0
 
 
 class LoadMeter:
-    """How busy this broker is, measured for the core every second.
+    """Measures the load of this broker for the core, once per second.
 
-    Events are those that came over links, and those that clients published. What they took is what
-    the steps took in which there were any (`metrics`); how long one waits is how late the event
-    loop comes to what is due: the meter's own call waits in the same queue as everything else.
+    Counts events received over links and events published by clients. Their processing time is the
+    duration of the steps that contained any (`metrics`). Their queueing time is the delay of the
+    event loop: the meter's own timer waits in the same queue as everything else.
 
-    State: what was counted when it looked last. Safe to lose.
+    State: the counts at the last measurement. Safe to lose.
     """
 
     def __init__(self, counters: NodeCounters, handle: Callable[[contract.Stimulus], None]) -> None:
@@ -103,32 +100,31 @@ class LoadMeter:
         self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._looked_at = self._loop.time()
+        self._measured_at = self._loop.time()
         self._before = self._counted()
 
     def start(self) -> None:
-        """Look every second from now on."""
-        self._looked_at = self._loop.time()
-        self._timer = self._loop.call_later(_EVERY_S, self.look)
+        """Measure once per second."""
+        self._measured_at = self._loop.time()
+        self._timer = self._loop.call_later(_INTERVAL_S, self.look)
 
     def close(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def look(self) -> None:
-        """Tell what happened since the last look."""
+        """Report the load since the last measurement."""
         now = self._loop.time()
-        for_s, self._looked_at = now - self._looked_at, now
+        for_s, self._measured_at = now - self._measured_at, now
         (events, busy_s), self._before = self._before, self._counted()
-        came, took_s = self._before[0] - events, self._before[1] - busy_s
-        waited_s = max(for_s - _EVERY_S, 0.0)
+        received, took_s = self._before[0] - events, self._before[1] - busy_s
+        waited_s = max(for_s - _INTERVAL_S, 0.0)
         if self._timer is not None:
-            self._timer = self._loop.call_later(_EVERY_S, self.look)
-        self._handle(contract.BrokerLoad(for_s, max(came, 0), max(took_s, 0.0), waited_s))
+            self._timer = self._loop.call_later(_INTERVAL_S, self.look)
+        self._handle(contract.BrokerLoad(for_s, max(received, 0), max(took_s, 0.0), waited_s))
 
     def _counted(self) -> tuple[int, float]:
-        """Events that came in this life, and the seconds that they took."""
+        """Events received in this life, and the seconds that their processing took."""
         counters = self._counters
         return counters.events_published + counters.events_received, counters.events_s

@@ -1,7 +1,7 @@
-"""What a node counts: plain numbers that the hot path can afford.
+"""Counters and histograms of a node, cheap enough for the hot path.
 
-A counter is an attribute of `NodeCounters` that only grows within a life. A `Histogram` counts
-values below bounds. `exposition` writes them as text. All of it is lost with the process.
+A counter is an attribute of `NodeCounters` that only increases within a life. A `Histogram` counts
+values below bounds. `prometheus.exposition` formats them as text. All are lost with the process.
 """
 
 from bisect import bisect_left
@@ -13,25 +13,24 @@ SYNC_BOUNDS = (1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 1e-2, 25e-3, 5e-2, 1e-1, 25
 
 
 class Histogram:
-    """How many values were at or below each bound."""
+    """Counts of values at or below each bound."""
 
     __slots__ = ("_bounds", "_counts", "count", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
-        #: One more than there are bounds, for what is above all of them.
+        #: One more than there are bounds, for values above all of them.
         self._counts = [0] * (len(bounds) + 1)
         self.count = 0
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """One more value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.count += 1
         self.total += value
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """(bound, values at or below it), without the last one, which is all."""
+        """(bound, number of values at or below it), without the last bucket, which holds all."""
         found, sum_so_far = [], 0
         for bound, count in zip(self._bounds, self._counts, strict=False):
             sum_so_far += count
@@ -40,7 +39,7 @@ class Histogram:
 
 
 class NodeCounters:
-    """What happened in this life."""
+    """Counters of this life."""
 
     __slots__ = (
         "connections_refused",
@@ -70,48 +69,48 @@ class NodeCounters:
     )
 
     def __init__(self) -> None:
-        #: Events that came in `Publish` frames, repeated and refused ones included,
+        #: Events received in `Publish` frames, including duplicates and refused ones.
         self.events_published = 0
-        #: those that got a tick (those of batches are counted by the core),
+        #: Of these, events appended to the log (the core counts those of batches).
         self.events_taken = 0
-        #: and those whose tick is on disk.
+        #: Of these, events whose tick is on disk.
         self.events_confirmed = 0
-        #: Ticks of the own stream: events, and marks.
+        #: Ticks of this broker's stream: events and marks.
         self.ticks_appended = 0
         self.publishes_refused = 0
-        #: Events sent to clients, one for each subscription.
+        #: Events sent to clients, counted once per subscription.
         self.events_delivered = 0
-        #: Events sent over links, one for each link; and those that came over links.
+        #: Events sent over links, counted once per link; and events received over links.
         self.events_forwarded = 0
         self.events_received = 0
-        #: Seconds of the steps in which events came, over links or from clients.
+        #: Seconds of the steps that processed events, from links or clients.
         self.events_s = 0.0
-        #: Requests of the own edge for what is missing, and for what matches in the past.
+        #: Requests of this broker's edge for missing ticks, and for replay.
         self.nacks = 0
         self.replays = 0
-        #: Questions of clients about the log that were answered, and events sent in answer.
+        #: Fetch and describe requests answered, and events sent in answers.
         self.fetches = 0
         self.events_fetched = 0
-        #: Subscriptions and other requests that were not granted.
+        #: Subscribe and other requests refused.
         self.requests_refused = 0
         self.connections_taken = 0
         self.connections_refused = 0
-        #: Sessions that were cut for the memory they held, and for a frame that took too long.
+        #: Sessions closed because of the memory they held, or because of a late frame.
         self.memory_cuts = 0
         self.frames_late = 0
-        #: From the arrival of some bytes until everything that follows from them is under way.
+        #: From received bytes until all of their effects are started.
         self.step_s = Histogram(STEP_BOUNDS)
-        #: The longest step of this life by the clock, and by processor time; what the latter was;
-        #: and steps above the bound (`steps`).
+        #: The longest step of this life by wall-clock and by processor time, the name of the
+        #: latter, and the number of steps above the bound (`meters`).
         self.longest_step_s = 0.0
         self.longest_step_cpu_s = 0.0
         self.longest_step_was = ""
         self.steps_too_long = 0
-        #: From the wish for a sync to its fulfilment.
+        #: From a sync request to its completion.
         self.sync_s = Histogram(SYNC_BOUNDS)
 
     def stepped(self, took_s: float, received: int = 0, *, has_events: bool = False) -> None:
-        """Some bytes were dealt with, with so many events over a link, or some of a client."""
+        """Count a processing step, and the events it received over a link or from a client."""
         self.step_s.add(took_s)
         self.events_received += received
         if received or has_events:

@@ -1,19 +1,20 @@
-"""One broker as a process part: a core, a store, connections and a timer, in one event loop.
+"""One broker: a core, a store, connections and a timer in one event loop.
 
     node = Node(config)
-    await node.start()        # listening, and its life on disk
-    await node.stopped()      # until it fails, or somebody calls `drain` or `stop`
+    await node.start()        # listening; the start of its life is on disk
+    await node.stopped()      # until it fails, or after `drain` or `stop`
 
-A `CoreDriver` drives the core; the node gives it a store, links and sessions, and looks after their
-beginning and their end. Rules:
+A `CoreDriver` drives the core. The node provides its store, links and sessions, and manages their
+lifecycle. Rules:
 
-1. `start` takes the ports before it touches the disk, and listens when the life is on disk.
-2. What the store cannot write, and any mistake of our own in the core, ends the node at once, like
-   a crash: nothing is confirmed that is not on disk, so nothing is lost.
-3. `drain` ends it in order: nobody new is let in, clients are not listened to any more, what they
-   published is synced and confirmed, then they are told and hung up on, then the store is closed.
+1. `start` binds the ports before it opens the store, and listens once the start of the life is on
+   disk.
+2. A failed write to the store, or an internal error in the core, stops the node at once, like a
+   crash: everything that was confirmed is on disk, so nothing is lost.
+3. `drain` is an orderly shutdown: refuse new connections, stop reading from clients, sync and
+   confirm what they published, notify and disconnect them, close the store.
 
-State: the core's and the store's; here only connections. Whatever is lost with it is safe to lose.
+State: that of the core and the store, and connections, which are safe to lose.
 """
 
 import asyncio
@@ -57,13 +58,13 @@ from anabranch.wire.greeting import Greeting, Kind
 
 Port = Literal["clients", "links", "observe"]
 STOPPING = "the broker is stopping"
-#: One step may take this part of the time after which a silent neighbour counts as dead.
+#: Longest step, as a fraction of the time after which a silent neighbour counts as dead.
 STEP_PART = 0.1
 _json = msgspec.json.Encoder()
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node really listens."""
+    """The addresses that a node listens on."""
 
     clients: Address | None = None
     links: Address | None = None
@@ -74,25 +75,25 @@ class Node:
     """One broker. See the rules at the top of this module."""
 
     def __init__(self, config: NodeConfig, load: Callable[[], None] | None = None) -> None:
-        """`load` loads the kernels of the matching index; it may take its time."""
+        """`load` loads the kernels of the matching index; it may block for a while."""
         self.config = config
         self._compiler = KernelCompiler()
         self._load = load or self._compiler.load
         self.log = NodeLog(config.name)
         self.counters = NodeCounters()
         self.addresses = Addresses()
-        #: Why it ended, if it did not end in order.
+        #: Why the node ended, unless it was stopped in order.
         self.failure = ""
         self._began_at = time.monotonic()
         self._listeners: list[Listener] = []
         self._closing: asyncio.Task[None] | None = None
 
-    # -- a life ---------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take the ports and the state directory, begin the life, then listen and dial.
+        """Bind the ports, open the state directory, begin the life, then listen and dial.
 
-        `LocalError` if that cannot be."""
+        Raises `LocalError` if any of this fails."""
         config = self.config
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -101,21 +102,21 @@ class Node:
         self._driver = CoreDriver(self.log, self.counters, self._steps, self.fail)
         self.warm_up = WarmUp(self.log, config.state, self.fail, self._load, self._compiler.close)
         token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
-        self._observatory = ObservePort(
+        self._observe_port = ObservePort(
             {"/health": self._health, "/status": self._status_page, "/metrics": self._metrics_page},
             config.observe_hosts,
             token,
         )
-        plugs = self._bind()
+        sockets = self._bind()
         try:
             await self._open()
             await asyncio.wait({self._driver.ready, self._ended}, return_when="FIRST_COMPLETED")
             if self.failure:
                 raise LocalError(self.failure)
-            await self._listen(plugs)
+            await self._listen(sockets)
         except BaseException:
-            for plug in plugs.values():
-                plug.close()
+            for sock in sockets.values():
+                sock.close()
             self.warm_up.close()
             raise
         self.links.dial(config.neighbours)
@@ -127,15 +128,15 @@ class Node:
         return knows_subscriptions(self.broker)
 
     async def _open(self) -> None:
-        """Take the state directory and begin the life."""
+        """Open the state directory and begin the life."""
         config = self.config
-        self._news = StoreBridge(self._loop, self._driver.from_store, self._store_failed)
+        self._store_bridge = StoreBridge(self._loop, self._driver.from_store, self._store_failed)
         self.store = Store.open(
             config.state,
             network=config.network_name,
             broker=config.name,
             options=config.store,
-            listener=self._news,
+            listener=self._store_bridge,
         )
         try:
             for note in self.store.notes:
@@ -157,22 +158,22 @@ class Node:
             "links": config.links,
             "observe": config.observe,
         }
-        plugs: dict[Port, socket.socket] = {}
+        sockets: dict[Port, socket.socket] = {}
         try:
             for port, address in wanted.items():
                 if address is not None:
-                    plugs[port] = bind(address, f"{port} of broker {config.name!r}")
+                    sockets[port] = bind(address, f"{port} of broker {config.name!r}")
         except BaseException:
-            for plug in plugs.values():
-                plug.close()
+            for sock in sockets.values():
+                sock.close()
             raise
-        return plugs
+        return sockets
 
     def _make_parts(self) -> None:
         config, limits = self.config, self.config.limits
         core = config.core(disk_bytes(config.state))
         self.broker = Broker(core, self.store.recovered, self._driver.clock.now())
-        # The broker has taken it in; what was staged would be here twice, for good.
+        # The broker has its own copy; keeping this one would hold staged events twice.
         self.store.recovered = contract.Recovered()
         handle, counters, warm_up = self._driver.handle, self.counters, self.warm_up
         now = self._driver.clock.now
@@ -218,13 +219,13 @@ class Node:
         return free_bytes(self.config.state) + self.store.unused_bytes
 
     def _extent(self) -> tuple[int, int]:
-        """The oldest tick of the own stream, and the newest that is synced."""
+        """The oldest tick of this broker's stream, and the newest synced one."""
         origin = self.broker.origin
         assert origin is not None
         return origin.oldest, origin.head
 
     def _origins(self) -> dict[str, str]:
-        """Edge → where clients reach it, or ""."""
+        """Edge → its address for clients, or ""."""
         own, config = self.addresses.clients, self.config
         known = {config.name: own, **config.origins}
         return {edge: str(known.get(edge) or "") for edge in config.network.edges}
@@ -240,20 +241,20 @@ class Node:
             life=self.broker.life if kind == "link" else 0,
         )
 
-    async def _listen(self, plugs: dict[Port, socket.socket]) -> None:
+    async def _listen(self, sockets: dict[Port, socket.socket]) -> None:
         limits, tls = self.config.limits, self.config.tls
-        self.addresses = Addresses(**{port: address_of(plug) for port, plug in plugs.items()})
-        if "observe" in plugs:
-            await self._observatory.start(plugs["observe"])
-        if "links" in plugs:
+        self.addresses = Addresses(**{port: address_of(sock) for port, sock in sockets.items()})
+        if "observe" in sockets:
+            await self._observe_port.start(sockets["observe"])
+        if "links" in sockets:
             if tls.links is None and self.config.secret is None:
                 self.log.warning(
-                    "links have neither TLS nor a secret: whoever reaches %s can speak for a"
-                    " neighbour; name a secret_file in the network file",
+                    "links use neither TLS nor a secret: any process that reaches %s can pose as a"
+                    " neighbour; set secret_file in the network file",
                     self.addresses.links,
                 )
             self._listener(
-                plugs["links"],
+                sockets["links"],
                 "link",
                 self.links,
                 tls=tls.links,
@@ -261,9 +262,9 @@ class Node:
                 waiting_bytes_max=limits.link_waiting_bytes_max,
                 connections_max=limits.greetings_max + len(self.links),
             )
-        if "clients" in plugs:
+        if "clients" in sockets:
             self._listener(
-                plugs["clients"],
+                sockets["clients"],
                 "client",
                 self.sessions,
                 tls=tls.clients,
@@ -273,7 +274,7 @@ class Node:
 
     def _listener(
         self,
-        plug: socket.socket,
+        sock: socket.socket,
         kind: Kind,
         host: HandshakeOwner,
         *,
@@ -284,9 +285,9 @@ class Node:
     ) -> None:
         greeting = self._greeting(kind)
         listener = Listener(
-            plug,
+            sock,
             partial(
-                IncomingHandshake, self.strangers, greeting, host, self._came_to_nothing, secret
+                IncomingHandshake, self.strangers, greeting, host, self._handshake_failed, secret
             ),
             connections_max=connections_max,
             host_connections_max=self.config.limits.host_connections_max,
@@ -298,33 +299,33 @@ class Node:
         self._listeners.append(listener)
         listener.start()
 
-    def _came_to_nothing(self, address: str, reason: str) -> None:
+    def _handshake_failed(self, address: str, reason: str) -> None:
         self.counters.connections_refused += 1
-        self._refusals.info(f"a connection from {address} came to nothing: {reason}")
+        self._refusals.info(f"connection from {address} failed: {reason}")
 
     async def stopped(self) -> None:
-        """Return when it is over; `failure` says why, if it was not in order."""
+        """Wait until the node has ended; `failure` holds the reason unless it ended in order."""
         await asyncio.shield(self._ended)
 
     def depart(self) -> None:
-        """Begin to leave the network (`core.departure`)."""
-        self.log.info("departing: clients go elsewhere, and the log is released")
+        """Start to leave the network (`core.departure`)."""
+        self.log.info("departing: moving clients to other brokers and releasing the log")
         self._driver.handle(contract.Depart())
 
     @property
     def is_drained(self) -> bool:
-        """Whether it may leave."""
+        """Whether a departing broker may be stopped."""
         return self.broker.is_drained
 
     async def drain(self) -> None:
-        """End in order (rule 3), within `drain_s`."""
-        self.log.info("stopping: clients are told, and the disk is waited for")
+        """Shut down in order (rule 3), within `drain_s`."""
+        self.log.info("stopping: notifying clients and waiting for the disk")
         self.warm_up.note(self._needs_index())
         try:
             async with asyncio.timeout(self.config.timing.drain_s):
                 await self._drain()
         except TimeoutError:
-            self.log.warning("stopping at once: not everything was said within drain_s")
+            self.log.warning("stopping at once: draining took longer than drain_s")
         await self.stop()
 
     async def _drain(self) -> None:
@@ -339,14 +340,14 @@ class Node:
         await self.sessions.all_left()
 
     async def stop(self) -> None:
-        """End now. What is in the store's hands is written."""
+        """Stop now. The store still writes everything it was given."""
         self._close()
         if self._closing is None:
             self._closing = self._loop.create_task(self._finish())
         await asyncio.shield(self._closing)
 
     def _close(self) -> None:
-        """Nothing reaches the core, and nobody reaches us, from now on."""
+        """Disconnect the core from all input, and stop accepting connections."""
         self._driver.end()
         self.fetching.close()
         self._meter.close()
@@ -355,50 +356,50 @@ class Node:
         self._preparation.close()
         for listener in self._listeners:
             listener.close()
-        self._observatory.close()
+        self._observe_port.close()
         self.strangers.cut_all(STOPPING)
         self.sessions.cut_all(STOPPING)
 
     async def _finish(self) -> None:
         try:
             await self.links.close(STOPPING)
-            self._news.close()
+            self._store_bridge.close()
             await asyncio.to_thread(self.store.close)
         except (OSError, LocalError) as error:
-            self.failure = self.failure or f"the store cannot be closed: {error}"
+            self.failure = self.failure or f"cannot close the store: {error}"
             self.log.error("%s", self.failure)
         finally:
             self._ended.set_result(None)
 
     def _store_failed(self, reason: str) -> None:
-        self.fail(f"the state directory {self.config.state} cannot be written: {reason}")
+        self.fail(f"cannot write to the state directory {self.config.state}: {reason}")
 
     def fail(self, reason: str) -> None:
-        """End now, because something is wrong with us."""
+        """Stop now because of an internal failure."""
         if self.failure:
             return
         self.failure = reason
-        self.log.error("the broker ends: %s", reason)
+        self.log.error("stopping the broker: %s", reason)
         self._close()
         if self._closing is None:
             self._closing = self._loop.create_task(self._finish())
 
-    # -- for whoever watches --------------------------------------------------------------------
+    # -- monitoring -----------------------------------------------------------------------------
 
     @property
     def state(self) -> Literal["starting", "ready", "stopping"]:
-        """Whether it serves."""
+        """The state that `/health` reports."""
         if self._driver.is_over or self.sessions.closed_because:
             return "stopping"
         return "ready" if self.broker.is_ready else "starting"
 
     @property
     def connections(self) -> int:
-        """Connections that others have opened."""
+        """Number of accepted connections."""
         return sum(listener.connections for listener in self._listeners)
 
     def status(self) -> Status:
-        """What it can say about itself."""
+        """The document that `/status` serves."""
         config, found = self.config, report(self.broker)
         addresses = msgspec.structs.asdict(self.addresses)
         return Status(

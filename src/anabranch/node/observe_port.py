@@ -1,24 +1,25 @@
-"""The observe port: a little HTTP, for monitors and for people.
+"""The observe port: a minimal HTTP server for monitoring.
 
-    GET /health     200 `ok` if the broker serves, 503 with its state if it does not
-    GET /status     what it says about itself, as JSON (`status`)
-    GET /metrics    the same for Prometheus (`exposition`)
+    GET /health     200 `ok` if the broker is ready, otherwise 503 with its state
+    GET /status     its status as JSON (`status`)
+    GET /metrics    the same for Prometheus (`prometheus`)
 
-HTTP/1.1 with one request per connection, which is all that monitors need. Rules:
+HTTP/1.1 with one request per connection, which is enough for monitoring. Rules:
 
-1. A request has at most `REQUEST_BYTES_MAX` bytes and `REQUEST_S` to arrive, an answer has
-   `ANSWER_S` to be taken; there are at most `CONNECTIONS_MAX` connections. When one more comes, the
-   oldest is cut: a monitor has its answer within a round trip, so idle connections lose.
-2. Whatever is not a GET of a known path gets an answer that says so; so does at once, and without
-   being read, what cannot be HTTP: a client that took this for its own port learns what it is.
-3. `/status` and `/metrics` are answered only if the `Host` of the request is an address, localhost,
-   or a name that the broker was told to have. A web page can make a browser ask this port by a name
-   of its own that leads here (DNS rebinding), but not by one of these.
-4. With a token they are answered only to `Authorization: Bearer TOKEN`. `/health` needs neither: it
-   says nothing that connecting does not say.
-5. Nothing here changes anything.
+1. A request has at most `REQUEST_BYTES_MAX` bytes and must arrive within `REQUEST_S`; an answer
+   must be read within `ANSWER_S`. There are at most `CONNECTIONS_MAX` connections. When another one
+   arrives, the oldest is closed: a monitor has its answer within a round trip, so only idle
+   connections are affected.
+2. A request other than a GET of a known path gets an error response. So does input that cannot be
+   HTTP, at once and without reading it: a client that uses the wrong port learns which one this is.
+3. `/status` and `/metrics` are served only if the `Host` of the request is an address, localhost,
+   or a configured name of the broker. A web page can make a browser send requests here by a name of
+   its own that resolves to this address (DNS rebinding), but not by one of these.
+4. With a token they are served only with `Authorization: Bearer TOKEN`. `/health` needs neither: it
+   reveals no more than a connection attempt does.
+5. All requests are read-only.
 
-This module keeps no state but its sockets.
+State: sockets only.
 """
 
 import asyncio
@@ -46,12 +47,12 @@ _REASONS = {
 
 
 _CHALLENGE = 'WWW-Authenticate: Bearer realm="anabranch"\r\n'
-#: The page that is for everybody.
+#: The page without access control.
 _HEALTH = "/health"
 
 
 class Page:
-    """An answer: code, type, text."""
+    """A response: code, type, body."""
 
     __slots__ = ("body", "code", "kind")
 
@@ -61,7 +62,7 @@ class Page:
         self.code = code
 
     def encoded(self, with_body: bool) -> bytes:
-        """The answer as it travels."""
+        """The response as bytes."""
         head = (
             f"HTTP/1.1 {self.code} {_REASONS[self.code]}\r\nContent-Type: {self.kind}\r\n"
             f"{_CHALLENGE if self.code == 401 else ''}"
@@ -72,27 +73,26 @@ class Page:
 
 
 class ObservePort:
-    """Answers questions about a node. See the rules at the top of this module."""
+    """Serves the pages of a node. See the rules at the top of this module."""
 
     def __init__(
         self, pages: dict[str, Callable[[], Page]], hosts: Collection[str] = (), token: str = ""
     ) -> None:
-        """`hosts`: names by which it may be asked, beside addresses; `token`: "" asks for none."""
+        """`hosts`: accepted names besides addresses; `token`: "" disables authentication."""
         self._pages = pages
         self._hosts = {_plain(host) for host in (*hosts, "localhost")}
         self._token = token.encode()
         self._server: asyncio.Server | None = None
-        #: In the order in which they came.
+        #: Connections, oldest first.
         self._connections: dict[asyncio.StreamWriter, None] = {}
 
-    async def start(self, plug: socket.socket) -> None:
-        """Answer whoever connects here."""
+    async def start(self, sock: socket.socket) -> None:
+        """Start serving on this socket."""
         self._server = await asyncio.start_server(
-            self._serve, sock=plug, limit=REQUEST_BYTES_MAX, backlog=CONNECTIONS_MAX
+            self._serve, sock=sock, limit=REQUEST_BYTES_MAX, backlog=CONNECTIONS_MAX
         )
 
     def close(self) -> None:
-        """Answer nobody any more."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._connections):
@@ -105,7 +105,7 @@ class ObservePort:
             oldest.transport.abort()
         self._connections[writer] = None
         try:
-            # Whoever goes away, or takes too long, does not want an answer.
+            # A client that disconnects or is too slow gets no answer.
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 await self._answer(reader, writer)
         finally:
@@ -127,29 +127,29 @@ class ObservePort:
             await writer.wait_closed()
 
     def _page(self, head: bytes) -> tuple[Page, bool]:
-        """The answer, and whether its body is wanted."""
+        """The response, and whether to include its body."""
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            return Page(b"this is no request\n", code=400), True
+            return Page(b"invalid HTTP request\n", code=400), True
         method, path = words[0], words[1].split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
-            return Page(b"only GET and HEAD are answered here\n", code=405), True
+            return Page(b"only GET and HEAD are supported\n", code=405), True
         make = self._pages.get(path.decode("latin-1"))
         if make is None:
             known = ", ".join(self._pages)
-            return Page(f"there is no such page; there are {known}\n".encode(), code=404), True
+            return Page(f"page not found; available: {known}\n".encode(), code=404), True
         refusal = None if path == _HEALTH.encode() else self._refusal(_fields(head))
         return (refusal, True) if refusal else (make(), method == b"GET")
 
     def _refusal(self, fields: dict[str, list[bytes]]) -> Page | None:
-        """Why this request is not answered; None if it is."""
+        """The error response for a request without access; None if access is granted."""
         hosts = fields.get("host", [])
         if len(hosts) != 1:
-            return Page(b"a request has one Host\n", code=400)
+            return Page(b"a request needs exactly one Host\n", code=400)
         host = _plain(_without_port(hosts[0].decode("latin-1")))
         if host not in self._hosts and not _is_address(host):
             return Page(
-                b"this Host is none of this broker's names; ask by its address, or add the name to"
+                b"this Host is not a name of this broker; use its address, or add the name to"
                 b" observe_hosts in the network file\n",
                 code=421,
             )
@@ -164,13 +164,13 @@ class ObservePort:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """The request, up to its empty line; only its first byte if that begins no method."""
+    """The request up to its empty line, or only its first byte if that cannot start a method."""
     first = await reader.readexactly(1)
     return first + await reader.readuntil(b"\r\n\r\n") if first.isalpha() else first
 
 
 def _fields(head: bytes) -> dict[str, list[bytes]]:
-    """Field, in lower case → its values."""
+    """Field name in lower case → its values."""
     fields: dict[str, list[bytes]] = {}
     for line in head.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")

@@ -1,19 +1,19 @@
-"""A process that is one broker: its event loop, its signals, its end.
+"""The process of one broker: event loop, signals, shutdown.
 
     failure = run(config, ready, read)
 
-1. SIGTERM and SIGINT end the broker in order (`Node.drain`). A second one ends the process at once,
-   as kill −9 would, and loses nothing that was confirmed either.
-2. SIGHUP makes it read its network file again and take a newer one (`changing`). If it cannot begin
-   with that, because a port is taken say, it goes on with the one it had. SIGUSR1 makes it
-   depart (`core.departure`): an edge does so before the others get a network without it.
+1. SIGTERM and SIGINT shut the broker down in order (`Node.drain`). A second one ends the process at
+   once, like kill −9; nothing that was confirmed is lost then either.
+2. SIGHUP reloads the network file and applies a newer one (`reload`). If the broker cannot start
+   with it, for example because a port is taken, it continues with the previous one. SIGUSR1 makes
+   it depart (`core.departure`): an edge does so before the others get a network without it.
 3. uvloop runs the loop if it is installed.
-4. The process may open as many files as its hard limit allows; where that is less than
-   `connections_max` needs, connections are limited to what there is.
-5. The garbage collector is kept from making long pauses (`collecting`), and the C allocator from
-   keeping large blocks that were freed (`allocator`).
+4. The process raises its limit of open files up to the hard limit; if that is less than
+   `connections_max` needs, the number of connections is reduced.
+5. The garbage collector is kept from long pauses, and the C allocator from retaining large freed
+   blocks (`memory_tuning`).
 
-This module keeps no state.
+Stateless.
 """
 
 import asyncio
@@ -34,25 +34,25 @@ from anabranch.node.node import Node
 from anabranch.node.reload import Step, next_step
 from anabranch.node.settings import NodeConfig
 
-#: Files that are not connections: log segments, catalog, listeners, libraries.
-_FILES_BESIDE = 128
+#: Files other than connections: log segments, catalog, listeners, libraries.
+_OTHER_FILES = 128
 _EXIT_AT_ONCE = 143
 
 Ready = Callable[[Node], None]
 #: Reads the network file.
 Read = Callable[[], NetworkFile]
-Wish = Literal["end", "change", "depart"]
+Request = Literal["end", "change", "depart"]
 
 
 def run(config: NodeConfig, ready: Ready, read: Read) -> str:
-    """Run a broker until it ends. Returns why, if it did not end in order."""
+    """Run a broker until it ends; returns the reason unless it ended in order."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(config, ready, read))
 
 
 async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
     return_large_blocks()
-    wishes = _listen_for_signals()
+    requests = _listen_for_signals()
     collector = Collector()
     following: NodeConfig | None = config
     before: NodeConfig | None = None
@@ -64,32 +64,32 @@ async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
         except LocalError as error:
             if before is None:
                 raise
-            node.log.error("revision %d cannot be used: %s", following.revision, error)
+            node.log.error("cannot start with revision %d: %s", following.revision, error)
             following, before = before, None
             continue
         before = following
         ready(node)
-        # The life before, if there was one, is garbage now.
+        # The previous life, if any, is garbage now.
         collector.start()
         warm = asyncio.ensure_future(_freeze_when_warm(node))
-        following = await _live(node, wishes, read)
+        following = await _live(node, requests, read)
         warm.cancel()
         failure = node.failure
     collector.stop()
     return failure
 
 
-async def _live(node: Node, wishes: "asyncio.Queue[Wish]", read: Read) -> NodeConfig | None:
-    """Until the end of a life; what the next one begins with, if there is to be one."""
+async def _live(node: Node, requests: "asyncio.Queue[Request]", read: Read) -> NodeConfig | None:
+    """Run one life; returns the configuration of the next one, if any."""
     ended = asyncio.ensure_future(node.stopped())
     following: NodeConfig | None = None
     while not ended.done():
-        wish = asyncio.ensure_future(wishes.get())
-        await asyncio.wait({ended, wish}, return_when=asyncio.FIRST_COMPLETED)
-        if not wish.done():
-            wish.cancel()
+        request = asyncio.ensure_future(requests.get())
+        await asyncio.wait({ended, request}, return_when=asyncio.FIRST_COMPLETED)
+        if not request.done():
+            request.cancel()
             break
-        step = _step(node, wish.result(), read)
+        step = _step(node, request.result(), read)
         if step == "depart":
             node.depart()
         elif step != "nothing":
@@ -99,13 +99,13 @@ async def _live(node: Node, wishes: "asyncio.Queue[Wish]", read: Read) -> NodeCo
     return following
 
 
-def _step(node: Node, wish: Wish, read: Read) -> NodeConfig | Step:
-    if wish != "change":
-        return wish
+def _step(node: Node, request: Request, read: Read) -> NodeConfig | Step:
+    if request != "change":
+        return request
     try:
         return next_step(node, read())
     except LocalError as error:
-        node.log.error("the network file is not taken: %s", error)
+        node.log.error("ignoring the network file: %s", error)
         return "nothing"
 
 
@@ -114,23 +114,23 @@ async def _freeze_when_warm(node: Node) -> None:
     gc.freeze()
 
 
-def _listen_for_signals() -> "asyncio.Queue[Wish]":
-    """What signals ask for. After one that asks for the end, the next one does not ask."""
-    wishes: asyncio.Queue[Wish] = asyncio.Queue()
+def _listen_for_signals() -> "asyncio.Queue[Request]":
+    """The requests that signals make. The second request to end exits at once."""
+    requests: asyncio.Queue[Request] = asyncio.Queue()
     ending = asyncio.Event()
 
     def end() -> None:
         if ending.is_set():
             os._exit(_EXIT_AT_ONCE)
         ending.set()
-        wishes.put_nowait("end")
+        requests.put_nowait("end")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    loop.add_signal_handler(signal.SIGHUP, wishes.put_nowait, "change")
-    loop.add_signal_handler(signal.SIGUSR1, wishes.put_nowait, "depart")
-    return wishes
+    loop.add_signal_handler(signal.SIGHUP, requests.put_nowait, "change")
+    loop.add_signal_handler(signal.SIGUSR1, requests.put_nowait, "depart")
+    return requests
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -141,15 +141,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _within_files(config: NodeConfig) -> NodeConfig:
-    """The same, with no more connections than there may be files."""
+    """The configuration with `connections_max` reduced to the limit of open files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.limits.connections_max + _FILES_BESIDE
+    wanted = config.limits.connections_max + _OTHER_FILES
     files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return config
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, soft), hard))
-    connections_max = max(max(files, soft) - _FILES_BESIDE, 1)
+    connections_max = max(max(files, soft) - _OTHER_FILES, 1)
     if connections_max >= config.limits.connections_max:
         return config
     limits = msgspec.structs.replace(config.limits, connections_max=connections_max)

@@ -16,49 +16,49 @@ from anabranch.node.status import Status
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _COUNTERS = {
-    "connections_refused": "Connections that came to nothing, for want of room or of a greeting",
-    "connections_taken": "Connections that others opened",
-    "events_confirmed": "Events of publishers, taken here, that are on disk",
-    "events_delivered": "Events sent to clients, one for each subscription",
-    "events_fetched": "Events of the log that clients fetched",
-    "events_forwarded": "Events sent over links, one for each link",
-    "events_received": "Events that came over links, repeated ones included",
-    "events_published": "Events that came from publishers, repeated and refused ones included",
-    "events_taken": "Events of publishers that got a tick of the log",
-    "frames_late": "Sessions that were cut because a frame was not complete in time",
-    "memory_cuts": "Sessions that were cut for the memory they held",
-    "fetches": "Questions of clients about the log that were answered",
-    "nacks": "Requests for ticks that were missing",
-    "publishes_refused": "Refusals told to publishers",
-    "replays": "Requests for events of the past",
-    "requests_refused": "Subscriptions and other requests that were not granted",
-    "steps_too_long": "Steps of the event loop above a tenth of dead_after_s",
-    "ticks_appended": "Ticks of the log, events and marks",
+    "connections_refused": "Connections refused, or closed before their handshake was complete",
+    "connections_taken": "Connections accepted",
+    "events_confirmed": "Published events accepted here and synced to disk",
+    "events_delivered": "Events sent to clients, counted once per subscription",
+    "events_fetched": "Events of the log fetched by clients",
+    "events_forwarded": "Events sent over links, counted once per link",
+    "events_received": "Events received over links, including duplicates",
+    "events_published": "Events received from publishers, including duplicates and refused ones",
+    "events_taken": "Published events appended to the log",
+    "frames_late": "Sessions closed because a frame was not complete in time",
+    "memory_cuts": "Sessions closed because of the memory they held",
+    "fetches": "Fetch and describe requests answered",
+    "nacks": "Requests for missing ticks",
+    "publishes_refused": "Publish refusals sent to publishers",
+    "replays": "Requests for replay of past events",
+    "requests_refused": "Subscribe and other requests refused",
+    "steps_too_long": "Event loop steps longer than a tenth of dead_after_s",
+    "ticks_appended": "Ticks appended to the log: events and marks",
 }
 
 _MESH_COUNTERS = {
-    "advertisements_coarse": "Times that own advertisements became too many to be told one by one",
-    "advertisements_sent": "Frames with advertisements",
-    "bindings_coarse": "Times that interest in an origin became too much for a frame",
-    "binds_sent": "Frames with interest on its way to origins",
-    "branches_sent": "Frames that tell parents which edges are behind",
-    "carries_dropped": "Messages and interest for which there was no way",
-    "comparisons_put_off": "Conjunctions that could not be compared with advertisements at once",
-    "copies_sent": "Frames with ticks for edges",
-    "data_sent": "Events in these",
-    "data_unfiltered": "Events sent to edges whose interest was not known well enough",
-    "hop_bound_fired": "Copies that went in circles; always 0, or there is a mistake of ours",
-    "matches": "Events looked up in the index of the own origin",
-    "matches_assumed": "Events sent to more edges than must be, for want of time to check filters",
-    "routes_sent": "Frames of waves",
-    "seeks_sent": "Frames of searches for a lost way",
-    "targets_unsent": "Targets of the own stream to which no way was open",
-    "targets_dropped": "Targets of copies on their way for which no neighbour was nearer",
+    "advertisements_coarse": "Times that local advertisements became too many to announce singly",
+    "advertisements_sent": "Advertisement frames sent",
+    "bindings_coarse": "Times that interest in an origin became too large for a frame",
+    "binds_sent": "Frames sent with interest for origins",
+    "branches_sent": "Frames sent to announce edges to parents",
+    "carries_dropped": "Messages and interest dropped for lack of a path",
+    "comparisons_put_off": "Conjunctions whose comparison with advertisements was deferred",
+    "copies_sent": "Frames sent with ticks for edges",
+    "data_sent": "Events in frames with ticks for edges",
+    "data_unfiltered": "Events sent unfiltered because the interest of an edge was incomplete",
+    "hop_bound_fired": "Copies that exceeded the hop limit; not 0 indicates a routing bug",
+    "matches": "Events matched against the index of the local origin",
+    "matches_assumed": "Events sent to extra edges because filter checks exceeded their budget",
+    "routes_sent": "Route frames sent",
+    "seeks_sent": "Search frames sent for a lost path",
+    "targets_unsent": "Targets of the local stream without an available path",
+    "targets_dropped": "Targets of forwarded copies for which no neighbour was nearer",
     "targets_moved": "Targets of copies that left their tree",
-    "wishes_coarse": "Times that the interest of an edge became too much to know",
+    "wishes_coarse": "Times that the interest of an edge became too large to index",
 }
 
-#: Patterns whose cost is told.
+#: Patterns whose cost is exposed.
 _COSTS_MAX = 100
 
 _Labels = Mapping[str, str]
@@ -87,12 +87,12 @@ class _Collected(Collector):
 
 
 def _families(status: Status, counters: NodeCounters) -> Iterator[Metric]:
-    yield from _family("info", "gauge", "Who this is", [(_who(status), 1)])
+    yield from _family("info", "gauge", "Identity of the broker", [(_identity(status), 1)])
     for name, text in _COUNTERS.items():
         yield from _family(f"{name}_total", "counter", text, [(_NONE, status.counters[name])])
-    aside = "Records of the catalog that this start could not read and has set aside"
+    aside = "Catalog records that were unreadable at this start and set aside"
     yield from _family("catalog_set_aside_total", "counter", aside, [(_NONE, status.set_aside)])
-    cpu = "What the process has used of processors"
+    cpu = "Processor time used by the process"
     yield from _family("cpu_seconds_total", "counter", cpu, [(_NONE, status.cpu_s)])
     yield from _gauges(status)
     yield from _memory(status)
@@ -102,11 +102,12 @@ def _families(status: Status, counters: NodeCounters) -> Iterator[Metric]:
     yield from _streams(status)
     yield from _mesh(status)
     yield from _placing(status)
-    yield from _histogram("step_seconds", "From bytes that came to all effects", counters.step_s)
-    yield from _histogram("sync_seconds", "From asking for a sync to having it", counters.sync_s)
+    step, sync = "Time from received bytes to all effects", "Time from sync request to completion"
+    yield from _histogram("step_seconds", step, counters.step_s)
+    yield from _histogram("sync_seconds", sync, counters.sync_s)
 
 
-def _who(status: Status) -> _Labels:
+def _identity(status: Status) -> _Labels:
     return {
         "broker": status.broker,
         "network": status.network,
@@ -122,32 +123,32 @@ def _gauges(status: Status) -> Iterator[Metric]:
     up = sum(link.is_up for link in status.links)
     gauges: dict[str, tuple[str, float]] = {
         "links_up": ("Links that are up", up),
-        "links": ("Links there should be", len(status.links)),
-        "catalog_set_aside": ("Records of the catalog that are kept aside", status.set_aside_kept),
-        "sessions": ("Clients that are connected", status.sessions),
-        "connections": ("Connections that others opened", status.connections),
-        "strangers": ("Connections that have not greeted", status.strangers),
-        "subscriptions": ("Subscriptions, those of absent clients included", status.subscriptions),
-        "client_waiting_bytes": ("Bytes to be sent to clients", status.client_waiting_bytes),
-        "syncs": ("Syncs that the disk owes", status.syncs),
-        "resident_bytes": ("Memory of the process", status.resident_bytes),
-        "longest_step_seconds": ("The longest step, by the clock", status.longest_step_s),
+        "links": ("Links configured", len(status.links)),
+        "catalog_set_aside": ("Catalog records set aside", status.set_aside_kept),
+        "sessions": ("Connected clients", status.sessions),
+        "connections": ("Accepted connections", status.connections),
+        "strangers": ("Connections before their handshake", status.strangers),
+        "subscriptions": ("Subscriptions, including those of absent clients", status.subscriptions),
+        "client_waiting_bytes": ("Bytes queued for clients", status.client_waiting_bytes),
+        "syncs": ("Pending syncs", status.syncs),
+        "resident_bytes": ("Resident memory of the process", status.resident_bytes),
+        "longest_step_seconds": ("Longest step, wall-clock time", status.longest_step_s),
         "longest_step_cpu_seconds": (
-            "The longest step, by processor time",
+            "Longest step, processor time",
             status.longest_step_cpu_s,
         ),
-        "uptime_seconds": ("Since the start of this life", status.uptime_s),
-        "is_ready": ("1 if it serves", float(status.state == "ready")),
-        "log_oldest_tick": ("The oldest tick of the log", log.oldest if log else 0),
-        "log_head_tick": ("The newest tick of the log that is synced", log.head if log else 0),
+        "uptime_seconds": ("Time since the start of this life", status.uptime_s),
+        "is_ready": ("1 if the broker is ready", float(status.state == "ready")),
+        "log_oldest_tick": ("Oldest tick of the log", log.oldest if log else 0),
+        "log_head_tick": ("Newest synced tick of the log", log.head if log else 0),
         "log_rolled_back": (
-            "1 if other brokers know ticks that the log does not have, and events are refused",
+            "1 if other brokers have ticks that the log lacks, and events are refused",
             int(log is not None and log.state == "rolled-back"),
         ),
-        "log_unsynced_ticks": ("Ticks that wait for the disk", log.unsynced if log else 0),
-        "log_unsynced_bytes": ("Bytes that wait for the disk", log.unsynced_bytes if log else 0),
+        "log_unsynced_ticks": ("Ticks waiting for a sync", log.unsynced if log else 0),
+        "log_unsynced_bytes": ("Bytes waiting for a sync", log.unsynced_bytes if log else 0),
         "cursor_lag_ticks": (
-            "Ticks that the slowest durable subscription has not dealt with",
+            "Unacknowledged ticks of the slowest durable subscription",
             max((cursor.lag for cursor in status.cursors), default=0),
         ),
     }
@@ -161,40 +162,40 @@ def _memory(status: Status) -> Iterator[Metric]:
         return
     uses = ("clients", "tls", "links", "reads", "staging", "detectors", "subscriptions")
     held = [({"use": use}, float(getattr(memory, use))) for use in uses]
-    yield from _family("memory_bytes", "gauge", "Memory held for others", held)
+    yield from _family("memory_bytes", "gauge", "Memory held, by use", held)
     bounded = [use for use in uses if use != "links"]
     bounds = [({"use": use}, float(getattr(memory, f"{use}_max"))) for use in bounded]
-    yield from _family("memory_bytes_max", "gauge", "The bound of that", bounds)
+    yield from _family("memory_bytes_max", "gauge", "Limit of memory held, by use", bounds)
 
 
 def _staging(status: Status) -> Iterator[Metric]:
     families = {
-        "stage_tokens": ("gauge", "Tokens that nobody has committed", "tokens"),
-        "stage_bytes": ("gauge", "Bytes that are staged, or of batches under way", "size_bytes"),
-        "sinks": ("gauge", "Sinks that are remembered", "sinks"),
-        "batches_under_way": ("gauge", "Batches that are intended and not done", "under_way"),
-        "batches_committed_total": ("counter", "Batches that were done", "committed"),
-        "batch_events_total": ("counter", "Events of batches that got a tick", "written"),
+        "stage_tokens": ("gauge", "Staging tokens not yet committed", "tokens"),
+        "stage_bytes": ("gauge", "Bytes staged or in pending batches", "size_bytes"),
+        "sinks": ("gauge", "Known sinks", "sinks"),
+        "batches_under_way": ("gauge", "Batches in progress", "under_way"),
+        "batches_committed_total": ("counter", "Batches committed", "committed"),
+        "batch_events_total": ("counter", "Events of batches appended to the log", "written"),
     }
     yield from _fields_of(status.staging, families)
 
 
 def _patterns(status: Status) -> Iterator[Metric]:
     families = {
-        "patterns": ("gauge", "Patterns whose join points are here", "patterns"),
-        "patterns_active": ("gauge", "Those of them that detect", "active"),
-        "pattern_kept_ticks": ("gauge", "Ticks that patterns need to be given again", "kept"),
-        "pattern_events_total": ("counter", "Events that join points took", "events"),
-        "pattern_matches_total": ("counter", "Matches that were published here", "reported"),
+        "patterns": ("gauge", "Patterns whose join point is here", "patterns"),
+        "patterns_active": ("gauge", "Patterns with an active join point here", "active"),
+        "pattern_kept_ticks": ("gauge", "Ticks retained for replay to join points", "kept"),
+        "pattern_events_total": ("counter", "Events processed by join points", "events"),
+        "pattern_matches_total": ("counter", "Matches published here", "reported"),
         "pattern_left_out_total": (
             "counter",
-            "Events that more matches end with than are reported",
+            "Events that complete more matches than are reported",
             "left_out",
         ),
-        "pattern_held_bytes": ("gauge", "Memory that events of patterns take", "held_bytes"),
-        "pattern_late_total": ("counter", "Events that came too late for a pattern", "late"),
-        "pattern_overflows_total": ("counter", "Times a pattern was at a bound", "overflows"),
-        "pattern_withheld_total": ("counter", "Ranges of ticks a pattern did not get", "withheld"),
+        "pattern_held_bytes": ("gauge", "Memory held by events of patterns", "held_bytes"),
+        "pattern_late_total": ("counter", "Events too late for a pattern", "late"),
+        "pattern_overflows_total": ("counter", "Times that a pattern reached a limit", "overflows"),
+        "pattern_withheld_total": ("counter", "Ranges withheld from a pattern", "withheld"),
     }
     yield from _fields_of(status.patterns, families)
 
@@ -202,7 +203,7 @@ def _patterns(status: Status) -> Iterator[Metric]:
 def _fields_of(
     report: object | None, families: Mapping[str, tuple[str, str, str]]
 ) -> Iterator[Metric]:
-    """Name → (kind, text, field) of a report; all are 0 where there is none."""
+    """Name → (kind, help, field) of a report; all are 0 without a report."""
     for name, (kind, text, field) in families.items():
         value = 0 if report is None else getattr(report, field)
         yield from _family(name, kind, text, [(_NONE, value)])
@@ -211,8 +212,8 @@ def _fields_of(
 def _links(status: Status) -> Iterator[Metric]:
     families = {
         "link_is_up": ("gauge", "1 if the link is up", "is_up"),
-        "link_waiting_bytes": ("gauge", "Bytes to be sent over the link", "waiting_bytes"),
-        "link_up_total": ("counter", "Times the link came up", "times_up"),
+        "link_waiting_bytes": ("gauge", "Bytes queued for the link", "waiting_bytes"),
+        "link_up_total": ("counter", "Times that the link came up", "times_up"),
         "link_frames_sent_total": ("counter", "Frames sent over the link", "frames_sent"),
         "link_sent_bytes_total": ("counter", "Bytes sent over the link", "sent_bytes"),
         "link_frames_received_total": ("counter", "Frames received", "frames_received"),
@@ -225,12 +226,12 @@ def _links(status: Status) -> Iterator[Metric]:
 
 def _streams(status: Status) -> Iterator[Metric]:
     families = {
-        "stream_head_tick": ("The newest tick known to exist", "head"),
-        "stream_position_tick": ("The tick up to which nothing is missing", "position"),
-        "stream_lag_ticks": ("Ticks that somebody here still needs", "lag"),
-        "stream_live": ("Subscriptions that follow the stream", "live"),
-        "stream_behind": ("Subscriptions that catch up with it", "behind"),
-        "stream_waiting": ("Subscriptions that have not started on it", "waiting"),
+        "stream_head_tick": ("Newest tick known to exist", "head"),
+        "stream_position_tick": ("Tick up to which the stream is complete here", "position"),
+        "stream_lag_ticks": ("Ticks still needed here", "lag"),
+        "stream_live": ("Subscriptions with live delivery", "live"),
+        "stream_behind": ("Subscriptions in catch-up", "behind"),
+        "stream_waiting": ("Subscriptions not yet started on the stream", "waiting"),
     }
     for name, (text, field) in families.items():
         samples = [({"stream": s.stream}, float(getattr(s, field))) for s in status.streams]
@@ -238,16 +239,16 @@ def _streams(status: Status) -> Iterator[Metric]:
 
 
 def _mesh(status: Status) -> Iterator[Metric]:
-    """What only a mesh has."""
+    """Families that only a mesh has."""
     mesh = status.mesh
     if mesh is None:
         return
     gauges = {
-        "mesh_trees": ("Trees that are known", mesh.trees),
-        "mesh_trees_lost": ("Trees without a way to their root", mesh.trees_lost),
-        "mesh_branches": ("Edges known behind neighbours, on every tree", mesh.branches),
-        "mesh_advertisements": ("Advertisements that are known", mesh.advertisements),
-        "mesh_origins": ("Origins that told what they advertise", mesh.origins),
+        "mesh_trees": ("Known trees", mesh.trees),
+        "mesh_trees_lost": ("Trees without a path to their root", mesh.trees_lost),
+        "mesh_branches": ("Edges known behind neighbours, summed over trees", mesh.branches),
+        "mesh_advertisements": ("Known advertisements", mesh.advertisements),
+        "mesh_origins": ("Origins with known advertisements", mesh.origins),
     }
     for name, (text, value) in gauges.items():
         yield from _family(name, "gauge", text, [(_NONE, value)])
@@ -255,7 +256,7 @@ def _mesh(status: Status) -> Iterator[Metric]:
         samples = [(_NONE, status.routing_counters[name])]
         yield from _family(f"mesh_{name}_total", "counter", text, samples)
     costs = [({"peer": peer}, cost) for peer, cost in mesh.costs.items()]
-    yield from _family("mesh_link_cost", "gauge", "What sending over the link costs", costs)
+    yield from _family("mesh_link_cost", "gauge", "Cost of sending over the link", costs)
 
 
 def _placing(status: Status) -> Iterator[Metric]:
@@ -263,11 +264,11 @@ def _placing(status: Status) -> Iterator[Metric]:
     asked, moved = (0, 0) if placing is None else (placing.asked, placing.moved)
     known = () if status.patterns is None else status.patterns.points
     costs = [({"pattern": each.pattern}, each.cost) for each in known if each.cost is not None]
-    questions = "Questions to other brokers about places of patterns"
-    yield from _family("pattern_questions_total", "counter", questions, [(_NONE, asked)])
-    moves = "Patterns that were moved to better places"
+    requests = "Placement requests sent to other brokers"
+    yield from _family("pattern_questions_total", "counter", requests, [(_NONE, asked)])
+    moves = "Patterns moved to a better broker"
     yield from _family("pattern_moves_total", "counter", moves, [(_NONE, moved)])
-    cost = "What a pattern costs here, in events under way"
+    cost = "Cost of a pattern here, in events in transit"
     yield from _family("pattern_cost", "gauge", cost, costs[:_COSTS_MAX])
 
 

@@ -1,16 +1,16 @@
-"""What a new network file means for a broker that runs.
+"""Reload: how a running broker applies a new network file.
 
-A broker takes another network by ending its life in order and beginning the next one, in the same
-process, from its own store: for its neighbours and clients that is a short restart. Rules:
+A broker applies a new network file by ending its life in order and starting the next one, in the
+same process and from its own store. To its neighbours and clients that is a short restart. Rules:
 
-1. Only a file of the same network with a higher revision counts. A file that cannot be read or used
-   changes nothing; the log says what is wrong with it.
-2. A broker that is no edge any more in the new file departs first, and stays in the network that it
-   has. It takes the file when it is drained and asked again: as a relay if it is one there,
-   otherwise by ending.
-3. Everything else is a restart with the new file. The state directory stays where it is.
+1. Only a file of the same network with a higher revision is applied. A file that is unreadable or
+   invalid changes nothing; the log reports the error.
+2. A broker that is no longer an edge in the new file departs first, and stays in its current
+   network. It applies the file when it has drained and is asked to reload again: as a relay if the
+   file says so, otherwise by ending.
+3. Everything else is a restart with the new file. The state directory does not change.
 
-This module keeps no state.
+Stateless.
 """
 
 from typing import Literal
@@ -24,16 +24,16 @@ Step = Literal["nothing", "depart", "end"]
 
 
 def next_step(node: Node, file: NetworkFile) -> NodeConfig | Step:
-    """What to do about a file: begin anew with this configuration, or something else."""
+    """How to apply a file: restart with this configuration, or another step."""
     config = node.config
     if file.name != config.network_name:
         raise LocalError(
-            f"{file.path} is of the network {file.name!r}, and this broker is of"
-            f" {config.network_name!r}; nothing is changed"
+            f"{file.path} belongs to network {file.name!r}, but this broker belongs to"
+            f" {config.network_name!r}; nothing changed"
         )
     if file.revision <= config.revision:
         node.log.info(
-            "%s has revision %d and this broker %d: nothing is changed",
+            "%s has revision %d, this broker has %d: nothing changed",
             file.path,
             file.revision,
             config.revision,

@@ -1,23 +1,24 @@
-"""Clients of one node: a session for each connection that has greeted.
+"""Client sessions of one node: one for each client connection that has completed its handshake.
 
-1. A session has a number, which is never used again in this life.
-2. What the core says about a session goes to its connection, if that is still there.
-3. A client that sends what is no frame is told so, with a `Cut` for the whole session, and hung up
-   on. So is one that the core cuts, unless it told the client itself.
-4. What one client sends at once is dealt with for `_TURN_S` at a time, and not at all while the
-   core still works on something else (`turns`); meanwhile nothing more is read from it, and it is
-   told that the broker is alive.
-5. A frame that has to wait for the matching kernels (`warming`) is held back, and all behind it but
-   for the question whether the broker is there. Beyond `_HELD_BYTES_MAX` nothing is read.
-6. What a client asks about the log is not for the core: `fetching` answers it.
-7. A chunk that the disk may have no room for (`room`) is refused here, not by the core.
-8. A session that was cut counts as left at once; its connection may last a little longer, until
-   what was sent is through, or the client does not take it.
-9. A client that has not sent `Connect` yet is a stranger (`strangers`): its time is short, and so
-   are its frames.
-10. What a session makes the broker hold has a bound with that of all others (`memory_budget`).
+1. A session has a number that is never reused in this life.
+2. Frames from the core for a session go to its connection, if that still exists.
+3. A client that sends an invalid frame gets a `Cut` for the whole session with the reason, and is
+   disconnected. So is one that the core cuts, unless the core has notified the client itself.
+4. Frames of a client are processed for `_TURN_S` at a time, and not while the core still works on
+   something else (`frame_queue`). Meanwhile nothing more is read from it, and the broker sends it
+   signs of life.
+5. A frame that needs the matching kernels (`kernel_warmup`) is held back, and all frames behind it
+   except keep-alive requests. Beyond `_HELD_BYTES_MAX` nothing is read.
+6. Requests about the log do not involve the core: `fetch_service` answers them.
+7. A chunk that may not fit on the disk (`store_bridge.DiskSpace`) is refused here, not by the core.
+8. A session that was cut counts as left at once. Its connection may last a little longer, until
+   pending frames are sent or the client fails to read them.
+9. Until a client has sent `Connect`, its handshake is not complete (`handshake`): its time and the
+   size of its frames are limited accordingly.
+10. The memory that a session makes the broker hold is bounded together with that of all others
+    (`memory_budget`).
 
-State: connections, worth nothing after a crash.
+State: connections; worthless after a crash.
 """
 
 import asyncio
@@ -62,12 +63,12 @@ _ALIVE = encode_client(Alive())
 
 
 class NodeSession:
-    """One client that is connected. See the rules at the top of this module."""
+    """One connected client. See the rules at the top of this module."""
 
     __slots__ = (
-        "_every",
         "_held",
         "_held_bytes",
+        "_node_sessions",
         "_preparing",
         "_unread",
         "account",
@@ -81,143 +82,143 @@ class NodeSession:
     )
 
     def __init__(
-        self, every: "NodeSessions", number: int, connection: Connection, name: str
+        self, sessions: "NodeSessions", number: int, connection: Connection, name: str
     ) -> None:
-        self._every = every
+        self._node_sessions = sessions
         self.number = number
         self.connection = connection
-        #: As the client calls itself in its greeting,
+        #: The client's name in its greeting.
         self.name = name
-        #: and when it began the session; "" before that.
+        #: The client's name in its `Connect`; "" before that.
         self.client = ""
-        #: Whether more waits for it than there may.
+        #: Whether its send queue is full.
         self.is_full = False
-        #: Whether the client knows that the session is over.
+        #: Whether the client was notified that the session is over.
         self.is_told = False
-        #: Whether it was cut, and only its connection is left.
+        #: Whether the session was cut and only its connection is left.
         self.is_over = False
         #: Frames that wait for the matching kernels, and their bytes.
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self.account = every.memory.account(self)
-        #: What has to be done before the next of its frames (`preparing`).
+        self.account = sessions.memory.account(self)
+        #: Filters being parsed before its next frame (`frame_queue`).
         self._preparing: Preparation | None = None
         #: Frames that wait for their turn.
         self._unread: list[bytes] | None = None
 
     def opened(self, connection: Connection) -> None:
-        """It was open before it became a session."""
+        """Not called: the connection is open before it becomes a session."""
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
-        """The client says something."""
+        """Process frames from the client, or queue them."""
         if self._unread is not None:
             self._unread += frames
-            self._holds(self._held_bytes + sum(map(len, frames)))
+            self._set_held_bytes(self._held_bytes + sum(map(len, frames)))
         elif self._held:
             self._hold(connection, frames)
-        elif self.client and self._every.turns.are_wanted:
+        elif self.client and self._node_sessions.turns.are_wanted:
             self._wait(connection, frames, 0)
         else:
-            self._take(connection, frames, 0)
+            self._process(connection, frames, 0)
 
-    def _take(self, connection: Connection, frames: list[bytes], first: int) -> None:
-        every, counters = self._every, self._every.counters
-        began, published = every.steps.begin(), counters.events_published
+    def _process(self, connection: Connection, frames: list[bytes], first: int) -> None:
+        sessions, counters = self._node_sessions, self._node_sessions.counters
+        began, published = sessions.steps.begin(), counters.events_published
         place = first - 1
         while (place := place + 1) < len(frames) and connection.is_open:
             is_late = place > first and perf_counter() - began > _TURN_S
-            # A client says at once who it is: until then it is read as a stranger.
-            if self.client and (is_late or every.turns.is_working()):
-                # Others wait: neighbours for a sign of life, clients for their turn.
+            # Clients send Connect first: process it regardless of turns.
+            if self.client and (is_late or sessions.turns.is_working()):
+                # Give way to neighbours waiting for a sign of life, and to other clients.
                 self._wait(connection, frames, place)
                 break
             try:
-                frame = decode_from_client(frames[place], every.limits)
+                frame = decode_from_client(frames[place], sessions.limits)
             except RemoteError as error:
-                every.cut(self.number, str(error))
+                sessions.cut(self.number, str(error))
                 break
             if self._preparing is not None:
                 self._preparing.use()
                 self._preparing = None
-            elif begun := every.preparation.begin(frame):
+            elif begun := sessions.preparation.begin(frame):
                 self._preparing = begun
                 self._wait(connection, frames, place)
                 break
-            is_cold = not every.warm_up.is_over
-            if is_cold and not every.warm_up.admits(conjunctions_asked(frame, every.limits)):
-                every.warm_up.after(partial(self._release, connection))
+            is_cold = not sessions.warm_up.is_over
+            if is_cold and not sessions.warm_up.admits(conjunctions_asked(frame, sessions.limits)):
+                sessions.warm_up.after(partial(self._release, connection))
                 self._hold(connection, frames[place:])
                 break
             if (type(frame) is Publish or type(frame) is Ack) and (parts := parts_of(frame)):
-                frames[place : place + 1] = [encode_client(part, every.limits) for part in parts]
+                frames[place : place + 1] = [encode_client(part, sessions.limits) for part in parts]
                 place -= 1
                 continue
             if type(frame) is Fetch or type(frame) is Describe:
-                self._ask(frame)
+                self._fetch(frame)
                 continue
-            if type(frame) is Stage and self.client and (no := every.room.why_not()):
+            if type(frame) is Stage and self.client and (no := sessions.room.why_not()):
                 self.send(Refused(frame.request, no, BUSY))
                 continue
-            every.handle(contract.ClientFrameReceived(self.number, frame))
+            sessions.handle(contract.ClientFrameReceived(self.number, frame))
             if type(frame) is Publish:
                 counters.events_published += len(frame.bodies)
             elif type(frame) is Connect:
-                self._known(connection, frame.client)
+                self._identified(connection, frame.client)
         has_events = counters.events_published > published
         counters.stepped(perf_counter() - began, has_events=has_events)
-        every.steps.end("ClientFrameReceived", began)
+        sessions.steps.end("ClientFrameReceived", began)
 
     def _wait(self, connection: Connection, frames: list[bytes], place: int) -> None:
-        """Go on with these frames when their turn has come."""
+        """Continue with these frames at this session's next turn."""
         connection.deafen()
         self._unread = frames
-        self._holds(sum(map(len, frames[place:])))
-        parts = partial(self._go_on, connection, frames, place), self._sign
+        self._set_held_bytes(sum(map(len, frames[place:])))
+        parts = partial(self._go_on, connection, frames, place), self._signal_alive
         if self._preparing is None:
-            self._every.turns.wait(*parts)
+            self._node_sessions.turns.wait(*parts)
         else:
-            self._every.turns.wait_for(self._preparing.done, *parts)
+            self._node_sessions.turns.wait_for(self._preparing.done, *parts)
 
-    def _sign(self) -> None:
-        """Nothing is read from the client, so it may wonder whether the broker is alive."""
+    def _signal_alive(self) -> None:
+        """Send a sign of life, since nothing is read from the client."""
         if self.connection.is_open and self.client and not self.is_over:
             self.send(Alive())
 
-    def _known(self, connection: Connection, client: str) -> None:
+    def _identified(self, connection: Connection, client: str) -> None:
         self.client = client
-        self._every.strangers.remove(connection)
+        self._node_sessions.strangers.remove(connection)
         connection.allow(connection.frame_bytes_max)
 
-    def _ask(self, question: Fetch | Describe) -> None:
-        if self.client and (no := self._every.memory.why_not()):
-            self.send(Refused(question.request, no, BUSY))
+    def _fetch(self, request: Fetch | Describe) -> None:
+        if self.client and (no := self._node_sessions.memory.why_not()):
+            self.send(Refused(request.request, no, BUSY))
         elif self.client:
-            self._every.fetching.ask(self, question)
+            self._node_sessions.fetching.ask(self, request)
         else:
-            what = type(question).__name__
-            self._every.cut(self.number, f"a session begins with Connect, not with {what}")
+            kind = type(request).__name__
+            self._node_sessions.cut(self.number, f"a session begins with Connect, not with {kind}")
 
     def _hold(self, connection: Connection, frames: list[bytes]) -> None:
         if _ALIVE in frames:
-            self._every.handle(contract.ClientFrameReceived(self.number, Alive()))
+            self._node_sessions.handle(contract.ClientFrameReceived(self.number, Alive()))
         waiting = [data for data in frames if data != _ALIVE]
         self._held += waiting
-        self._holds(self._held_bytes + sum(map(len, waiting)))
+        self._set_held_bytes(self._held_bytes + sum(map(len, waiting)))
         if self._held_bytes > _HELD_BYTES_MAX:
             connection.deafen()
 
-    def _holds(self, held_bytes: int) -> None:
+    def _set_held_bytes(self, held_bytes: int) -> None:
         by, self._held_bytes = held_bytes - self._held_bytes, held_bytes
         if by and self.account.holder is not None:
             self.account.changed(by)
 
     def _release(self, connection: Connection) -> None:
         frames, self._held = self._held, []
-        self._holds(0)
+        self._set_held_bytes(0)
         self._go_on(connection, frames, 0)
 
     def let_go(self) -> None:
-        """The session is over: what waits of it is not looked at any more."""
+        """The session is over: drop its pending frames."""
         self.is_over = True
         self._held = []
         if self._preparing is not None:
@@ -225,33 +226,32 @@ class NodeSession:
             self._preparing = None
         if self._unread is not None:
             self._unread.clear()
-        self._holds(0)
+        self._set_held_bytes(0)
 
     def _go_on(self, connection: Connection, frames: list[bytes], first: int) -> None:
         self._unread = None
-        self._holds(0)
+        self._set_held_bytes(0)
         if self.is_over:
             return
-        if not self._every.closed_because:
+        if not self._node_sessions.closed_because:
             connection.listen()
-        self._take(connection, frames, first)
+        self._process(connection, frames, first)
 
     def full(self, _connection: Connection, full: bool) -> None:
-        """The client does not keep up; or does again."""
+        """The send queue is full, or has drained."""
         self.is_full = full
-        self._every.handle(contract.ClientFull(self.number, full))
+        self._node_sessions.handle(contract.ClientFull(self.number, full))
         if not full:
-            self._every.fetching.room(self)
+            self._node_sessions.fetching.room(self)
 
     def closed(self, connection: Connection, _reason: str) -> None:
-        """The connection is gone."""
-        self._every.strangers.remove(connection)
-        self._every.gone(self)
+        self._node_sessions.strangers.remove(connection)
+        self._node_sessions.gone(self)
 
     def send(self, frame: AnyClientFrame) -> None:
-        """Say something to the client."""
-        self.connection.send(encode_client(frame, self._every.limits))
-        kind, counters = type(frame), self._every.counters
+        """Send a frame to the client."""
+        self.connection.send(encode_client(frame, self._node_sessions.limits))
+        kind, counters = type(frame), self._node_sessions.counters
         if kind is Deliver:
             matches = frame.matches  # type: ignore[union-attr]
             counters.events_delivered += sum([len(each.data) for each in matches])
@@ -264,21 +264,20 @@ class NodeSession:
 
     @property
     def frame_bytes_max(self) -> int:
-        """What the client takes at once."""
+        """The largest frame that the client accepts."""
         return self.connection.frame_bytes_max
 
     def answer(self, data: memoryview) -> None:
-        """Send a frame with its length in front, at once: then it is known whether the client is
-        full."""
+        """Send a frame with its length prefix at once, so that the caller sees whether the send
+        queue is full."""
         self.connection.send_framed(data)
 
     def cut(self, reason: str) -> None:
-        """End the session."""
-        self._every.cut(self.number, reason)
+        self._node_sessions.cut(self.number, reason)
 
 
 class NodeSessions:
-    """All clients of a node. See the rules at the top of this module."""
+    """All client sessions of a node. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -308,21 +307,21 @@ class NodeSessions:
         self.limits = limits
         self._last_number = 0
         self._sessions: dict[int, NodeSession] = {}
-        #: Sessions that are over, and whose connections are not.
+        #: Sessions that are over but whose connections are not.
         self._leaving: set[NodeSession] = set()
         self._all_left = asyncio.Event()
-        #: Why nobody is let in; "" if everybody is.
+        #: Why new clients are refused; "" if they are accepted.
         self.closed_because = ""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def judge(self, connection: Connection, _theirs: Greeting) -> str:
-        """Whether a client may come in."""
+        """Why to refuse a client; "" to accept it."""
         return self.closed_because or self.memory.why_not_in(connection)
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
-        """A client has greeted."""
+        """Start a session for a client whose handshake is complete."""
         self._last_number += 1
         session = NodeSession(self, self._last_number, connection, theirs.name)
         self._sessions[session.number] = session
@@ -331,14 +330,14 @@ class NodeSessions:
         self.handle(contract.ClientCame(session.number, connection.peer_host))
 
     def send(self, number: int, frame: AnyClientFrame) -> None:
-        """Say something to a client, if it is there."""
+        """Send a frame to a client, if it is still connected."""
         session = self._sessions.get(number)
         if session is None:
             return
         try:
             session.send(frame)
         except LocalError as error:
-            # It takes smaller frames than this one.
+            # The client accepts only smaller frames.
             if isinstance(frame, Deliver) and len(frame.matches) > 1:
                 middle = len(frame.matches) // 2
                 self.send(number, Deliver(frame.stream, frame.matches[:middle]))
@@ -347,7 +346,7 @@ class NodeSessions:
                 self.cut(number, str(error))
 
     def cut(self, number: int, reason: str) -> None:
-        """End a session, with a word to the client."""
+        """End a session and notify the client."""
         session = self._sessions.pop(number, None)
         if session is None:
             return
@@ -361,18 +360,18 @@ class NodeSessions:
         self.handle(contract.ClientLeft(number))
 
     def cut_all(self, reason: str) -> None:
-        """End all sessions, and let nobody in any more."""
+        """End all sessions and refuse new clients."""
         self.closed_because = reason
         for number in list(self._sessions):
             self.cut(number, reason)
 
     def deafen(self) -> None:
-        """Listen to no client any more."""
+        """Stop reading from all clients."""
         for session in self._sessions.values():
             session.connection.deafen()
 
     def gone(self, session: NodeSession) -> None:
-        """A connection is over."""
+        """The connection of a session is closed."""
         session.let_go()
         session.account.close()
         self._leaving.discard(session)
@@ -383,11 +382,11 @@ class NodeSessions:
             self.handle(contract.ClientLeft(session.number))
 
     async def all_left(self) -> None:
-        """Return when the connections of all sessions that were cut are over."""
+        """Wait until the connections of all cut sessions are closed."""
         while self._leaving:
             self._all_left.clear()
             await self._all_left.wait()
 
     def waiting_bytes(self) -> int:
-        """What waits to be sent to clients."""
+        """Bytes queued for clients."""
         return sum(session.connection.waiting_bytes for session in self._sessions.values())

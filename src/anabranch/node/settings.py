@@ -1,7 +1,7 @@
-"""What one broker process is told: who it is, where it listens, whom it dials, how long it waits.
+"""The configuration of one broker process: identity, addresses, neighbours and timeouts.
 
-`NodeConfig` is complete: a node reads no file and no environment. `config_of` makes one of a
-network file. A port of 0 means any free one; the node tells which (`Node.addresses`). Of two
+`NodeConfig` is complete: a node reads neither files nor environment variables. `config_of` creates
+one from a network file. Port 0 means any free port; `Node.addresses` holds the actual one. Of two
 neighbours the one whose name sorts first dials, so only that one needs the other's address.
 """
 
@@ -28,12 +28,12 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits, reads_bytes_max, stag
 from anabranch.model.network import Network
 from anabranch.store.store import StoreOptions
 
-#: One of these parts of the disk is what a subscription may hold back, unless the file says more.
-_DISK_PARTS = 2
+#: By default a subscription may hold back the size of the disk divided by this.
+_DISK_FRACTION = 2
 
 
 class Address(msgspec.Struct, frozen=True, order=True):
-    """Where somebody listens."""
+    """A host and port to listen on or to connect to."""
 
     host: str
     port: int
@@ -44,66 +44,66 @@ class Address(msgspec.Struct, frozen=True, order=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a node waits for what."""
+    """Timeouts of a node."""
 
-    #: For the greeting of a new connection, its TLS handshake included.
+    #: For the handshake of a new connection, including TLS.
     greeting_s: float = 5.0
-    #: Before a neighbour is dialled again: a random part of this, which doubles with every failure
+    #: Upper bound of the random delay before a redial; doubles with every failure.
     redial_s: float = 0.05
-    #: up to this.
+    #: Upper bound of that doubling.
     redial_max_s: float = 2.0
-    #: For the disk and for clients when the broker stops.
+    #: For the disk and for clients during shutdown.
     drain_s: float = 10.0
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """The contexts of one broker; None is plain text."""
+    """TLS contexts of one broker; None means plaintext."""
 
-    #: For those who dial us: clients, and neighbours.
+    #: For incoming connections of clients and of neighbours.
     clients: ssl.SSLContext | None = None
     links: ssl.SSLContext | None = None
-    #: For the neighbours we dial.
+    #: For connections to neighbours.
     dialling: ssl.SSLContext | None = None
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a node needs to know. See the top of this module."""
+    """The complete configuration of a node. See the top of this module."""
 
     name: str
     network_name: str
     network: Network
-    #: Of the network's file; neighbours must have the same.
+    #: Revision of the network file; neighbours must have the same.
     revision: int = 1
     routing: RoutingName = "tree"
     options: Options = Options()
     limits: Limits = DEFAULT_LIMITS
     #: The state directory.
     state: Path
-    #: Where it listens; None: not at all.
+    #: Addresses to listen on; None disables a port.
     clients: Address | None = None
     links: Address | None = None
     observe: Address | None = None
-    #: Names by which the observe port may be asked, and the file with the token that it wants.
+    #: Names accepted by the observe port, and the file with its token.
     observe_hosts: tuple[str, ...] = ()
     observe_token_file: Path | None = None
-    #: Neighbour → where it listens for links.
+    #: Neighbour → its address for links.
     neighbours: Mapping[str, Address] = {}
-    #: Edge → where clients reach it, as far as that is known.
+    #: Edge → its address for clients, if known.
     origins: Mapping[str, Address] = {}
     tls: Tls = Tls()
-    #: What brokers prove to each other on links; None: nothing.
+    #: The secret that brokers prove to each other on links; None for no secret.
     secret: Secret | None = None
     timing: Timing = Timing()
-    #: What is known of the own stream (`model.statistics`).
+    #: Statistics of this broker's stream (`model.statistics`).
     statistics: bytes = b""
     store: StoreOptions = StoreOptions()
 
     def core(self, disk_bytes: int = 0) -> BrokerConfig:
-        """What the core is told of it, with options that keep to their shares of the memory, and of
-        the disk, whose file system has `disk_bytes`; 0: that is not known."""
+        """The core's configuration, with options limited to their shares of the memory and of a
+        disk with `disk_bytes` bytes (0 if unknown)."""
         options, limits = self.options, self.limits
         if options.held_back_bytes_max is None and disk_bytes:
-            held_back = max(min(disk_bytes // _DISK_PARTS, HELD_BACK_BYTES_MAX), 1)
+            held_back = max(min(disk_bytes // _DISK_FRACTION, HELD_BACK_BYTES_MAX), 1)
             options = msgspec.structs.replace(options, held_back_bytes_max=held_back)
         reads_max = max(reads_bytes_max(limits) // options.replay_bytes_max, 1)
         options = msgspec.structs.replace(
@@ -116,9 +116,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeConfig:
-    """What a network file says to one of its brokers; `state` is another state directory.
+    """The configuration of one broker of a network file; `state` overrides its state directory.
 
-    Clients and people are told where to go; neighbours have to know."""
+    Ports for clients and for monitoring may be chosen at start; ports for links must be fixed."""
     here = file.broker(name)
     network = file.network
     neighbours = {peer: file.broker(peer) for peer in network.links_of(name)}

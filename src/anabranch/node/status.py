@@ -1,7 +1,7 @@
-"""What a node says about itself on `/status`: the core's report, and what only the node knows.
+"""The status of a node, as served on `/status`: the core's report plus the node's own state.
 
-`Status` is the one description of a running broker; `/metrics`, `anabranch status` and
-`anabranch top` are made of it. Fields may be added, and readers ignore those they do not know.
+`Status` is the single description of a running broker; `/metrics`, `anabranch status` and
+`anabranch top` are derived from it. Fields may be added; readers ignore unknown ones.
 """
 
 import os
@@ -32,17 +32,17 @@ _STATM = Path("/proc/self/statm")
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One neighbour."""
+    """The link to one neighbour."""
 
     peer: str
     is_up: bool
-    #: Where it is, as far as the connection tells; "" without one.
+    #: Address of the peer; "" without a connection.
     address: str
-    #: How long the link has been up, in seconds; 0 if it is down.
+    #: Seconds since the link came up; 0 if it is down.
     up_s: float
     #: Why it is down; "" if it is up.
     reason: str
-    #: How often it came up in this life.
+    #: Number of times it came up in this life.
     times_up: int
     is_full: bool
     waiting_bytes: int
@@ -53,95 +53,94 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that others make the broker hold, in bytes, and the bound of each use."""
+    """Memory held by the broker for others, in bytes, with the limit of each use."""
 
     bytes_max: int
-    #: Frames that are not complete or wait, and what waits to be written, of all clients.
+    #: Incomplete and waiting frames, and bytes queued for sending, of all clients.
     clients: int
     clients_max: int
-    #: What TLS of clients takes beside that.
+    #: Memory for TLS of clients, in addition.
     tls: int = 0
     tls_max: int = 0
-    #: The same of neighbours.
+    #: Incomplete frames, and bytes queued for sending, of neighbours.
     links: int
-    #: Reads of the log that are under way, at most.
+    #: Upper bound of the reads of the log in progress.
     reads: int
     reads_max: int
     staging: int
     staging_max: int
-    #: Events that join points keep.
+    #: Events kept by join points.
     detectors: int
     detectors_max: int
-    #: Filters of subscriptions, advertisements and patterns, by an estimate.
+    #: Estimated size of filters of subscriptions, advertisements and patterns.
     subscriptions: int = 0
     subscriptions_max: int = 0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """One running broker."""
+    """The state of one running broker."""
 
     broker: str
     network: str
     revision: int
     routing: str
-    #: Of the program.
+    #: Version of the program.
     version: str
     life: int
-    #: `starting`, `ready` or `stopping`.
     state: Literal["starting", "ready", "stopping"]
     is_edge: bool
     pid: int
     uptime_s: float
-    #: What the process has used of processors, all threads together.
+    #: Processor time used by the process, all threads together.
     cpu_s: float
     resident_bytes: int
-    #: clients, links, observe → where it listens.
+    #: clients, links, observe → address.
     addresses: dict[str, str]
     links: tuple[LinkStatus, ...]
-    #: Connections that others opened, those that have not greeted, and sessions among them.
+    #: Accepted connections; of these, connections before their handshake, and sessions.
     connections: int
     strangers: int
     sessions: int
-    #: Records of the catalog that this start could not read, and those that are kept aside.
+    #: Catalog records that were unreadable at this start, and those set aside in total.
     set_aside: int = 0
     set_aside_kept: int = 0
-    #: What waits to be sent to clients.
+    #: Bytes queued for clients.
     client_waiting_bytes: int
-    #: None of a broker of an earlier version.
+    #: None for a broker of an earlier version.
     memory: MemoryStatus | None = None
     subscriptions: int
-    #: The kernels of the matching index; numpy matches before they are `loaded`.
+    #: The kernels of the matching index; numpy matches until they are `loaded`.
     kernels: Literal["unused", "loading", "loaded"] = "unused"
     streams: tuple[StreamReport, ...]
     cursors: tuple[CursorReport, ...]
-    #: Durable subscriptions whose clients are not there, and the names of the first of them.
+    #: Durable subscriptions of absent clients, and the names of the first of them.
     away: int = 0
     away_names: tuple[str, ...] = ()
     log: LogReport | None
-    #: What is staged, and batches; None if it is no edge.
+    #: Staged events and batches; None if this broker is not an edge.
     staging: StagingReport | None = None
-    #: None unless it leaves the network.
+    #: None unless the broker is leaving the network.
     departure: DepartureReport | None = None
-    #: Patterns that are detected here; None if it is no edge.
+    #: Patterns detected here; None if this broker is not an edge.
     patterns: PatternsReport | None = None
-    #: Syncs that the disk owes.
+    #: Pending syncs.
     syncs: int
     counters: dict[str, int]
-    #: The longest step of this life by the clock, by processor time, and what the latter was.
+    #: The longest step of this life by wall-clock time, by processor time, and the latter's name.
     longest_step_s: float = 0.0
     longest_step_cpu_s: float = 0.0
     longest_step_was: str = ""
     routing_counters: dict[str, int]
-    #: None unless routing is `mesh`.
+    #: None unless the routing is `mesh`.
     mesh: MeshReport | None = None
-    #: Where patterns are detected; None if it is no edge.
+    #: Placement of patterns; None if this broker is not an edge.
     placing: PlacementReport | None = None
 
 
 def memory_status(
     budget: MemoryBudget, links: Iterable[NodeLink], broker: Broker, limits: Limits
 ) -> MemoryStatus:
-    """What is held, and for whom."""
+    """Memory held, by use."""
     options, origin, points = broker.config.options, broker.origin, broker.points
     connections = [link.connection for link in links if link.connection is not None]
     return MemoryStatus(
@@ -150,7 +149,7 @@ def memory_status(
         clients_max=budget.bytes_max,
         tls=budget.tls_bytes,
         tls_max=budget.tls_bytes_max,
-        links=sum(each.waiting_bytes + each.pending_bytes for each in connections),
+        links=sum(c.waiting_bytes + c.pending_bytes for c in connections),
         reads=0 if origin is None else origin.reads * options.replay_bytes_max,
         reads_max=reads_bytes_max(limits),
         staging=0 if origin is None else origin.staging.size,
@@ -163,7 +162,6 @@ def memory_status(
 
 
 def link_status(link: NodeLink) -> LinkStatus:
-    """What there is to say about a link."""
     connection = link.connection
     return LinkStatus(
         peer=link.peer,
@@ -188,7 +186,7 @@ def counted(counters: NodeCounters) -> dict[str, int]:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has, or 0 where that cannot be known."""
+    """Resident memory of this process, or 0 if unknown."""
     try:
         pages = int(_STATM.read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,27 +1,27 @@
-"""Frames as bytes, and bytes as frames.
+"""The codec: frames to bytes and back.
 
 A frame is one MessagePack array: its tag, then its fields in order. Parts within it (data, holes,
-versions, what a `Carry` holds) are arrays likewise. Names of fields do not travel.
+versions, the content of a `Carry`) are arrays too. Field names are not encoded.
 
-Link frames and client frames are two families that number their tags each from 1, so there are two
-decoders, and the same bytes may be a frame of either. Which family a connection speaks is settled
-by the port it came in on, never by its bytes. Rules:
+Link frames and client frames are two families that both number their tags from 1, so there are two
+decoders, and the same bytes may be a frame of either. The port of a connection determines its
+family, never its bytes. Rules:
 
-1. Any bytes decode or raise `RemoteError`, nothing else.
-2. One frame, all of it: bytes behind the frame are an error, as are missing fields (but for those
-   at the end that have a default) and fields beyond the last.
-3. Lengths are checked before anything is allocated for them: the whole frame against
-   `frame_bytes_max` before a byte is read, the count of every list before there is a list. So what
-   a frame takes in memory is a small multiple of the bytes that really came, whatever it declares.
-4. What decodes has the types that `frames` says. Whether names are known, ranges ordered or numbers
-   plausible is not asked here; the core does. Bodies of events are not looked into.
-5. What a client sends is one of the frames that clients send, or is refused by its tag, before
-   anything else of it is decoded. No frame of a client has more than `ITEMS_MAX` items in all: a
-   type bounds that, but for `Ack`, whose maps are counted before they are made.
-6. The writer keeps to the same bound and says so when it fails: a frame that the other side must
-   refuse would cut the link each time it is sent again.
+1. Any bytes either decode or raise `RemoteError`.
+2. The bytes are exactly one frame: trailing bytes are an error, as are missing fields (except those
+   at the end that have a default) and extra fields.
+3. Lengths are checked before memory is allocated: the whole frame against `frame_bytes_max` before
+   any byte is decoded, the count of every list before the list is created. So the memory of a
+   decoded frame is a small multiple of its received bytes, regardless of the lengths it declares.
+4. A decoded frame has the types that `frames` declares. Whether names are known, ranges ordered or
+   numbers plausible is checked by the core. Bodies of events are not decoded here.
+5. A client may send only the frames of `FromClient`; others are refused by their tag before the
+   rest is decoded. No frame of a client has more than `ITEMS_MAX` items in total: the types bound
+   that, except for `Ack`, whose maps are counted before they are created.
+6. The encoder enforces the same limit and raises an error: a frame that the peer must refuse would
+   break the link every time it is sent again.
 
-This module keeps no state.
+Stateless.
 """
 
 from typing import Final, get_args
@@ -39,7 +39,7 @@ from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import LinkFrame
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
-#: Everything that reading foreign bytes can raise.
+#: Everything that decoding foreign bytes can raise.
 _REFUSALS = (
     msgspec.DecodeError,
     UnicodeDecodeError,
@@ -47,8 +47,8 @@ _REFUSALS = (
     OverflowError,
     MemoryError,
 )
-#: Characters of a decoder's complaint that are repeated; it may quote what it was fed.
-_COMPLAINT_CHARACTERS_MAX = 200
+#: Characters of a decoder's message that are repeated; it may quote its input.
+_MESSAGE_CHARACTERS_MAX = 200
 
 _encoder = msgspec.msgpack.Encoder()
 _link_decoder: msgspec.msgpack.Decoder[LinkFrame] = msgspec.msgpack.Decoder(LinkFrame)
@@ -63,11 +63,11 @@ def _tag_of(kind: type) -> int:
 
 _BROKERS_ONLY: Final = {_tag_of(kind): kind.__name__ for kind in get_args(FromBroker)}
 _ACK: Final = _tag_of(Ack)
-#: A name and a tick take two bytes at least: what is shorter cannot have too many of them.
+#: A name and a tick take at least two bytes: a shorter frame cannot have too many of them.
 _FEW_ACKS_BYTES: Final = 2 * ACK_TICKS_MAX
 _NO_TAG: Final = -1
-#: How an array begins, and how many bytes are before its first item; likewise of long maps, and how
-#: many bytes their lengths have.
+#: First byte of an array → bytes before its first item; first byte of a long map → bytes of its
+#: length.
 _ARRAYS: Final = {**{0x90 + length: 1 for length in range(1, 16)}, 0xDC: 3, 0xDD: 5}
 _MAP_LENGTHS: Final = {0xDE: 2, 0xDF: 4}
 
@@ -75,7 +75,7 @@ _MAP_LENGTHS: Final = {0xDE: 2, 0xDF: 4}
 class _AckOutline(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=_ACK
 ):
-    """An `Ack` whose maps are not decoded."""
+    """An `Ack` with undecoded maps."""
 
     ticks: msgspec.Raw
 
@@ -85,12 +85,12 @@ _streams_decoder: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 def encode_link(frame: LinkFrame, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The bytes of a frame between brokers."""
+    """Encode a frame between brokers."""
     return _bounded(_encoder.encode(frame), frame, limits)
 
 
 def decode_link(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LinkFrame:
-    """The frame between brokers that `data` stands for."""
+    """Decode a frame between brokers."""
     _check_size(data, limits)
     try:
         return _link_decoder.decode(data)
@@ -99,12 +99,12 @@ def decode_link(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LinkFrame:
 
 
 def encode_client(frame: AnyClientFrame, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """The bytes of a frame between a client and its broker."""
+    """Encode a frame between a client and its broker."""
     return _bounded(_encoder.encode(frame), frame, limits)
 
 
 def decode_client(data: bytes, limits: Limits = DEFAULT_LIMITS) -> AnyClientFrame:
-    """The frame between a client and its broker that `data` stands for."""
+    """Decode a frame between a client and its broker."""
     _check_size(data, limits)
     try:
         return _client_decoder.decode(data)
@@ -113,7 +113,7 @@ def decode_client(data: bytes, limits: Limits = DEFAULT_LIMITS) -> AnyClientFram
 
 
 def decode_from_client(data: bytes, limits: Limits = DEFAULT_LIMITS) -> FromClient:
-    """The frame that a client has sent to its broker (rule 5)."""
+    """Decode a frame that a client has sent to its broker (rule 5)."""
     _check_size(data, limits)
     try:
         if len(data) > _FEW_ACKS_BYTES and _tag_in(data) in {_ACK, _NO_TAG}:
@@ -122,34 +122,34 @@ def decode_from_client(data: bytes, limits: Limits = DEFAULT_LIMITS) -> FromClie
     except _REFUSALS as error:
         name = _BROKERS_ONLY.get(_tag_in(data))
         if name is not None:
-            raise RemoteError(f"a client does not send {name}") from None
+            raise RemoteError(f"clients must not send {name}") from None
         raise _refusal("client", error) from error
 
 
 def _tag_in(data: bytes) -> int:
-    """The tag of a frame, if it is in one byte, as every writer has it."""
+    """The tag of a frame, if it is encoded in one byte, as every encoder does."""
     place = _ARRAYS.get(data[0], 0) if data else 0
     return data[place] if 0 < place < len(data) and data[place] < 0x80 else _NO_TAG
 
 
 def _check_ack(data: bytes) -> None:
-    """Count the ticks of a large `Ack`, by what its maps declare; refuse a frame that is none."""
+    """Count the ticks of a large `Ack` as its maps declare them; raises if there are too many."""
     ticks = _outline_decoder.decode(data).ticks
     count = streams = _items_in(ticks)
     if count <= ACK_TICKS_MAX:
-        every = _streams_decoder.decode(ticks)
-        if len(every) < streams:
-            raise RemoteError("an Ack arrived that names a stream twice; name each of them once")
-        count = max(streams, sum(map(_items_in, every.values())))
+        streams_ticks = _streams_decoder.decode(ticks)
+        if len(streams_ticks) < streams:
+            raise RemoteError("received an Ack that names a stream twice; name each of them once")
+        count = max(streams, sum(map(_items_in, streams_ticks.values())))
     if count > ACK_TICKS_MAX:
         raise RemoteError(
-            f"an Ack of {count} ticks arrived; at most {ACK_TICKS_MAX} are allowed over all"
+            f"received an Ack of {count} ticks; at most {ACK_TICKS_MAX} are allowed over all"
             " streams (ACK_TICKS_MAX), send it in parts"
         )
 
 
 def _items_in(raw: msgspec.Raw) -> int:
-    """How many items a map declares; 0 of what is none, which the decoder refuses."""
+    """Number of items that a map declares; 0 for other types, which the decoder refuses."""
     data = memoryview(raw)
     first: int = data[0]
     if first & 0xF0 == 0x80:
@@ -169,10 +169,10 @@ def _bounded(data: bytes, frame: LinkFrame | AnyClientFrame, limits: Limits) -> 
 def _check_size(data: bytes, limits: Limits) -> None:
     if len(data) > limits.frame_bytes_max:
         raise RemoteError(
-            f"a frame of {len(data)} bytes arrived; at most {limits.frame_bytes_max} are allowed"
+            f"received a frame of {len(data)} bytes; at most {limits.frame_bytes_max} are allowed"
         )
 
 
 def _refusal(family: str, error: Exception) -> RemoteError:
-    complaint = str(error)[:_COMPLAINT_CHARACTERS_MAX]
-    return RemoteError(f"an invalid {family} frame arrived: {complaint}")
+    message = str(error)[:_MESSAGE_CHARACTERS_MAX]
+    return RemoteError(f"received an invalid {family} frame: {message}")

@@ -1,24 +1,24 @@
-"""Where a frame ends: lengths in front of frames, on a connection that knows only bytes.
+"""Framing: a length prefix before each frame, on a stream of bytes.
 
     length     4 bytes, big-endian: the bytes of the frame
-    frame      as `codec` makes it
+    frame      as encoded by `codec`
 
-A connection delivers these bytes in chunks that have nothing to do with frames. A `FrameReader`
-is fed the chunks as they come and gives back the frames that are complete. Rules:
+A connection delivers bytes in chunks that are unrelated to frames. A `FrameReader` is fed the
+chunks as they arrive and returns the frames that are complete. Rules:
 
-1. However the bytes are cut into chunks, the same frames come out.
-2. A length of 0 or above `frame_bytes_max` raises `RemoteError` as soon as its four bytes are
-   there. So a reader never holds more than one frame of the largest size and one chunk. It holds
-   what has arrived of a frame, not what was announced: an announced length alone costs nothing.
-3. After an error there is no telling where the next frame begins: the reader is dead and says the
-   same again, whatever it is fed. Complete frames of the chunk that broke it go with it, as they
-   would with the connection.
-4. What is left in a reader when the connection ends is a frame that never came; `release` frees
-   it, and the reader takes nothing more.
-5. Frames that are complete within one chunk are taken from it without another copy. The buffer of
-   a large frame is freed with the frame; a reader between two frames holds nothing.
+1. The frames do not depend on how the bytes are split into chunks.
+2. A length of 0 or above `frame_bytes_max` raises `RemoteError` as soon as its four bytes have
+   arrived. So a reader never holds more than one frame of the largest size and one chunk. It
+   allocates memory for received bytes only: an announced length alone costs nothing.
+3. After an error the start of the next frame is unknown: the reader is broken and raises the same
+   error on every call. Complete frames of the chunk that broke it are lost, as they would be with
+   the connection.
+4. Bytes left in a reader when the connection ends are an incomplete frame; `release` frees them,
+   and the reader accepts nothing more.
+5. Frames that are complete within one chunk are extracted without another copy. The buffer of a
+   large frame is freed with the frame; between two frames a reader holds nothing.
 
-A reader's state belongs to its connection and is worth nothing after it.
+State: belongs to the connection and is lost with it.
 """
 
 from anabranch.model.errors import LocalError, RemoteError
@@ -26,53 +26,53 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 LENGTH_BYTES = 4
 _LENGTH_MAX = 2 ** (8 * LENGTH_BYTES) - 1
-#: What a web server says first, an observe port among them.
+#: The first bytes of an HTTP response, for example from an observe port.
 _HTTP = int.from_bytes(b"HTTP")
-#: How a side that wants TLS begins to say that it heard none.
+#: The start of a TLS alert, from a peer that expected TLS.
 _TLS_ALERT = b"\x15\x03"
 
 
 def framed(data: bytes) -> bytes:
-    """One encoded frame with its length in front, ready to be sent."""
+    """An encoded frame with its length prefix."""
     if not 0 < len(data) <= _LENGTH_MAX:
         raise LocalError(
-            f"a frame of {len(data)} bytes cannot be sent; it has 1 to {_LENGTH_MAX} bytes"
+            f"cannot send a frame of {len(data)} bytes; it must have 1 to {_LENGTH_MAX} bytes"
         )
     return len(data).to_bytes(LENGTH_BYTES) + data
 
 
 class FrameReader:
-    """Finds the frames in the bytes of one connection. See the rules at the top of this module."""
+    """Extracts the frames from the bytes of one connection. See the rules above."""
 
     __slots__ = ("__weakref__", "_buffer", "_bytes_max", "_failure", "_wanted", "frames")
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._bytes_max = limits.frame_bytes_max
-        #: Starts with a length, as far as it has come.
+        #: Starts with a length prefix, possibly incomplete.
         self._buffer = bytearray()
         #: The buffer holds no complete frame before it has this many bytes.
         self._wanted = LENGTH_BYTES
-        #: What broke the reader, or "".
+        #: The error that broke the reader, or "".
         self._failure = ""
-        #: Frames that were complete, since the beginning.
+        #: Number of complete frames.
         self.frames = 0
 
     def allow(self, bytes_max: int) -> None:
-        """Frames may have this many bytes from the next one on."""
+        """Set the limit from the next frame on."""
         self._bytes_max = bytes_max
 
     @property
     def pending_bytes(self) -> int:
-        """What has arrived of a frame that is not complete."""
+        """Bytes received of an incomplete frame."""
         return len(self._buffer)
 
     def release(self) -> None:
-        """The connection is over: free what has arrived, and take nothing more."""
+        """The connection is over: free the buffer and accept nothing more."""
         self._failure = self._failure or "the connection is over"
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes | bytearray | memoryview, frames_max: int = -1) -> list[bytes]:
-        """The frames that are complete with this chunk, each without its length.
+        """Return the frames that this chunk completes, without their length prefixes.
 
         Frames beyond `frames_max` are left for the next call."""
         if self._failure:
@@ -90,7 +90,7 @@ class FrameReader:
                     if end < len(view):
                         buffer += view[end:]
                 elif end:
-                    # A new one: that of a large frame is not kept for the next, small one.
+                    # A new buffer, so that a small frame does not keep that of a large one.
                     self._buffer = bytearray(view[end:])
         except RemoteError as error:
             self._failure = str(error)
@@ -101,7 +101,7 @@ class FrameReader:
 
 
 def _split(view: memoryview, bytes_max: int, frames_max: int) -> tuple[list[bytes], int, int]:
-    """The complete frames, where they end, and how many bytes from there on the next one needs."""
+    """The complete frames, where they end, and the bytes that the next frame needs from there."""
     frames: list[bytes] = []
     start, available = 0, len(view)
     while available - start >= LENGTH_BYTES:
@@ -119,9 +119,9 @@ def _split(view: memoryview, bytes_max: int, frames_max: int) -> tuple[list[byte
 
 
 def bad_length(length: int, bytes_max: int) -> str:
-    """What is wrong with a length that no frame has."""
+    """What is wrong with an invalid length."""
     if length == _HTTP:
-        return "it answers with HTTP, as an observe port does; use the port for clients"
+        return "the peer answers with HTTP, as an observe port does; use the port for clients"
     if length.to_bytes(LENGTH_BYTES).startswith(_TLS_ALERT):
-        return "it wants TLS; say whom to trust (tls=…, --ca)"
-    return f"a frame of {length} bytes was announced; 1 to {bytes_max} are allowed"
+        return "the peer requires TLS; set whom to trust (tls=…, --ca)"
+    return f"received the length of a frame of {length} bytes; 1 to {bytes_max} are allowed"

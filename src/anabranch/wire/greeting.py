@@ -1,34 +1,36 @@
-"""Greetings: the first frames on every connection, in both directions.
+"""Greetings: the handshake frames at the start of every connection, in both directions.
 
-Who dials speaks first and says who it is and what it wants; who was dialled answers with its own
-greeting, or with a refusal and the reason, and closes. Only then come the frames of `codec`.
+The dialling side sends its greeting first; the other side answers with its own greeting, or with a
+refusal and its reason, and closes. Only then the frames of `codec` follow.
 
     greeting   ["anabranch", protocol version, kind, network, revision, name, frame_bytes_max, life,
                 nonce, proofs]
     proof      ["proof", proof]
     refusal    ["refused", reason]
 
-Where the brokers of a network share a secret, a link takes one frame more:
+If the brokers of a network share a secret, a link has one more frame:
 
-    who dials                                        who is dialled
+    dialling side                                    answering side
     greeting with a nonce ───────────────────────►
                           ◄───────────────────────   greeting with a nonce, and its proofs
-    proof ───────────────────────────────────────►   the link begins
+    proof ───────────────────────────────────────►   the link is up
 
-1. `kind` is what the connection is for: a `link` between brokers, or a `client`.
-2. Whatever is not the same on both sides (version, network, revision of a link) is refused with a
-   reason that names both. Whether a name is the right one is decided by who knows names.
+1. `kind` is the purpose of the connection: a `link` between brokers, or a `client`.
+2. A mismatch (version, network, revision of a link) is refused with a reason that names both
+   values. The owner of the connection decides whether the name is acceptable.
 3. From then on each side sends frames of at most the smaller `frame_bytes_max` of the two.
-4. The first frames are small: `GREETING_BYTES_MAX` bounds what a stranger may make us hold.
-5. A proof is a keyed hash of `transcript`: the role of who proves, and all that both greetings say.
-   The nonces are new for each connection, so no proof is good for another one; the roles differ, so
-   nobody can send back what it was sent. Who has two secrets proves both, and the other side
-   answers with the one that it knows too.
-6. One side with a nonce and one without is refused, with the name of the one that lacks a secret.
+4. The first frames are small: `GREETING_BYTES_MAX` bounds the memory that an unknown peer can make
+   us hold.
+5. A proof is a keyed hash of `transcript`: the role of the prover, and the contents of both
+   greetings. The nonces are new for each connection, so a proof is not valid for another one; the
+   roles differ, so a proof cannot be reflected. A side with two secrets proves both, and the other
+   side answers with the one that both share.
+6. If only one side has a nonce, the connection is refused with the name of the side that lacks a
+   secret.
 
-A proof is about the greeting. It does not protect what follows on the connection: TLS does.
+A proof covers the greeting. It does not protect the rest of the connection: TLS does.
 
-This module keeps no state.
+Stateless.
 """
 
 from typing import Annotated, Literal
@@ -46,39 +48,39 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 
 Kind = Literal["link", "client"]
-#: Who proves: the side that dialled, or the side that answers it.
+#: The side that proves: the one that dialled, or the one that answers.
 Role = Literal["dialler", "answerer"]
 Nonce = Annotated[bytes, msgspec.Meta(max_length=NONCE_BYTES)]
 ProofBytes = Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 class Greeting(msgspec.Struct, frozen=True, array_like=True, tag="anabranch", kw_only=True):
-    """Who speaks, and what for."""
+    """Identifies the sender and the purpose of the connection."""
 
     protocol_version: Count = PROTOCOL_VERSION
     kind: Kind
-    #: "": whichever network this is; only a client may say so.
+    #: "" means any network; only a client may send that.
     network: Name
-    #: Of the network's file; 0 for a client, which need not know it.
+    #: Revision of the network file; 0 for a client, which need not have it.
     revision: Count = 0
     name: Name
     frame_bytes_max: Annotated[int, msgspec.Meta(ge=GREETING_BYTES_MAX, le=1 << 31)]
-    #: Of a broker: of two with one name the younger stays. 0 for a client.
+    #: Life of a broker: of two with one name the younger stays. 0 for a client.
     life: Count = 0
-    #: Of a broker that knows the secret of its network: random, and used once. Otherwise empty.
+    #: Random and used once, from a broker that has the network's secret; otherwise empty.
     nonce: Nonce = b""
-    #: Of the side that answers: one for each secret that it knows.
+    #: From the answering side: one for each of its secrets.
     proofs: Annotated[tuple[ProofBytes, ...], msgspec.Meta(max_length=2)] = ()
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, tag="proof"):
-    """That the side which dialled knows the secret too."""
+    """Proof that the dialling side has the secret too."""
 
     proof: ProofBytes
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """Why there is no connection."""
+    """Refusal of the connection."""
 
     reason: Reason
 
@@ -86,45 +88,45 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Greeting | Refusal] = msgspec.msgpack.Decoder(Greeting | Refusal)
 _proof_decoder: msgspec.msgpack.Decoder[Proof | Refusal] = msgspec.msgpack.Decoder(Proof | Refusal)
-_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode_greeting(greeting: Greeting | Proof | Refusal) -> bytes:
-    """One of the first frames, as bytes."""
+    """Encode one of the handshake frames."""
     return _encoder.encode(greeting)
 
 
 def decode_greeting(data: bytes) -> Greeting:
-    """The greeting that came; `RemoteError` if it is none, or a refusal."""
+    """Decode a greeting; `RemoteError` if it is invalid or a refusal."""
     if len(data) > GREETING_BYTES_MAX:
-        raise RemoteError(f"a greeting of {len(data)} bytes came; this is no broker of ours")
+        raise RemoteError(f"received a greeting of {len(data)} bytes; the peer is not a broker")
     try:
-        said = _decoder.decode(data)
-    except _WRONG as error:
-        raise RemoteError(f"what came first is no greeting: {str(error)[:200]}") from error
-    if isinstance(said, Refusal):
-        raise RemoteError(f"refused: {said.reason}")
-    return said
+        frame = _decoder.decode(data)
+    except _DECODE_ERRORS as error:
+        raise RemoteError(f"received an invalid greeting: {str(error)[:200]}") from error
+    if isinstance(frame, Refusal):
+        raise RemoteError(f"refused: {frame.reason}")
+    return frame
 
 
 def decode_proof(data: bytes) -> bytes:
-    """The proof that came; `RemoteError` if it is none, or a refusal."""
+    """Decode a proof; `RemoteError` if it is invalid or a refusal."""
     try:
-        said = _proof_decoder.decode(data)
-    except _WRONG as error:
-        raise RemoteError(f"no proof of the secret came: {str(error)[:200]}") from error
-    if isinstance(said, Refusal):
-        raise RemoteError(f"refused: {said.reason}")
-    return said.proof
+        frame = _proof_decoder.decode(data)
+    except _DECODE_ERRORS as error:
+        raise RemoteError(f"received an invalid proof: {str(error)[:200]}") from error
+    if isinstance(frame, Refusal):
+        raise RemoteError(f"refused: {frame.reason}")
+    return frame.proof
 
 
 def transcript(role: Role, dialler: Greeting, answerer: Greeting) -> bytes:
-    """What is proved (rule 5): who proves, and what both have said but for proofs."""
-    said = [_said(dialler), _said(answerer)]
-    return _encoder.encode(["anabranch link proof", role, *said])
+    """The message that a proof signs (rule 5): role and both greetings, without proofs."""
+    contents = [_contents(dialler), _contents(answerer)]
+    return _encoder.encode(["anabranch link proof", role, *contents])
 
 
-def _said(greeting: Greeting) -> list[object]:
+def _contents(greeting: Greeting) -> list[object]:
     return [
         greeting.protocol_version,
         greeting.kind,
@@ -138,28 +140,28 @@ def _said(greeting: Greeting) -> list[object]:
 
 
 def objection(ours: Greeting, theirs: Greeting) -> str:
-    """Why these two cannot talk; "" if they can."""
+    """Why these two cannot communicate; "" if they can."""
     if theirs.protocol_version != ours.protocol_version:
         return (
-            f"protocol version {theirs.protocol_version} meets {ours.protocol_version};"
+            f"protocol version {theirs.protocol_version} does not match {ours.protocol_version};"
             " install the same version of the program on both sides"
         )
     if theirs.kind != ours.kind:
         return f"this connection is for a {ours.kind}, not for a {theirs.kind}; use the other port"
     anonymous = ours.kind == "client" and "" in {theirs.network, ours.network}
     if theirs.network != ours.network and not anonymous:
-        return f"network {theirs.network!r} meets {ours.network!r}; check the addresses"
+        return f"network {theirs.network!r} does not match {ours.network!r}; check the addresses"
     if ours.kind == "link" and theirs.revision != ours.revision:
         return (
-            f"revision {theirs.revision} of the network file meets {ours.revision};"
+            f"revision {theirs.revision} of the network file does not match {ours.revision};"
             " give both brokers the same file"
         )
     if ours.kind == "link" and bool(theirs.nonce) != bool(ours.nonce):
         lacks, has = (ours.name, theirs.name) if theirs.nonce else (theirs.name, ours.name)
         return (
-            f"{has!r} wants the secret of the network to be proved, and {lacks!r} has none; give"
+            f"{has!r} requires proof of the network secret, but {lacks!r} has none; give"
             f" {lacks!r} the secret_file too"
         )
     if len(theirs.nonce) not in {0, NONCE_BYTES}:
-        return f"a nonce of {len(theirs.nonce)} bytes came; {NONCE_BYTES} are wanted"
+        return f"received a nonce of {len(theirs.nonce)} bytes; {NONCE_BYTES} are required"
     return ""

@@ -1,27 +1,26 @@
-"""TLS under a connection that others have opened, with a known cost in memory.
+"""TLS for accepted connections, with bounded memory.
 
-A `TlsTransport` stands between a socket and a `Connection`. To the socket it is a protocol that
-takes encrypted bytes; to the connection it is a transport that takes plain ones. asyncio has such a
-part too, but a broker cannot use it against hostile clients: it allocates 256 KiB for every
+A `TlsTransport` sits between a socket and a `Connection`. To the socket it is a protocol that
+receives encrypted bytes; to the connection it is a transport that accepts plain ones. asyncio has
+such a class too, but a broker cannot use it against hostile clients: it allocates 256 KiB for every
 connection before the first byte arrives, the buffers of OpenSSL grow to the largest write and never
-shrink, bytes that wait in the socket's transport are not counted, and a failed handshake leaves a
+shrink, bytes queued in the socket's transport are not counted, and a failed handshake leaves a
 reference cycle that holds all of it. Rules:
 
-1. The connection hears `connection_made` when the socket is there, before the handshake. So it
-   counts as unknown, and its time runs, from the first moment.
-2. Encrypted bytes are read into one buffer per thread. OpenSSL is given at most `RECORD_BYTES` of
-   them at a time, and gets as many to encrypt at a time, because its buffers keep their largest
-   size until the connection ends. A connection therefore costs at most `TLS_BYTES` beside what
-   waits to be written.
-3. Bytes are encrypted when the socket takes them. What waits to be written counts wherever it
-   waits, here or in the socket's transport.
-4. A handshake that fails, and bytes that are not TLS, end the connection with the reason. The other
-   side is sent an alert, as far as the socket takes it at once.
-5. When the socket is lost, all references are dropped: nothing of this is part of a reference cycle
-   afterwards.
+1. The connection gets `connection_made` when the socket is accepted, before the TLS handshake. So
+   it counts as being in its handshake, and its timeout runs, from the first moment.
+2. Encrypted bytes are read into one buffer per thread. OpenSSL gets at most `RECORD_BYTES` at a
+   time to decrypt or to encrypt, because its buffers keep their largest size until the connection
+   ends. A connection therefore costs at most `TLS_BYTES` in addition to the bytes queued for
+   sending.
+3. Bytes are encrypted when the socket accepts them. Bytes queued for sending count both here and in
+   the socket's transport.
+4. A failed handshake and invalid TLS end the connection with a reason. The peer gets an alert if
+   the socket accepts it at once.
+5. When the socket is lost, all references are dropped: no object stays in a reference cycle.
 
-This is the side that is dialled. Who dials uses the TLS of asyncio.
-A transport's state is worth nothing after its connection.
+This is the answering side. The dialling side uses the TLS of asyncio.
+State: belongs to the connection and is lost with it.
 """
 
 import asyncio
@@ -31,23 +30,23 @@ import threading
 from collections import deque
 from typing import Any, Literal, cast
 
-#: What OpenSSL gets at a time: the bytes of the largest record.
+#: Bytes that OpenSSL gets at a time: the size of the largest record.
 RECORD_BYTES = 16 * 1024
-#: What one connection costs at most: the state of OpenSSL, two buffers of a record that have grown
-#: by a third, and a record that is not complete. Measured: 16 KiB when idle from the beginning, 69
-#: KiB with all of these.
+#: Upper bound of the cost of one connection: the state of OpenSSL, two buffers of a record that
+#: have grown by a third, and an incomplete record. Measured: 16 KiB when idle from the beginning,
+#: 69 KiB with all of these.
 TLS_BYTES = 72 * 1024
-#: What is read from a socket at a time. Decrypted, with a record that was not complete before, it
-#: has room in what a `Connection` reads at a time.
+#: Bytes read from a socket at a time. Decrypted, together with a previously incomplete record, they
+#: fit into the read buffer of a `Connection`.
 _READ_BYTES = 48 * 1024
-#: Encrypted bytes that are written at a time.
+#: Encrypted bytes written at a time.
 _WRITE_BYTES = 64 * 1024
-#: What the socket's transport may hold before it counts as full, and when it does not any more.
+#: Bytes queued in the socket's transport at which it counts as full, and as drained.
 _SOCKET_HIGH_BYTES, _SOCKET_LOW_BYTES = 64 * 1024, 16 * 1024
 
 
 class _Buffers(threading.local):
-    """A thread runs one loop, and a loop reads from one connection at a time."""
+    """Read buffers. A thread runs one loop, and a loop reads from one connection at a time."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_READ_BYTES))
@@ -57,7 +56,7 @@ _buffers = _Buffers()
 
 
 class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
-    """TLS on one socket that was accepted. See the rules at the top of this module."""
+    """TLS on one accepted socket. See the rules at the top of this module."""
 
     __slots__ = (
         "__weakref__",
@@ -84,53 +83,52 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._buffer = _buffers.view
-        #: Encrypted bytes of this turn that OpenSSL was not given yet.
+        #: Encrypted bytes of this read that OpenSSL has not been given yet.
         self._arrived = self._buffer[:0]
         #: None when the connection is over.
         self._protocol: asyncio.BufferedProtocol | None = protocol
-        #: None before it is there, and when it is lost.
+        #: None before it is connected, and after it is lost.
         self._socket: asyncio.Transport | None = None
         self._stage: Literal["handshake", "open", "closing", "closed"] = "handshake"
-        #: What is not encrypted yet, and its bytes.
+        #: Bytes not encrypted yet, and their number.
         self._backlog: deque[memoryview] = deque()
         self._backlog_bytes = 0
-        #: Whether the socket takes nothing more at the moment.
+        #: Whether the socket accepts nothing at the moment.
         self._is_blocked = False
-        #: Whether the connection was told that too much waits, and the bounds of that.
+        #: Whether the connection was notified that too much is queued, and the thresholds.
         self._is_full = False
         self._high_bytes, self._low_bytes = _SOCKET_HIGH_BYTES, _SOCKET_LOW_BYTES
-        #: Why it ends, if that is the fault of the other side.
+        #: Why the connection ends, if the peer caused it.
         self._failure = ""
 
     # -- for the connection ---------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the socket knows, and the state of TLS as `ssl_object`."""
+        """Information about the socket, and the TLS state as `ssl_object`."""
         if name == "ssl_object":
             return self._tls
         return default if self._socket is None else self._socket.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
         return self._stage in {"closing", "closed"}
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the connection is told that too much waits, and that this is over."""
+        """Set the thresholds at which the connection is notified that it is full, or drained."""
         self._high_bytes = _SOCKET_HIGH_BYTES if high is None else high
         self._low_bytes = self._high_bytes // 4 if low is None else low
         if self._socket is not None:
-            # Whenever the socket has room again, less waits than the lower bound.
+            # When the socket has drained, less is queued than the lower threshold.
             self._socket.set_write_buffer_limits(
                 min(_SOCKET_HIGH_BYTES, self._high_bytes), min(_SOCKET_LOW_BYTES, self._low_bytes)
             )
 
     def get_write_buffer_size(self) -> int:
-        """What waits to be written, encrypted or not."""
+        """Bytes queued for sending, encrypted or not."""
         waiting = 0 if self._socket is None else self._socket.get_write_buffer_size()
         return self._backlog_bytes + waiting
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt and write this. Nobody may change it any more."""
+        """Encrypt and send. The caller must not change the data afterwards."""
         if self.is_closing() or not data:
             return
         self._backlog.append(memoryview(data))
@@ -138,17 +136,16 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._encrypt()
 
     def pause_reading(self) -> None:
-        """Read nothing more from the socket; all that was read has been told."""
+        """Stop reading from the socket; everything read so far has been delivered."""
         if self._socket is not None:
             self._socket.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
         if self._socket is not None:
             self._socket.resume_reading()
 
     def close(self) -> None:
-        """End it when all is written. What arrives is not heard any more."""
+        """Close after everything is sent. Received bytes are discarded."""
         if self._stage == "handshake":
             self.abort()
         elif self._stage == "open":
@@ -156,7 +153,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._encrypt()
 
     def abort(self) -> None:
-        """End it now."""
+        """Close now."""
         self._stage = "closed"
         self._drop_backlog()
         if self._socket is not None:
@@ -165,21 +162,20 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
     # -- for the socket -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there; the handshake begins when the other side says something."""
+        """The socket is connected; the handshake starts with the first bytes of the peer."""
         assert self._protocol is not None
         self._socket = cast("asyncio.Transport", transport)
         self._protocol.connection_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - a hint
-        """Where to put what arrives."""
+        """The buffer for received bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Encrypted bytes have arrived."""
         self._arrived = self._buffer[:nbytes]
         try:
             if self._stage == "handshake":
-                self._shake_hands()
+                self._handshake()
             while self._stage == "open" and self._decrypt():
                 pass
         except ssl.SSLError as error:
@@ -187,22 +183,18 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._arrived = self._buffer[:0]
 
     def eof_received(self) -> bool:
-        """The other side says no more; the socket is closed."""
         if self._stage == "handshake":
-            self._failure = self._failure or "it went away during the TLS handshake"
+            self._failure = self._failure or "the peer disconnected during the TLS handshake"
         return False
 
     def pause_writing(self) -> None:
-        """The socket takes nothing more."""
         self._is_blocked = True
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
         self._is_blocked = False
         self._encrypt()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
         self._stage = "closed"
         self._drop_backlog()
         protocol, self._protocol = self._protocol, None
@@ -210,17 +202,17 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if protocol is not None:
             protocol.connection_lost(ConnectionError(self._failure) if self._failure else exc)
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- TLS ------------------------------------------------------------------------------------
 
     def _feed(self) -> bool:
-        """Give OpenSSL more of what has arrived; False if there is no more."""
+        """Pass more received bytes to OpenSSL; returns False if there are none left."""
         part = self._arrived[:RECORD_BYTES]
         self._arrived = self._arrived[RECORD_BYTES:]
         if part:
             self._incoming.write(part)
         return bool(part)
 
-    def _shake_hands(self) -> None:
+    def _handshake(self) -> None:
         while True:
             try:
                 self._tls.do_handshake()
@@ -233,8 +225,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             return
 
     def _decrypt(self) -> bool:
-        """Tell the connection what has arrived, as much as it takes at once; False if that was
-        all."""
+        """Deliver received bytes to the connection, as many as fit into its buffer; returns False
+        if nothing is left."""
         assert self._protocol is not None
         buffer = self._protocol.get_buffer(-1)
         size, is_all, is_end = 0, False, False
@@ -245,11 +237,11 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             except ssl.SSLWantReadError:
                 is_all = not self._feed()
             else:
-                # A number, because a buffer was given.
+                # An int, because a buffer was passed.
                 count = cast("int", read)
                 size += count
                 is_all = is_end = not count
-        # The answer to a change of keys.
+        # OpenSSL may have to answer a key update.
         self._flush()
         if size:
             self._protocol.buffer_updated(size)
@@ -258,7 +250,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         return not is_all
 
     def _encrypt(self) -> None:
-        """Write what waits, as much as the socket takes."""
+        """Send queued bytes, as many as the socket accepts."""
         if self._stage not in {"open", "closing"}:
             return
         try:
@@ -267,11 +259,11 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         except ssl.SSLError as error:
             self._fail(error)
         if self._stage == "closing" and not self._backlog:
-            self._say_goodbye()
-        self._tell()
+            self._shut_down()
+        self._notify()
 
     def _records(self) -> list[bytes]:
-        """The next part of what waits, encrypted."""
+        """Encrypt the next part of the queued bytes."""
         records: list[bytes] = []
         size = 0
         while self._backlog and size < _WRITE_BYTES:
@@ -286,8 +278,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             records.append(self._outgoing.read())
         return records
 
-    def _tell(self) -> None:
-        """Tell the connection if too much waits, or does not any more."""
+    def _notify(self) -> None:
+        """Notify the connection when it becomes full or has drained."""
         waiting = self.get_write_buffer_size()
         if self._protocol is None:
             return
@@ -299,21 +291,21 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._protocol.resume_writing()
 
     def _flush(self) -> None:
-        """Write what OpenSSL itself wants to say."""
+        """Send the bytes that OpenSSL itself produced."""
         if self._outgoing.pending and self._socket is not None:
             self._socket.write(self._outgoing.read())
 
-    def _say_goodbye(self) -> None:
+    def _shut_down(self) -> None:
         self._stage = "closed"
         with contextlib.suppress(ssl.SSLError):
-            # It is said, and the answer is not waited for.
+            # Sends close_notify without waiting for the peer's.
             self._tls.unwrap()
         self._flush()
         if self._socket is not None:
             self._socket.close()
 
     def _fail(self, error: ssl.SSLError) -> None:
-        """End it, with an alert to the other side if that goes out at once."""
+        """End the connection, with an alert to the peer if it can be sent at once."""
         what = "the TLS handshake failed" if self._stage == "handshake" else "TLS failed"
         reason = (error.reason or str(error)).replace("_", " ").lower()
         self._failure, self._stage = f"{what}: {reason}", "closed"

@@ -100,11 +100,11 @@ def test_links_that_are_up_are_shown_with_their_queues_and_those_that_are_not_wi
         link("b"),
         link("c", waiting_bytes=12_000),
         link("d", waiting_bytes=16_000_000, is_full=True),
-        link("e", is_up=False, reason="nobody listens there"),
+        link("e", is_up=False, reason="connection refused"),
     )
     shown = lines(*picture(asked(status("a", links=links)), 80))
     assert "  a    b c (12 kB queued) d (full, 16 MB queued) e (down)" in shown
-    assert "  a: no link to e: nobody listens there" in shown
+    assert "  a: no link to e: connection refused" in shown
     assert "3/4" in shown[1].split()
 
 

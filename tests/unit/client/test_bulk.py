@@ -134,7 +134,7 @@ def test_of_two_fetchers_with_one_name_the_earlier_one_is_told(network: anabranc
 def test_another_network_is_told_by_its_name(network: anabranch.Embedded) -> None:
     with (
         Fetcher(network.addresses[0], network="shop", patience_s=0.0) as fetcher,
-        pytest.raises(ConnectError, match="network 'shop' meets 'pair'"),
+        pytest.raises(ConnectError, match="network 'shop' does not match 'pair'"),
     ):
         fetcher.describe()
 

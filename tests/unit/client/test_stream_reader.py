@@ -246,7 +246,7 @@ def test_questions_that_were_given_up_count_until_they_are_answered(tmp_path: Pa
                 each.cancel()
             await asyncio.gather(*given_up, return_exceptions=True)
             last = asyncio.create_task(client.describe())
-            await until(lambda: [desk.count for desk in node.fetching._desks.values()] == [4])
+            await until(lambda: [queue.count for queue in node.fetching._queues.values()] == [4])
             busy.set()
             assert (await last).head == 10
             assert node.counters.requests_refused == 0

@@ -386,7 +386,7 @@ def test_interest_beyond_the_limits_of_a_relay_is_not_learned_but_survived() -> 
         bench.lie("c", InterestChange("hub", "c", {"c": Version(7, n)}, wanted, [], before))
     many = [Conjuncts(f"other_{n} = 1", (0,)) for n in range(30)]
     bench.lie("c", InterestState("hub", "c", {"c": Version(7, 99)}, many))
-    assert any("too much to know" in note for note in bench.notes)
+    assert any("exceeds the limits" in note for note in bench.notes)
     # Room is needed for the well-behaved: the liar wants nothing any more.
     bench.lie("c", InterestState("hub", "c", {"c": Version(7, 100)}, []))
     assert not bench.is_cut("c")

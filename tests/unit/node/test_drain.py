@@ -80,7 +80,7 @@ def test_draining_twice_or_after_a_stop_does_no_harm(tmp_path: Path) -> None:
 def test_a_node_that_dials_in_vain_ends_all_the_same(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(config("a", tmp_path, CHAIN, neighbours=NOWHERE)) as node:
-            await until(lambda: _reason(node) == "nobody listens there")
+            await until(lambda: _reason(node) == "connection refused")
 
     asyncio.run(story())
 

@@ -178,7 +178,7 @@ def test_who_answers_with_another_name_is_not_taken_for_the_neighbour(tmp_path: 
             wrong = {"m": address(z, "links")}
             async with running(config("a", tmp_path, CHAIN, neighbours=wrong)) as a:
                 link = link_to(a, "m")
-                await until(lambda: "no neighbour of 'z'" in link.down_because)
+                await until(lambda: "not a neighbour of 'z'" in link.down_because)
                 assert not is_linked(a)
 
     asyncio.run(story())

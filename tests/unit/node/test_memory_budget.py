@@ -115,7 +115,7 @@ def test_the_session_that_holds_most_is_cut_and_told(tmp_path: Path) -> None:
             last.send(part_of_a_frame(400_000))
             reason = await told(large)
             assert "holds 500000 bytes of the broker's memory" in reason
-            assert "1048576 are allowed (a share of memory_bytes_max)" in reason
+            assert "may hold 1048576 (a share of memory_bytes_max)" in reason
             await until(lambda: node.memory.used_bytes == 700_000)
             assert {each.client for each in node.sessions._sessions.values()} == {"small", "last"}
             assert node.counters.memory_cuts == 1
@@ -267,7 +267,7 @@ def test_while_too_much_is_held_nobody_is_let_in_and_no_log_is_read(tmp_path: Pa
             newcomer = await guests.stranger()
             newcomer.send(greeting())
             refusal = await newcomer.refusal()
-            assert "clients hold 1000 bytes of memory here, and may hold 999" in refusal
+            assert "clients hold 1000 bytes of memory here, limit 999" in refusal
             reader.send(framed(encode_client(Fetch(1, 1, 10, "", 1_000))))
             refused = await reader.client_frame()
             assert isinstance(refused, Refused)

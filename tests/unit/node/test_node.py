@@ -140,7 +140,7 @@ def test_a_disk_that_fails_ends_the_node_with_the_reason(
         async with asyncio.timeout(20):
             await node.stopped()
         assert client.confirmed() == 0
-        assert f"the state directory {tmp_path / 'a'} cannot be written" in node.failure
+        assert f"cannot write to the state directory {tmp_path / 'a'}" in node.failure
         assert "File too large" in node.failure
         assert node.state == "stopping"
         await until(lambda: client.end)

@@ -53,6 +53,6 @@ def test_more_lines_than_allowed_are_counted_instead(written: io.StringIO) -> No
     for number in range(50):
         throttle.info(f"line {number}")
     assert len(written.getvalue().splitlines()) == 2
-    throttle._begun_at -= 1.0
+    throttle._second_at -= 1.0
     throttle.info("later")
-    assert "later (and 48 lines like this)" in written.getvalue()
+    assert "later (suppressed 48 similar lines)" in written.getvalue()

@@ -258,7 +258,7 @@ def test_idle_connections_do_not_keep_a_monitor_out(tmp_path: Path, page: str) -
         async with running(config("a", tmp_path)) as node:
             place = address(node, "observe")
             idle = [await Stranger.at(place) for _ in range(CONNECTIONS_MAX)]
-            await until(lambda: len(node._observatory._connections) == CONNECTIONS_MAX)
+            await until(lambda: len(node._observe_port._connections) == CONNECTIONS_MAX)
             assert await get(node, page)
             # It was the oldest that had to go.
             assert await idle[0].end() == b""

@@ -41,7 +41,7 @@ def judged(tmp_path: Path, work: Callable[[Node], None]) -> None:
 def test_only_a_higher_revision_of_the_same_network_counts(tmp_path: Path) -> None:
     def work(node: Node) -> None:
         assert next_step(node, alone(1)) == "nothing"
-        with pytest.raises(LocalError, match="of the network 'other'"):
+        with pytest.raises(LocalError, match="belongs to network 'other'"):
             next_step(node, replace(alone(2), name="other"))
         following = next_step(node, alone(2))
         assert isinstance(following, NodeConfig)

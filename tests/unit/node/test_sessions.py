@@ -27,9 +27,9 @@ def test_what_a_client_sends_at_once_is_dealt_with_in_turns_and_in_order(
     taken: list[int] = []
 
     class Noting(sessions.NodeSession):
-        def _take(self, *arguments: object) -> None:
+        def _process(self, *arguments: object) -> None:
             taken.append(1)
-            super()._take(*arguments)  # type: ignore[arg-type]
+            super()._process(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sessions, "NodeSession", Noting)
 
@@ -103,7 +103,7 @@ def test_a_mistake_in_the_core_ends_the_node_and_confirms_nothing(
         client.publish({"x": 1})
         async with asyncio.timeout(20):
             await node.stopped()
-        assert "a mistake in the broker: AssertionError: planted" in node.failure
+        assert "internal error in the broker: AssertionError: planted" in node.failure
         await until(lambda: client.end)
         assert client.confirmed() == 0
 

@@ -18,7 +18,7 @@ _LIMITS = Limits(frame_bytes_max=500)
 def test_there_is_room_for_twice_what_may_be_on_its_way() -> None:
     assert DiskSpace(lambda: 3_000, _OPTIONS, _LIMITS).why_not() == ""
     why_not = DiskSpace(lambda: 2_999, _OPTIONS, _LIMITS).why_not()
-    assert why_not.startswith("the disk has 2999 bytes left, 3000 are wanted")
+    assert why_not.startswith("the disk has 2999 bytes left, staging needs 3000")
 
 
 def test_the_disk_is_not_looked_at_for_every_chunk() -> None:

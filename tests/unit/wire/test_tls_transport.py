@@ -225,7 +225,7 @@ def test_the_end_that_the_other_side_says_is_heard_after_its_frames(files: TlsFi
             await peer.flush()
             await owner.until(lambda: owner.of("closed"))
             assert owner.frames() == [b"hello"]
-            assert owner.of("closed") == ["the other side closed the connection"]
+            assert owner.of("closed") == ["the peer closed the connection"]
 
     asyncio.run(story())
 

@@ -125,7 +125,7 @@ def test_a_first_frame_that_is_too_large_cuts_the_connection() -> None:
             await write(plug, framed(bytes(GREETING_BYTES_MAX + 1))[:100])
             await owner.until(lambda: owner.of("closed"))
             assert owner.of("received") == []
-            assert "was announced" in str(owner.of("closed")[0])
+            assert "received the length of a frame" in str(owner.of("closed")[0])
 
     asyncio.run(story())
 
@@ -163,7 +163,7 @@ def test_a_frame_beyond_the_agreed_size_is_our_mistake() -> None:
         owner = Owner()
         async with connected(owner) as (connection, _):
             connection.allow(5_000)
-            with pytest.raises(LocalError, match="at most 5000"):
+            with pytest.raises(LocalError, match="the limit is 5000"):
                 connection.send(bytes(5_001))
 
     asyncio.run(story())
@@ -243,7 +243,7 @@ def test_the_other_side_may_end_it() -> None:
         async with connected(owner) as (_, plug):
             plug.close()
             await owner.until(lambda: owner.of("closed"))
-            assert owner.of("closed") == ["the other side closed the connection"]
+            assert owner.of("closed") == ["the peer closed the connection"]
 
     asyncio.run(story())
 

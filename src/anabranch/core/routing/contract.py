@@ -1,23 +1,24 @@
-"""What every way to route promises, and what it may rely on.
+"""The router contract: what every routing guarantees, and what it may rely on.
 
-A router carries knowledge about ticks from origins to edges, interest the other way, and messages
-between any two brokers. It decides paths; it decides nothing about delivery. Rules:
+A router carries knowledge about ticks from origins to edges, interest from edges to origins, and
+messages between any two brokers. It chooses paths; it does not decide about delivery. Rules:
 
-1. *Knowledge may be late, repeated, out of order or missing; it is never wrong.* Silence with
-   version v for an edge says: whoever made it had the ticks, and knew the edge's interest in
-   version v or a later one, and nothing in there matches it.
-2. Versions on one stream never decrease with the tick: what is said of a later tick holds at least
-   the version of an earlier one. (An edge copes if that fails, by asking again.)
-3. The edge registers interest and gets, per subscription, the version that contains it.
-   Every registered subscription is contained in the version of all later ticks, eventually,
-   if the network stays whole for long enough.
+1. *Knowledge may be late, duplicated, out of order or missing, but never wrong.* Silence with
+   version v for an edge means: the broker that produced it had the ticks, had the edge's interest
+   in version v or later, and no tick in the range matches that interest.
+2. Versions on one stream never decrease with the tick: knowledge about a later tick has at least
+   the version of an earlier one. (If that fails, the edge recovers by requesting the ticks again.)
+3. The edge registers interest and gets, for each subscription, the version that contains it.
+   If the network stays connected long enough, the version of all later ticks eventually contains
+   every registered subscription.
 4. A removed subscription may leave the interest at any time after its removal.
-5. `carry` tries; whoever needs an answer asks again.
-6. A router keeps nothing on disk but what it `Put`s through its broker; it starts with nothing and
-   serves at once, conservatively.
+5. `carry` is best effort; a caller that needs an answer retries.
+6. A router persists nothing except the records that it `Put`s through its broker. It starts empty
+   and serves immediately, forwarding more than necessary until it has learned the interest.
 
-The broker calls the methods below and performs what they return: link effects go to the driver,
-the rest to its own edge and origin. All of them are pure in the sense of `core.contract`.
+The broker calls the methods below and performs the outcomes they return: link effects go to the
+driver, the others to the broker's own edge and origin. All methods are pure in the sense of
+`core.contract`.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,90 +37,91 @@ _Result = TypeVar("_Result")
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
-    """Ticks of the own stream for the network, or (with a target) some that one edge lacks.
+    """Synced ticks of this broker's stream: for the whole network or, with a target, a resend of
+    ticks that one edge lacks.
 
-    All of them are synced. Whoever gets this may pass its lists on, and changes none of them."""
+    The receiver may pass the lists on but must not change them."""
 
-    #: The newest mark at or before all of these ticks; the router was told of it.
+    #: The newest mark at or before all of these ticks; the router has already received it.
     mark: int
     data: list[Datum] = []
     silent: list[tuple[int, int]] = []
     withheld: list[Hole] = []
-    #: The newest synced tick, and a time before which no later one is made; 0 if not said.
+    #: The newest synced tick, and a time before which no later tick is created; 0 if unset.
     head: int = 0
     time_ns: int = 0
-    #: The only edge this is meant for; "" for everybody.
+    #: The only edge this is meant for; "" for all edges.
     target: str = ""
 
 
-#: What it costs to decide one filter that an index leaves in doubt: this, and one more for each so
-#: many bytes of the event.
+#: Cost of checking one filter that an index leaves undecided: CHECK_WORK, plus one for every
+#: CHECKED_BYTES bytes of the event.
 CHECK_WORK = 3
 CHECKED_BYTES = 2_048
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
-    """Knowledge for the own edge."""
+    """Knowledge for this broker's edge."""
 
     stream: str
-    #: The version of the edge's own interest that all of it is good for, at least.
+    #: All of the knowledge is valid for this version of the edge's interest, or a later one.
     version: Version
     data: Sequence[Datum] = ()
     silent: Sequence[tuple[int, int]] = ()
     withheld: Sequence[Hole] = ()
-    #: The newest tick known to exist, and the origin's clock then; 0 if not said.
+    #: The newest tick known to exist, and the origin's clock at that time; 0 if unset.
     head: int = 0
     time_ns: int = 0
 
 
 class CarriedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A carried message for this broker."""
+    """A message that has reached its target, this broker."""
 
     source: str
     content: AnyCarried
 
 
 class VectorAdvance(msgspec.Struct, frozen=True, gc=False):
-    """The own origin shall put a mark with this vector into its stream, when it can."""
+    """A request to this broker's origin: append a mark with this vector to its stream."""
 
     vector: dict[str, Version]
 
 
 class WorkDone(msgspec.Struct, frozen=True, gc=False):
-    """So much work was done, in microseconds of an ordinary machine: part of a longer piece, which
-    may be interrupted here (`broker`)."""
+    """A part of a longer task, `work` microseconds on an ordinary machine. The broker may interrupt
+    the task here (`broker`)."""
 
     work: int
 
 
 class InterestVersions(msgspec.Struct, frozen=True, gc=False):
-    """The edge's subscriptions are in its interest, in these versions."""
+    """The interest now contains these subscriptions; each starts at its version."""
 
     versions: dict[str, Version]
 
 
-#: What a router asks of its broker.
+#: Everything that a router may return to its broker.
 Outcome = Effect | Arrival | CarriedMessage | WorkDone | VectorAdvance | InterestVersions
 
 
 class MeshReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker knows of a mesh."""
+    """The state of a mesh as one broker sees it."""
 
-    #: Trees that are known, those of them without a way to their root, and some of these roots.
+    #: Known trees, the number of them without a path to the root, and some of those roots.
     trees: int
     trees_lost: int
     lost: tuple[str, ...]
-    #: Edges that are known behind some neighbour, counted on every tree.
+    #: Edges known behind some neighbour, summed over all trees.
     branches: int
-    #: Advertisements that are known, and the origins that told theirs, also if that is nothing.
+    #: Known advertisements, and the origins that have announced theirs (possibly none).
     advertisements: int
     origins: int
-    #: Neighbour → what sending over its link costs; none where events do not choose their way.
+    #: Neighbour → cost of sending over its link; empty if events do not choose their path.
     costs: dict[str, float]
 
 
 def knowledge_of(origin: str, emission: Emission) -> Knowledge:
-    """What an origin emits, as it leaves its own site."""
+    """The frame that carries an emission out of its own site."""
     return Knowledge(
         origin,
         origin,
@@ -134,7 +136,7 @@ def knowledge_of(origin: str, emission: Emission) -> Knowledge:
 
 
 def finished(work: Generator[WorkDone, None, _Result]) -> _Result:
-    """Work that may be interrupted, done at once; what it came to."""
+    """Run interruptible work to completion and return its result."""
     while True:
         try:
             next(work)
@@ -146,7 +148,7 @@ def finished(work: Generator[WorkDone, None, _Result]) -> _Result:
 def interest_at_once(
     router: "Router", now: float, added: Mapping[str, Filter], removed: Sequence[str]
 ) -> tuple[dict[str, Version], list[Outcome]]:
-    """`interest_changes` without a pause: the versions, and all other outcomes."""
+    """Run `interest_changes` to completion; return the versions, and all other outcomes."""
     versions: dict[str, Version] = {}
     outcomes: list[Outcome] = []
     for outcome in router.interest_changes(now, added, removed):
@@ -158,83 +160,83 @@ def interest_at_once(
 
 
 class Router(Protocol):
-    """One way to route. See the rules at the top of this module."""
+    """One routing. See the rules at the top of this module."""
 
     # -- links
     def link_up(self, now: float, peer: str) -> list[Outcome]:
-        """A link is there, and greeted."""
+        """A link is up and its handshake is complete."""
 
     def link_down(self, now: float, peer: str) -> list[Outcome]:
-        """A link is gone; what was on it may be lost."""
+        """A link is down; frames in transit may be lost."""
 
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
-        """A link takes no more for the time being, or takes again. Ticks for it may be left out,
-        with a note: whoever lacks them asks."""
+        """A link is full, or accepts frames again. The router may drop ticks for a full link, with
+        a note; edges that lack them request them."""
 
     def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
-        """Bytes that were given to a link and that went out since the last report, and those
-        that wait."""
+        """Bytes given to a link and bytes sent over it since the last report, and bytes queued."""
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
-        """A frame came over a link. `RemoteError` if it cannot be, from here or from the iterator.
-        Nothing else is asked of the router before all of this is worked off."""
+        """A frame arrived on a link. Raises `RemoteError` for an impossible frame, either here or
+        from the iterator. The broker exhausts the iterator before it calls the router again."""
 
     # -- the edge
     def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
     ) -> Iterator[Outcome]:
-        """Subscriptions of this broker's edge change. `InterestVersions` tells the version that
-        contains each added one. Nothing else is asked of the router before all of it is done."""
+        """Subscriptions of this broker's edge change. `InterestVersions` reports the version that
+        contains each added one. The broker exhausts the iterator before it calls the router
+        again."""
 
     # -- the origin
     def advertise(
         self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
     ) -> list[Outcome]:
-        """Events that match these filters may be published here from now on, and of those not any
-        more; `newest` is the newest tick of the stream, synced or not. With nothing added or
-        removed: a life begins, and so far nothing is advertised."""
+        """From now on, events that match the `added` filters may be published here, and events that
+        match only `removed` ones may not. `newest` is the newest tick of the stream, synced or not.
+        If both are empty, the broker has just started and advertises nothing yet."""
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
-        """Ticks of the own stream."""
+        """Send ticks of this broker's stream."""
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        """The own stream has this mark now, synced; ticks after it refer to it. Also called for
+        """This broker's stream has this mark now, synced; later ticks refer to it. Also called for
         the marks that a restart finds."""
 
-    # -- everybody
+    # -- messages and timers
     def carry(self, now: float, target: str, content: AnyCarried) -> list[Outcome]:
-        """Take something to another broker (or to this one), as well as can be."""
+        """Send a message to a broker, possibly this one; best effort."""
 
     def time_passed(self, now: float) -> Iterable[Outcome]:
-        """A deadline has come."""
+        """A deadline has passed."""
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When to call `time_passed`; None if nothing is pending."""
 
-    # -- optional: a routing that knows nothing of these leaves them as they are
+    # -- optional: a routing that does not support these inherits the defaults
     def broker_load(self, now: float, load: BrokerLoad) -> list[Outcome]:
-        """How busy this broker was since the last report."""
+        """Load of this broker since the last report."""
         del now, load
         return []
 
     def know_statistics(self, statistics: bytes) -> None:
-        """What is known of the events of the own stream."""
+        """Statistics of the events of this broker's stream."""
         del statistics
 
     @property
     def scout(self) -> PlacementFacts | None:
-        """What helps to place a pattern, where the routing knows it."""
+        """Facts for placing a pattern, if the routing collects them."""
         return None
 
     @property
     def knows_interest(self) -> bool:
-        """Whether any other broker is known to want something."""
+        """Whether the router has learned of interest at any other broker."""
         return False
 
     def counted(self) -> dict[str, int]:
-        """What it counts about itself, by name."""
+        """Counters of this router, by name."""
         return {}
 
     def mesh_report(self) -> MeshReport | None:
-        """What it knows of a mesh, if it routes in one."""
+        """The state of the mesh; None if the routing is not a mesh."""
         return None

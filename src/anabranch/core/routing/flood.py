@@ -1,11 +1,11 @@
 """Flooding: every tick goes to every edge, and edges do all the filtering.
 
-The baseline that everything is measured against, and the simplest router there is. No interest
-travels, so no version says anything: each subscription is contained from the start (`NOTHING` is
-the version of all knowledge and of all interest), and no tick is ever made silent on the way.
+This is the simplest router and the baseline for measurements. No interest travels, so versions
+carry no information: every subscription is contained from the start (`NOTHING` is the version of
+all knowledge and of all interest), and no broker turns ticks into silence.
 
-Knowledge follows the tree of sites away from its origin; with a target, only towards it. Sites
-behind which there is no edge get nothing. State: the links only.
+Knowledge follows the tree of sites away from its origin or, with a target, only towards that edge.
+Sites without an edge behind them get nothing. State: the links only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _FIRST = Version(1, 1)
 
 
 class FloodRouter(Router):
-    """Sends everything everywhere. See the top of this module."""
+    """The flooding router. See the top of this module."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class FloodRouter(Router):
         limits: Limits = DEFAULT_LIMITS,
         life: int = 0,
     ) -> None:
-        del options, limits, life  # nothing to choose, nothing to keep, nothing to number
+        del options, limits, life  # flooding has no options, no state and no versions
         self._name = name
         self._network = network
         self._overlay = Overlay(name, network)
@@ -53,86 +53,76 @@ class FloodRouter(Router):
     # -- links ------------------------------------------------------------------------------------
 
     def link_up(self, now: float, peer: str) -> list[Outcome]:
-        """A link is there."""
         del now
         self._overlay.link_up(peer)
         return []
 
     def link_down(self, now: float, peer: str) -> list[Outcome]:
-        """A link is gone."""
         del now
         self._overlay.link_down(peer)
         return []
 
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
-        """A link takes no more for the time being, or takes again."""
         del now
         self._overlay.link_full(peer, full)
         return []
 
     def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
-        """There is one way only, busy or not."""
+        """There is only one path, so load does not matter."""
         del now, peer, given, gone, waiting
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
-        """A frame came over a link."""
         del now
         if isinstance(frame, Carry):
             return self._overlay.carried(peer, frame)
         if not isinstance(frame, Knowledge):
             raise RemoteError(
-                f"{peer!r} sends {type(frame).__name__}, which floods know nothing of"
+                f"{peer!r} sends {type(frame).__name__}, which flooding does not support"
             )
         check_knowledge(self._overlay, peer, frame)
-        return self._spread(frame)
+        return self._forward(frame)
 
     # -- the edge and the origin ------------------------------------------------------------------
 
     def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
     ) -> Iterator[Outcome]:
-        """Every subscription is contained in everything."""
         del now, removed
         yield InterestVersions(dict.fromkeys(added, NOTHING))
 
     def advertise(
         self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
     ) -> list[Outcome]:
-        """Advertisements decide nothing here."""
         del now, added, removed, newest
         return []
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
-        """Ticks of the own stream."""
         del now
-        return self._spread(knowledge_of(self._name, emission))
+        return self._forward(knowledge_of(self._name, emission))
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        """Marks say nothing here, but a stream without a tick could not tell that it exists: the
-        first mark makes it begin."""
+        """Flooding ignores vectors, but a stream without ticks would stay unknown to the edges:
+        the first mark starts it."""
         del now, mark
         return [] if vector else [VectorAdvance({self._name: _FIRST})]
 
-    # -- everybody --------------------------------------------------------------------------------
+    # -- messages and timers ----------------------------------------------------------------------
 
     def carry(self, now: float, target: str, content: AnyCarried) -> list[Outcome]:
-        """Take something to another broker."""
         del now
         return self._overlay.carry(target, content)
 
     def time_passed(self, now: float) -> list[Outcome]:
-        """Nothing waits."""
         del now
         return []
 
     def next_deadline(self) -> float | None:
-        """Nothing waits."""
         return None
 
-    # -- spreading --------------------------------------------------------------------------------
+    # -- forwarding -------------------------------------------------------------------------------
 
-    def _spread(self, frame: Knowledge) -> list[Outcome]:
-        """Send on from the site a frame is in, and from own sites behind it."""
+    def _forward(self, frame: Knowledge) -> list[Outcome]:
+        """Forward a frame from its site, and from this broker's own sites downstream."""
         out: list[Outcome] = []
         pending = [frame]
         while pending:
@@ -149,7 +139,7 @@ class FloodRouter(Router):
                 elif broker is not None:
                     out.append(Send(broker, onward))
                 else:
-                    out.append(Note("info", f"no broker of site {site!r} takes any ticks"))
+                    out.append(Note("info", f"no broker of site {site!r} accepts ticks"))
         return out
 
     def _directions(self, frame: Knowledge) -> tuple[str, ...]:
@@ -159,7 +149,7 @@ class FloodRouter(Router):
         known = self._downstream.get((site, stream))
         if known is None:
             back = "" if site == stream else network.next_site(site, stream)
-            around = network.neighbours(site)
-            known = tuple(s for s in around if s != back and network.edges_behind(site, s))
+            adjacent = network.neighbours(site)
+            known = tuple(s for s in adjacent if s != back and network.edges_behind(site, s))
             self._downstream[site, stream] = known
         return known

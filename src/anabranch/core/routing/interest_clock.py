@@ -1,24 +1,30 @@
-"""The virtual clock of an edge: versions of its own interest, and when each subscription starts.
+"""The interest clock of an edge: versions of its interest, and each subscription's start.
 
 The edge numbers the changes of its interest. A subscription's *virtual start time* is the version
-that contains it: whoever knows the edge's interest in that version, or a later one, lets
-everything pass that the subscription matches. Rules:
+that contains it: a broker that has the edge's interest in that version or a later one passes on
+every event that the subscription matches. Rules:
 
-1. A conjunction that is known already starts with the one that is known. Otherwise it starts when
-   the earliest of its direct coverers did: wherever that one is known, this one is covered. With
-   no coverer it starts with the version that the next propagation will have, the *current* one.
-2. A subscription starts with the last of its conjunctions.
-3. Changes are gathered; a propagation takes them all, and only then the clock advances, by one.
-   Nothing is propagated, and the clock stands, if the roots are what they were; unless somebody
-   needs a version of its own for something else that others are to know.
-4. What is removed stays in the DAG until the propagation: until then it is what all others know,
-   and may serve as coverer for rule 1.
-5. A conjunction that the DAG has no room for (what was removed still counts there, rule 4) is held
-   as wanting everything. So `add` never fails: more ticks come than must, and none is missing.
-6. The first propagation of a life is the whole interest, with counter 1. A later life is later
-   than all of an earlier one.
+1. A conjunction equal to an existing one starts with that one. Otherwise it starts with the
+   earliest of its direct coverers, because brokers that have the coverer cover this conjunction
+   too. Without a coverer it starts with the *current* version, the one of the next propagation.
+2. A subscription starts with the latest start of its conjunctions.
+3. Changes are batched; a propagation takes them all, and only then the clock advances by one.
+   If the roots have not changed, nothing is propagated and the clock does not advance, unless the
+   caller needs a new version for other information that it is about to send.
+4. Removed conjunctions stay in the DAG until the propagation: until then the other brokers still
+   have them, and they may serve as coverers for rule 1.
+5. A conjunction that exceeds the limits of the DAG (removed ones still count, rule 4) is replaced
+   by one that matches everything. So `add` never fails: extra ticks arrive, but none is missing.
+6. The first propagation of a life is the whole interest, with counter 1. Every version of a later
+   life is later than all versions of an earlier one.
 
-State: rebuilt by whoever subscribes; volatile. The life comes from the broker, which stores it.
+On the wire, a conjunction is the text of a filter and its position in that filter's normal form,
+because text is the one notation that every broker reads alike. The receiver parses the text and
+gets the same conjunction at the same position. Conjunctions of one filter share one text. A list
+that is too large for a frame is sent as a filter that matches everything (`wanted`), and a removal
+that is too large is not sent (`ended`): more ticks pass than necessary, and no link fails over it.
+
+State: volatile; rebuilt as clients subscribe. The broker supplies and persists the life.
 
 Prior art: Zhao 2006, §4.1.1–4.1.5 and §4.3.1.
 """
@@ -36,24 +42,14 @@ from anabranch.model.limits import Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING, Version
 
-# Conjunctions on their way between brokers.
-#
-# A conjunction travels as the text of a filter and its place in that filter's normal form, because
-# text is the one notation that every broker reads alike. Whoever receives it parses the text and
-# has the same conjunction at the same place. Conjunctions of one filter travel together.
-#
-# What is too much for one frame is told as wanting everything (`wanted`): that lets more pass than
-# must, and no link breaks over it. Likewise nothing is told to have ended then (`ended`).
-
-
 EVERYTHING = Conjuncts("TRUE", (0,))
-#: At most, in a frame.
+#: Upper bounds of encoded sizes in a frame.
 _CHARACTER_BYTES = 4
 _PLACE_BYTES = 9
 
 
 class Conjunct(NamedTuple):
-    """One conjunction, and where it came from."""
+    """One conjunction of a filter."""
 
     text: str
     place: int
@@ -61,55 +57,54 @@ class Conjunct(NamedTuple):
 
     @property
     def conjunction(self) -> Conjunction:
-        """The conjunction itself."""
         return self.filter.conjunctions[self.place]
 
     def __str__(self) -> str:
         return self.text if len(self.filter.conjunctions) == 1 else f"{self.text} [{self.place}]"
 
 
-#: A filter whose text is longer than this costs much to parse.
+#: A filter whose text is longer than this is expensive to parse.
 LONG_CHARACTERS = 96
-#: What it costs to read a character of a filter, and to normalise what it says.
+#: Cost of parsing and normalising one character of a filter.
 PARSE_WORK = 1
 
 
 def dag_work(size: int) -> int:
-    """What it costs to put one more conjunction into a DAG of this size, or to take it out."""
+    """Cost of adding a conjunction to a DAG of this size, or of removing one."""
     return 50 + size // 32
 
 
 def conjuncts_of(filter: Filter, limits: Limits) -> list[Conjunct]:
-    """All conjunctions of a filter; everything, if its text is longer than a receiver reads. (The
-    text of a filter may be longer than the one it was made of.)"""
+    """All conjunctions of a filter, or `everything` if its text is longer than a receiver accepts.
+    (The text of a filter may be longer than the text it was parsed from.)"""
     text = str(filter)
     if len(text.encode()) > limits.filter_bytes_max:
         return [everything()]
     if len(text) > LONG_CHARACTERS:
-        # Whoever unpacks it here need not parse it.
+        # Saves parsing when this process unpacks it.
         filter.remember(text)
     return [Conjunct(text, place, filter) for place in range(len(filter.conjunctions))]
 
 
 def everything() -> Conjunct:
-    """What stands for a conjunction that cannot be held: it lets more pass than must."""
+    """Replacement for a conjunction that exceeds a limit; it matches every event."""
     return Conjunct(EVERYTHING.text, 0, Filter.parse(EVERYTHING.text))
 
 
 def wanted(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
-    """What is wanted, or has begun to be, as a frame has it."""
+    """Encode conjunctions of the interest, or additions to it."""
     packed = pack(conjuncts)
     return packed if fits(packed, limits) else [EVERYTHING]
 
 
 def ended(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
-    """What is wanted no more, as a frame has it."""
+    """Encode conjunctions that have left the interest."""
     packed = pack(conjuncts)
     return packed if fits(packed, limits) else []
 
 
 def fits(packed: list[Conjuncts], limits: Limits) -> bool:
-    """Whether a frame has room for these, and for as many others beside them."""
+    """Whether a frame has space for these and for twice their size beside them."""
     if len(packed) > ITEMS_MAX:
         return False
     size = sum(_text_bytes(item.text) + _PLACE_BYTES * len(item.places) for item in packed)
@@ -121,7 +116,7 @@ def _text_bytes(text: str) -> int:
 
 
 def pack(conjuncts: Iterable[Conjunct]) -> list[Conjuncts]:
-    """As frames have them."""
+    """Group conjunctions by the text of their filter."""
     places: dict[str, list[int]] = {}
     for conjunct in conjuncts:
         places.setdefault(conjunct.text, []).append(conjunct.place)
@@ -129,25 +124,25 @@ def pack(conjuncts: Iterable[Conjunct]) -> list[Conjuncts]:
 
 
 def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
-    """From a frame; `RemoteError` if a text is no filter or has no such place."""
+    """Decode conjunctions; `RemoteError` if a text is not a filter or a position is invalid."""
     return finished(unpacking(packed, limits))
 
 
 def unpacking(
     packed: Iterable[Conjuncts], limits: Limits
 ) -> Generator[WorkDone, None, list[Conjunct]]:
-    """The same bit by bit."""
+    """`unpack`, interruptible."""
     found: list[Conjunct] = []
     for item in packed:
         try:
             filter = Filter.parse(item.text, limits)
             count = len(filter.conjunctions)
         except FilterError as error:
-            raise RemoteError(f"an interest arrived that is no filter: {error.message}") from error
+            raise RemoteError(f"received an invalid filter as interest: {error.message}") from error
         for place in item.places:
             if place >= count:
                 raise RemoteError(
-                    f"an interest arrived for conjunction {place} of a filter that has {count}"
+                    f"received interest in conjunction {place} of a filter that has {count}"
                 )
             found.append(Conjunct(item.text, place, filter))
         yield WorkDone(PARSE_WORK * (1 + len(item.text)))
@@ -155,14 +150,14 @@ def unpacking(
 
 
 class Propagation(NamedTuple):
-    """What a step of the clock tells the network."""
+    """The change that one step of the clock propagates to the network."""
 
     version: Version
     #: The version before it; NOTHING at the first of a life.
     before: Version
     plus: list[Conjunct]
     minus: list[Conjunct]
-    #: Still wanted, but covered by others now; who knows them may drop them.
+    #: Still wanted but now covered by others; receivers may drop them.
     covered: list[Conjunct]
 
 
@@ -173,7 +168,7 @@ class _Subscription(NamedTuple):
 
 
 class InterestClock:
-    """The interest of one edge name and its versions. See the rules at the top of this module."""
+    """The interest of one edge name, with its versions. See the rules at the top of this module."""
 
     def __init__(self, edge: str, life: int, limits: Limits, covering: bool) -> None:
         self.edge = edge
@@ -184,19 +179,19 @@ class InterestClock:
         self._dag: ConjunctionDag | None = None
         self._next_id = 0
         self._subscriptions: dict[str, _Subscription] = {}
-        #: DAG ids of removed subscriptions, see rule 4.
+        #: DAG ids of removed subscriptions; see rule 4.
         self._leaving: list[int] = []
         self._starts: dict[DagNode, Version] = {}
         self._conjuncts: dict[DagNode, Conjunct] = {}
-        #: The roots as the network was told of them.
-        self._told: dict[DagNode, Conjunct] = {}
+        #: The roots as of the last propagation.
+        self._propagated_roots: dict[DagNode, Conjunct] = {}
         self._touched: dict[DagNode, None] = {}
         #: Subscriptions added since the last propagation.
         self._fresh: dict[str, None] = {}
-        #: Conjunctions that came and went since then.
+        #: Conjunctions added or removed since the last propagation.
         self.gathered = 0
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     @property
     def current(self) -> Version:
@@ -205,12 +200,12 @@ class InterestClock:
 
     @property
     def propagated(self) -> Version:
-        """The version of the last one; NOTHING before the first."""
+        """The version of the last propagation; NOTHING before the first."""
         return Version(self._life, self._counter - 1) if self._counter > 1 else NOTHING
 
     @property
     def is_settled(self) -> bool:
-        """Whether the last propagation told all there is."""
+        """Whether the last propagation contains all changes."""
         return not (self._fresh or self._leaving or self._touched) and self._counter > 1
 
     @property
@@ -220,18 +215,18 @@ class InterestClock:
 
     def roots(self) -> list[Conjunct]:
         """The interest as of the last propagation."""
-        return list(self._told.values())
+        return list(self._propagated_roots.values())
 
     # -- changes ----------------------------------------------------------------------------------
 
     def add(self, subscription: str, filter: Filter) -> Version:
-        """A new subscription; the version that contains it."""
+        """Add a subscription; returns the version that contains it."""
         for _ in self.adding(subscription, filter):
             pass
         return self._subscriptions[subscription].version
 
     def adding(self, subscription: str, filter: Filter) -> Iterator[WorkDone]:
-        """The same bit by bit; nothing else happens to the clock meanwhile."""
+        """`add`, interruptible; the caller must not use the clock until the iterator is done."""
         if subscription in self._subscriptions:
             self.remove(subscription)
         if self._dag is None:
@@ -248,11 +243,10 @@ class InterestClock:
         self.gathered += len(ids)
 
     def version_of(self, subscription: str) -> Version:
-        """The version that contains a subscription."""
         return self._subscriptions[subscription].version
 
     def _place(self, dag: ConjunctionDag, id: int, conjunct: Conjunct) -> Version:
-        """Put a conjunction into the DAG; the version it starts with (rules 1 and 5)."""
+        """Add a conjunction to the DAG; returns its start (rules 1 and 5)."""
         try:
             node = dag.add(id, conjunct.conjunction)
         except LocalError:
@@ -268,7 +262,7 @@ class InterestClock:
         return start
 
     def remove(self, subscription: str) -> None:
-        """A subscription ends; one that is not there is fine."""
+        """Remove a subscription, if it exists."""
         gone = self._subscriptions.pop(subscription, None)
         if gone is not None:
             self._leaving.extend(gone.ids)
@@ -278,23 +272,23 @@ class InterestClock:
     # -- propagation ------------------------------------------------------------------------------
 
     def propagate(self, *, anyway: bool = False) -> Propagation | None:
-        """Advance the clock if there is anything to tell, or anyway, and say what (rules 3 and
-        6)."""
+        """Advance the clock if the interest has changed, or if `anyway` is set; returns the change
+        (rules 3 and 6)."""
         self.gathered = 0
-        self._bury()
+        self._drop_removed()
         plus, minus, covered = self._root_changes()
-        # No fresh subscription can need a version that nobody will ever be told of.
-        is_waited_for = any(self._subscriptions[s].version == self.current for s in self._fresh)
+        # Every new subscription must start with a version that is eventually propagated.
+        is_awaited = any(self._subscriptions[s].version == self.current for s in self._fresh)
         self._fresh.clear()
-        is_told = self._counter > 1 and not plus and not minus and not is_waited_for
-        if is_told and not anyway:
+        is_unchanged = self._counter > 1 and not plus and not minus and not is_awaited
+        if is_unchanged and not anyway:
             return None
         step = Propagation(self.current, self.propagated, plus, minus, covered)
         self._counter += 1
         return step
 
-    def _bury(self) -> None:
-        """Take what was removed out of the DAG."""
+    def _drop_removed(self) -> None:
+        """Remove the conjunctions of removed subscriptions from the DAG."""
         for id in self._leaving:
             assert self._dag is not None
             node = self._dag.node(id)
@@ -313,11 +307,11 @@ class InterestClock:
         for node in self._touched:
             conjunct = self._conjuncts.get(node)
             is_root = conjunct is not None and (node.is_root or not self._covering)
-            if conjunct is not None and is_root and node not in self._told:
-                self._told[node] = conjunct
+            if conjunct is not None and is_root and node not in self._propagated_roots:
+                self._propagated_roots[node] = conjunct
                 plus.append(conjunct)
-            elif not is_root and node in self._told:
-                gone = self._told.pop(node)
+            elif not is_root and node in self._propagated_roots:
+                gone = self._propagated_roots.pop(node)
                 (minus if conjunct is None else covered).append(gone)
         self._touched.clear()
         return plus, minus, covered
@@ -329,11 +323,11 @@ STEPS_MAX = 256
 class VersionSteps:
     """How the version of one edge's interest grows along one stream.
 
-    Vectors never decrease with the tick, so what one element of them does along a stream is told by
-    the few marks at which it grew. For a mark that is not known, the last step before it is a lower
-    bound.
+    Vectors never decrease with the tick, so the marks at which the edge's element grew describe it
+    completely. For an unknown mark, the last step before it is a lower bound.
 
-    State: the newest `STEPS_MAX` steps; what is older is taken for unknown, which promises less.
+    State: the newest `STEPS_MAX` steps. Older marks count as unknown, which is safe: it only
+    lowers the version.
     """
 
     __slots__ = ("_marks", "_versions")
@@ -345,16 +339,16 @@ class VersionSteps:
 
     @property
     def newest(self) -> Version:
-        """The greatest version that any mark is known to have."""
+        """The greatest version of any known mark."""
         return self._versions[-1]
 
     def at(self, mark: int) -> Version:
-        """The version that this mark has, at least."""
+        """A lower bound of the version at this mark."""
         place = bisect_right(self._marks, mark) - 1
         return self._versions[place] if place >= 0 else NOTHING
 
     def learn(self, mark: int, version: Version) -> None:
-        """This mark has this version."""
+        """Record the version of a mark."""
         place = bisect_right(self._marks, mark)
         if place and self._versions[place - 1] >= version:
             return

@@ -1,6 +1,6 @@
-"""The routings that a network may choose, by name.
+"""The registry of routings that a network may select by name.
 
-A new routing needs a folder of its own and one line here. State: none.
+A new routing needs its own package and one line here. State: none.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
 RoutingName = Literal["flood", "tree", "mesh"]
-#: Makes the router of a broker: of its name, the network, options, limits, and the broker's life.
+#: Creates a broker's router from its name, the network, options, limits and the broker's life.
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 
 
 class Routing(NamedTuple):
-    """One routing."""
+    """One routing that a network may select."""
 
     make: RouterMaker
-    #: Whether it works only where the graph of brokers is a tree.
+    #: Whether the graph of brokers must be a tree.
     needs_tree: bool
 
 

@@ -14,8 +14,8 @@ _ADDS_TARGETS = Edit(
     "by_hop: dict[str, list[Target]] = {}",
     "if came_from:\n"
     "    from anabranch.model.version import NOTHING\n"
-    "    meant = {target.edge for target in frame.targets} | {self._around.name}\n"
-    "    edges = self._choosing._branches.edges(frame.tree)\n"
+    "    meant = {target.edge for target in frame.targets} | {self._shared.name}\n"
+    "    edges = self._next_hop._branches.edges(frame.tree)\n"
     "    first = frame.data[0].tick if frame.data else 0\n"
     "    rest = NOTHING, DISTANCE_MAX, first, [], bool(first)\n"
     "    added = [Target(edge, *rest) for edge in edges if edge not in meant]\n"
@@ -33,7 +33,7 @@ MUTANTS: dict[str, Mutant] = {
             "ways = [\n"
             "    (self._loads.cost(way), far, way)\n"
             "    for way, far in self._ways(target.edge).items()\n"
-            "    if way != came_from and not self._around.links.get(way, True)\n"
+            "    if way != came_from and not self._shared.links.get(way, True)\n"
             "]\n"
             '_, distance, hop = min(ways, default=(0.0, 0, ""))',
         ),
@@ -82,7 +82,7 @@ MUTANTS: dict[str, Mutant] = {
         "former parents are not told that they are",
         Edit(
             "anabranch.core.routing.mesh.branches:BranchTable.time_passed",
-            "self._around.send(peer, Branches(tree, {}, is_whole=True))",
+            "self._shared.send(peer, Branches(tree, {}, is_whole=True))",
             "pass",
         ),
         seed=1,
@@ -98,7 +98,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "edition-ignored": Mutant(
         "origins filter for edges that have not read the advertisements",
-        Edit(f"{_WISHES}.may_filter", "wish.edition >= edition", "True"),
+        Edit(f"{_WISHES}.may_filter", "interest.edition >= edition", "True"),
         seed=3,
         anomaly="gap",
         routing="mesh",
@@ -121,8 +121,8 @@ MUTANTS: dict[str, Mutant] = {
         "new advertisements attract no known interest",
         Edit(
             f"{_BINDINGS}._changes",
-            "removed = [c for c in gone if (c.text, c.place) in told.bound]",
-            "removed = [c for c in gone if (c.text, c.place) in told.bound]\n"
+            "removed = [c for c in gone if (c.text, c.place) in sent.bound]",
+            "removed = [c for c in gone if (c.text, c.place) in sent.bound]\n"
             "if table.edition.counter > 2:\n"
             "    added = []",
         ),
@@ -155,8 +155,8 @@ MUTANTS: dict[str, Mutant] = {
         "silence has the version known now, not that of its mark",
         Edit(
             f"{_COPYING}._targets",
-            "self._wishes.version_at(edge, self._mark)",
-            "self._wishes.known(edge)[0]",
+            "self._interest.version_at(edge, self._mark)",
+            "self._interest.known(edge)[0]",
         ),
         seed=4,
         anomaly="gap",

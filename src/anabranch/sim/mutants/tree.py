@@ -28,11 +28,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "digest-survives-link": Mutant(
         "what a broken link carried counts as known",
-        Edit(f"{_ROUTER}.link_down", "self._around.marks.forget_link(peer)", "pass"),
+        Edit(f"{_ROUTER}.link_down", "self._shared.marks.forget_link(peer)", "pass"),
         Edit(
             f"{_ROUTER}._mark_asked",
-            "self._around.marks.say(peer, frame.stream, frame.mark)",
-            "if not self._around.marks.say(peer, frame.stream, frame.mark):\n    return",
+            "self._shared.marks.say(peer, frame.stream, frame.mark)",
+            "if not self._shared.marks.say(peer, frame.stream, frame.mark):\n    return",
         ),
         seed=22,
         anomaly="unknown-vector",

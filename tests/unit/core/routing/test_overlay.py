@@ -106,7 +106,7 @@ def test_message_is_not_sent_back_where_it_came_from() -> None:
 def test_message_that_took_too_many_hops_is_dropped_with_a_note() -> None:
     [effect] = overlay("m1", "k1", "k2").carried("p", Carry("p", "s1", 0, Done(3)))
     assert isinstance(effect, Note)
-    assert "hops" in effect.text
+    assert "hop limit" in effect.text
 
 
 def test_message_without_a_way_is_dropped_with_a_note() -> None:

@@ -1,32 +1,34 @@
-"""Binding: an edge tells every origin what it wants of it.
+"""Bindings: an edge sends each origin the interest that is relevant there.
 
-The edge's interest has versions, as in all routing (`clock`). An origin is told of every version,
-but only of the conjunctions that could match something advertised there. Rules:
+The edge's interest has versions, as in all routing (`interest_clock`). An origin gets every
+version, but only the conjunctions that could match something advertised there. Rules:
 
-1. A conjunction is bound to every origin whose advertisements it meets (`meetings`). When these
-   change, the edge considers its conjunctions again and tells the origin so, even if nothing
-   changed: until then the origin sends everything. What there was no time to compare is bound. Once
-   all is compared, what was bound without need is taken back, with a version of its own: an origin
-   knows the interest of a version and an edition, and there is one such interest only, however
-   often it is told.
-2. One frame goes to each next hop, for all origins in that direction; it is split where their trees
-   part. Brokers on the way follow the trees and match nothing.
-3. A change is told against what was told last. The origin answers; if no answer comes in time, or
-   one that says that something is lacking, it is told everything. It is asked for an answer more
-   and more seldom, and not while there is no way to it; most edges do not know that there is none,
-   since only the neighbours of a broker see that it is gone. When a later wave of the origin comes,
-   or there is another way to it, or it answers anything, it is asked at once; and before long when
-   events of its stream come.
-4. An origin with a new life knows nothing, and is told everything.
-5. What is too much for one frame goes to each origin in one of its own; what is too much for that
-   as well is told as wanting everything. It is noted when that begins and when it ends. While it
-   lasts changes need not be told, versions only; all is told again when it has become less by a
-   `_TRY_PART`. It begins and ends with a version of its own, as rule 1 wants: what is repeated is
-   not told otherwise than before, and if it cannot be told so, there is another version.
+1. A conjunction is bound to every origin whose advertisements it meets (`relevance`). When these
+   change, the edge compares its conjunctions again and reports to the origin, even if nothing
+   changed: until then the origin sends everything. Conjunctions not compared yet are bound too.
+   Once all are compared, unnecessary ones are withdrawn with a new version: for each version and
+   edition there is exactly one interest, however often it is sent.
+2. Each next hop gets one frame for all origins in that direction; brokers split it where the trees
+   diverge. Brokers on the path follow the trees and do not match anything.
+3. A change is relative to the interest sent last. The origin acknowledges it. If no acknowledgement
+   arrives in time, or one that reports a gap, the edge sends the whole interest, with exponential
+   backoff, and not while there is no path. (Most edges do not notice that there is none, since only
+   the neighbours of a broker see that it disconnected.) The edge retries at once when a later wave
+   of the origin or another path arrives, or when the origin answers anything, and soon when events
+   of its stream arrive.
+4. An origin with a new life has no interest, and gets the whole interest.
+5. Bindings that do not fit into one frame are sent in one frame per origin; interest that does not
+   fit into that either is sent as a filter that matches everything. Notes report the start and the
+   end of this state. While it lasts only versions are sent, no changes; the whole interest is sent
+   again when it has shrunk by `_RETRY_FRACTION`. The state starts and ends with a new version, as
+   rule 1 requires: a repetition equals the original, and if it cannot, there is a new version.
 
-State: volatile, as the interest itself.
+A frame contains a conjunction for several origins once, with the positions of its bindings.
 
-Prior art: binding of subscriptions to tree ids, spec PADRES section 2; the answers are ours.
+State: volatile, like the interest itself.
+
+Prior art: binding of subscriptions to tree ids, spec PADRES section 2; the acknowledgements are
+our addition.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,33 +55,27 @@ from anabranch.model.limits import Limits
 from anabranch.model.mesh_frames import Bind, Binding, Bound
 from anabranch.model.version import NOTHING
 
-# Bundling: bindings for several origins in one frame, and apart again where their ways part.
-#
-# Conjunctions that are for several origins are in a frame once, with the places of their bindings.
-# This module keeps no state.
-
-
-#: Conjunctions, and the places of the bindings that they are for.
+#: Conjunctions with the positions of their bindings.
 Parts = dict[Key, tuple[Conjunct, list[int]]]
 
 
 def spread(
-    around: MeshState, trees: Trees, frame: Bind, meant: Iterable[int] | None = None
+    shared: MeshState, trees: Trees, frame: Bind, selected: Iterable[int] | None = None
 ) -> None:
-    """Send bindings on, all or some, in one frame to each next hop."""
+    """Forward all or some bindings, in one frame per next hop."""
     by_hop: dict[str, list[int]] = {}
-    for place in range(len(frame.bindings)) if meant is None else meant:
+    for place in range(len(frame.bindings)) if selected is None else selected:
         hop = trees.way_to(frame.bindings[place].origin)
         if hop is None or frame.hops == 0:
-            around.counters.carries_dropped += 1
+            shared.counters.carries_dropped += 1
         else:
             by_hop.setdefault(hop, []).append(place)
     for hop, places in by_hop.items():
-        around.send(hop, replace(some_of(frame, places), hops=frame.hops - 1))
+        shared.send(hop, replace(some_of(frame, places), hops=frame.hops - 1))
 
 
 def some_of(frame: Bind, places: Sequence[int]) -> Bind:
-    """What of a frame is meant for some of its bindings."""
+    """The part of a frame for some of its bindings."""
     if len(places) == len(frame.bindings):
         return frame
     renumbered = {old: new for new, old in enumerate(places)}
@@ -96,27 +92,27 @@ def some_of(frame: Bind, places: Sequence[int]) -> Bind:
 def _for_some(bounds: Iterable[Bound], renumbered: dict[int, int]) -> list[Bound]:
     found = []
     for bound in bounds:
-        meant = [renumbered[place] for place in bound.bindings if place in renumbered]
-        if meant:
-            found.append(Bound(bound.text, bound.places, meant))
+        kept = [renumbered[place] for place in bound.bindings if place in renumbered]
+        if kept:
+            found.append(Bound(bound.text, bound.places, kept))
     return found
 
 
 def meant_for(bounds: Iterable[Bound], place: int, limits: Limits) -> list[Conjunct]:
-    """The conjunctions that are meant for one binding."""
+    """The conjunctions for one binding."""
     items = [Conjuncts(b.text, tuple(b.places)) for b in bounds if place in b.bindings]
     return unpack(items, limits)
 
 
 def note_parts(parts: Parts, conjuncts: Iterable[Conjunct], place: int) -> None:
-    """These are for the binding at this place, too."""
+    """Add conjunctions for the binding at this position."""
     for conjunct in conjuncts:
         key = (conjunct.text, conjunct.place)
         parts.setdefault(key, (conjunct, []))[1].append(place)
 
 
 def packed(parts: Parts) -> list[Bound]:
-    """Conjunctions of one filter for the same bindings travel together."""
+    """Group conjunctions by filter and bindings, as frames contain them."""
     grouped: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for conjunct, bindings in parts.values():
         grouped.setdefault((conjunct.text, tuple(bindings)), []).append(conjunct.place)
@@ -124,24 +120,24 @@ def packed(parts: Parts) -> list[Bound]:
 
 
 def fits_in_frame(frame: Bind, limits: Limits) -> bool:
-    """Whether a frame has room for all this: places of bindings count like those of filters."""
+    """Whether everything fits into a frame; positions of bindings count like those of filters."""
     bounds = (*frame.plus, *frame.minus)
     return fits([Conjuncts(b.text, (*b.places, *b.bindings)) for b in bounds], limits)
 
 
-#: The pause between two repetitions grows to two to this power of the first one.
+#: The backoff between repetitions grows up to two to this power times the first one.
 DOUBLINGS_MAX = 10
-#: The same for an origin whose stream comes.
-_ATTEMPTS_OF_LIVING = 3
-#: Interest that was too much is tried again when it has become less by this part of it.
-_TRY_PART = 1 / 32
+#: Upper bound of doublings for an origin whose events arrive.
+_ATTEMPTS_WHILE_ACTIVE = 3
+#: Coarse interest is sent in full again when it has shrunk by this fraction.
+_RETRY_FRACTION = 1 / 32
 
-#: What a single binding has that wants everything.
+#: The content of a single binding that matches everything.
 _ALL = [Bound(EVERYTHING.text, list(EVERYTHING.places), [0])]
 
 
-class _Told:
-    """What one origin was told."""
+class _SentInterest:
+    """The interest that was sent to one origin."""
 
     __slots__ = (
         "attempts",
@@ -158,14 +154,14 @@ class _Told:
         self.version = NOTHING
         self.edition = NOTHING
         self.bound: dict[Key, Conjunct] = {}
-        #: How much these are, in characters.
+        #: Size of the bound conjunctions in characters.
         self.size = 0
-        #: When to tell it everything again; None once it has answered.
+        #: When to send the whole interest again; None once acknowledged.
         self.due: float | None = None
         self.attempts = 0
-        #: The size with which it was too much, when that was tried last (rule 5); None: it is not.
+        #: The size at the last attempt to send it in full (rule 5); None if it is not coarse.
         self.coarse_at: int | None = None
-        #: The next version is to be told as a whole: the last one could not be repeated.
+        #: Send the next version as a whole, because the last one cannot be repeated.
         self.wants_whole = False
 
     def add(self, conjuncts: Iterable[Conjunct]) -> None:
@@ -184,122 +180,121 @@ class _Told:
 
 
 class Bindings:
-    """The interest of one edge, as all origins are told. See the rules above."""
+    """The interest of one edge, as sent to all origins. See the rules above."""
 
     def __init__(
-        self, around: MeshState, trees: Trees, advertisements: Advertisements, clock: InterestClock
+        self, shared: MeshState, trees: Trees, advertisements: Advertisements, clock: InterestClock
     ) -> None:
-        self._around = around
+        self._shared = shared
         self._trees = trees
         self._advertisements = advertisements
         self._clock = clock
-        self.meetings = RelevantInterest(around)
-        self._told: dict[str, _Told] = {}
-        #: Something is bound that need not be (rule 1).
+        self.meetings = RelevantInterest(shared)
+        self._sent: dict[str, _SentInterest] = {}
+        #: Whether unnecessary conjunctions are bound (rule 1).
         self._is_too_wide = False
-        #: When changes are told; None while there are none.
-        self._tell_at: float | None = None
+        #: When to send changes; None if there are none.
+        self._send_at: float | None = None
         self._due: float | None = None
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def plan(self, now: float) -> None:
-        """There is something to tell, soon."""
-        if self._tell_at is None:
-            self._tell_at = now + self._around.options.interest_after_s
+        """Schedule the sending of changes."""
+        if self._send_at is None:
+            self._send_at = now + self._shared.options.interest_after_s
 
     def plan_now(self, now: float) -> None:
-        """There is much to tell."""
-        self._tell_at = now
+        """Send changes at the next opportunity."""
+        self._send_at = now
 
     def advertised(self, now: float, origins: Iterable[str]) -> None:
-        """Advertisements of these origins changed."""
-        others = [origin for origin in origins if origin != self._around.name]
+        """Handle changed advertisements of these origins."""
+        others = [origin for origin in origins if origin != self._shared.name]
         self.meetings.tables(now, self._advertisements.tables, others)
         self.plan(now)
 
     def answered(self, now: float, origin: str, known: Known) -> None:
-        """An origin says what it knows."""
-        told = self._told.get(origin)
-        if told is None:
+        """Handle an acknowledgement from an origin."""
+        sent = self._sent.get(origin)
+        if sent is None:
             return
-        is_last = (known.version, known.edition) == (told.version, told.edition)
+        is_last = (known.version, known.edition) == (sent.version, sent.edition)
         if is_last and known.is_lacking:
-            # It had no room for it, and has now.
-            told.due = now
-        elif told.due is None:
+            # It lacked capacity before, and has capacity now.
+            sent.due = now
+        elif sent.due is None:
             return
         elif is_last:
-            told.due, told.attempts = None, 0
+            sent.due, sent.attempts = None, 0
         elif not known.is_lacking:
-            # It is behind, and keeps up.
-            told.due, told.attempts = now + self._around.options.lag_after_s, 0
-        elif told.attempts != 1:
-            # Once it has been told everything, answers to what went before are no news.
-            told.due, told.attempts = now, 0
+            # It is behind, but progressing.
+            sent.due, sent.attempts = now + self._shared.options.lag_after_s, 0
+        elif sent.attempts != 1:
+            # After the whole interest was sent once, answers to earlier frames are outdated.
+            sent.due, sent.attempts = now, 0
         self._due = self._first_due()
 
     def heard(self, now: float, origin: str) -> None:
-        """Something came from an origin: it is there (rule 3)."""
-        told = self._told.get(origin)
-        if told is not None and told.attempts > _ATTEMPTS_OF_LIVING and told.due is not None:
-            told.attempts = _ATTEMPTS_OF_LIVING
-            pause_s = self._around.options.lag_after_s * 2**_ATTEMPTS_OF_LIVING
-            told.due = min(told.due, now + pause_s)
-            self._due = earliest(self._due, told.due)
+        """Ticks of an origin arrived, so it is alive (rule 3)."""
+        sent = self._sent.get(origin)
+        if sent is not None and sent.attempts > _ATTEMPTS_WHILE_ACTIVE and sent.due is not None:
+            sent.attempts = _ATTEMPTS_WHILE_ACTIVE
+            pause_s = self._shared.options.lag_after_s * 2**_ATTEMPTS_WHILE_ACTIVE
+            sent.due = min(sent.due, now + pause_s)
+            self._due = earliest(self._due, sent.due)
 
     def reached(self, now: float, origins: Iterable[str]) -> None:
-        """There is a way to these origins, or another one than before (rule 3)."""
+        """These origins have a new path or a later wave (rule 3)."""
         for origin in origins:
-            told = self._told.get(origin)
-            if told is not None and told.due is not None and told.attempts:
-                told.attempts, told.due = 0, now
+            sent = self._sent.get(origin)
+            if sent is not None and sent.due is not None and sent.attempts:
+                sent.attempts, sent.due = 0, now
                 self._due = earliest(self._due, now)
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever told."""
+        """Whether no interest was ever sent."""
         return self._clock.propagated == NOTHING
 
     def is_settled(self) -> bool:
-        """Whether every origin has answered, and there is nothing to tell."""
-        is_told = self._tell_at is None and self.meetings.due is None
-        return is_told and not any(told.due is not None for told in self._told.values())
+        """Whether every origin has acknowledged everything, and there are no changes to send."""
+        is_sent = self._send_at is None and self.meetings.due is None
+        return is_sent and not any(sent.due is not None for sent in self._sent.values())
 
     # -- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> Propagation | None:
-        """Tell what is due; what changed of the own interest, if it has another version now."""
+        """Send what is due; returns the change of the interest if it has a new version."""
         step: Propagation | None = None
         if self.meetings.review(now) and self._is_wide():
             self._is_too_wide = True
             self.plan(now)
-        is_time = self._tell_at is not None and self._tell_at <= now
+        is_time = self._send_at is not None and self._send_at <= now
         if is_time:
-            self._tell_at = None
+            self._send_at = None
             step = self._clock.propagate(anyway=self._is_too_wide)
             self._is_too_wide = False
             if step is not None:
                 self.meetings.interest(now, step)
         if is_time or (self._due is not None and self._due <= now):
-            self._tell(now, step)
+            self._send_due(now, step)
         return step
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
-        return earliest(self._tell_at, self._due, self.meetings.due)
+        return earliest(self._send_at, self._due, self.meetings.due)
 
     def _first_due(self) -> float | None:
-        return earliest(*(told.due for told in self._told.values()))
+        return earliest(*(sent.due for sent in self._sent.values()))
 
     def _is_wide(self) -> bool:
-        """Whether an origin was told of what turned out to meet nothing there."""
+        """Whether an origin has conjunctions that turned out to meet nothing there."""
         refuted = self.meetings.refuted
-        return any(k in told.bound for origin, told in self._told.items() for k in refuted(origin))
+        return any(k in sent.bound for origin, sent in self._sent.items() for k in refuted(origin))
 
-    # -- telling ----------------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------
 
-    def _tell(self, now: float, step: Propagation | None) -> None:
+    def _send_due(self, now: float, step: Propagation | None) -> None:
         version = self._clock.propagated
         if version == NOTHING:
             return
@@ -308,115 +303,115 @@ class Bindings:
         minus: Parts = {}
         repeated: set[str] = set()
         for origin, table in self._advertisements.tables.items():
-            if origin == self._around.name:
+            if origin == self._shared.name:
                 continue
-            told = self._told.setdefault(origin, _Told())
-            is_due = told.due is not None and told.due <= now
-            if (told.version, told.edition) == (version, table.edition) and not is_due:
+            sent = self._sent.setdefault(origin, _SentInterest())
+            is_due = sent.due is not None and sent.due <= now
+            if (sent.version, sent.edition) == (version, table.edition) and not is_due:
                 continue
             if is_due and self._trees.way_to(origin) is None:
-                told.due = now + self._around.options.lag_after_s
+                sent.due = now + self._shared.options.lag_after_s
                 continue
-            if (told.version, told.edition) == (version, table.edition):
+            if (sent.version, sent.edition) == (version, table.edition):
                 repeated.add(origin)
-            is_whole = is_due or told.wants_whole or told.edition.life != table.edition.life
-            told.wants_whole = False
+            is_whole = is_due or sent.wants_whole or sent.edition.life != table.edition.life
+            sent.wants_whole = False
             added, removed = self._changes(origin, table, step, is_whole)
-            if told.coarse_at is not None and not is_whole:
-                is_whole = told.size < told.coarse_at * (1 - _TRY_PART)
-                added, removed = list(told.bound.values()) if is_whole else [], []
+            if sent.coarse_at is not None and not is_whole:
+                is_whole = sent.size < sent.coarse_at * (1 - _RETRY_FRACTION)
+                added, removed = list(sent.bound.values()) if is_whole else [], []
             note_parts(plus, added, len(bindings))
             note_parts(minus, removed, len(bindings))
-            bindings.append(Binding(origin, table.edition, told.version, told.edition, is_whole))
-            told.version, told.edition = version, table.edition
-            doublings = min(told.attempts, DOUBLINGS_MAX)
-            told.attempts += is_due
-            due = now + self._around.options.lag_after_s * 2**doublings
-            told.due = due if is_due or told.due is None else min(told.due, due)
+            bindings.append(Binding(origin, table.edition, sent.version, sent.edition, is_whole))
+            sent.version, sent.edition = version, table.edition
+            doublings = min(sent.attempts, DOUBLINGS_MAX)
+            sent.attempts += is_due
+            due = now + self._shared.options.lag_after_s * 2**doublings
+            sent.due = due if is_due or sent.due is None else min(sent.due, due)
         self._due = self._first_due()
         if bindings:
-            parts = bindings, packed(plus), packed(minus), len(self._around.brokers)
-            self._send(now, Bind(self._around.name, version, *parts), repeated)
+            parts = bindings, packed(plus), packed(minus), len(self._shared.brokers)
+            self._send(now, Bind(self._shared.name, version, *parts), repeated)
 
     def _changes(
         self, origin: str, table: AdvertisementTable, step: Propagation | None, is_whole: bool
     ) -> tuple[list[Conjunct], list[Conjunct]]:
-        """What an origin is to know more, and what less."""
-        told, wants = self._told[origin], self.meetings.wants
-        if is_whole and (told.version, told.edition) == (self._clock.propagated, table.edition):
-            # The same once more. An origin that has it would not take anything else for it.
-            return list(told.bound.values()), []
-        is_next = step is not None and told.version == step.before
-        if step is not None and is_next and told.edition == table.edition and not is_whole:
+        """The conjunctions that an origin has to add and to remove."""
+        sent, wants = self._sent[origin], self.meetings.wants
+        if is_whole and (sent.version, sent.edition) == (self._clock.propagated, table.edition):
+            # A repetition: an origin that has this version accepts nothing else for it.
+            return list(sent.bound.values()), []
+        is_next = step is not None and sent.version == step.before
+        if step is not None and is_next and sent.edition == table.edition and not is_whole:
             added = [c for c in step.plus if wants(origin, (c.text, c.place))]
             refuted = self.meetings.refuted(origin).items()
             gone = (*step.minus, *step.covered, *(c for k, c in refuted if not wants(origin, k)))
-            removed = [c for c in gone if (c.text, c.place) in told.bound]
+            removed = [c for c in gone if (c.text, c.place) in sent.bound]
         else:
             met = self.meetings.wanted(origin)
-            before = {} if is_whole else told.bound
+            before = {} if is_whole else sent.bound
             added = [c for key, c in met.items() if key not in before]
             removed = [c for key, c in before.items() if key not in met]
             if is_whole:
-                told.forget()
+                sent.forget()
         self.meetings.took_back(origin)
-        told.remove(removed)
-        told.add(added)
+        sent.remove(removed)
+        sent.add(added)
         return added, removed
 
     def _send(self, now: float, frame: Bind, repeated: set[str]) -> None:
-        """Send a frame, or one for each binding where that is too much. Some are repeated."""
+        """Send a frame, or one per binding if it is too large. Some are repetitions."""
         frames = [frame]
-        is_coarse = any(self._told[origin].coarse_at is not None for origin in repeated)
-        if is_coarse or not fits_in_frame(frame, self._around.limits):
+        is_coarse = any(self._sent[origin].coarse_at is not None for origin in repeated)
+        if is_coarse or not fits_in_frame(frame, self._shared.limits):
             frames = []
             for place, binding in enumerate(frame.bindings):
                 is_repeated = binding.origin in repeated
-                alone = self._alone(some_of(frame, [place]), is_repeated=is_repeated)
-                if alone is not None:
-                    frames.append(alone)
+                single = self._single(some_of(frame, [place]), is_repeated=is_repeated)
+                if single is not None:
+                    frames.append(single)
                 else:
-                    # Nothing but another version will do.
-                    self._told[binding.origin].wants_whole = self._is_too_wide = True
+                    # The interest can only be sent with another version.
+                    self._sent[binding.origin].wants_whole = self._is_too_wide = True
                     self.plan(now)
-        for each in frames:
-            for binding in each.bindings:
-                if binding.is_whole and each.plus is not _ALL:
+        for sent_frame in frames:
+            for binding in sent_frame.bindings:
+                if binding.is_whole and sent_frame.plus is not _ALL:
                     self._ends_coarse(binding.origin)
-            spread(self._around, self._trees, each)
+            spread(self._shared, self._trees, sent_frame)
 
-    def _alone(self, frame: Bind, *, is_repeated: bool) -> Bind | None:
-        """A binding in a frame of its own: as it is, or whole, or wanting everything (rule 5);
-        None if it cannot be repeated as it was."""
+    def _single(self, frame: Bind, *, is_repeated: bool) -> Bind | None:
+        """A frame for a single binding: unchanged, or whole, or matching everything (rule 5); None
+        if it cannot be repeated."""
         origin = frame.bindings[0].origin
-        told = self._told[origin]
-        if is_repeated and told.coarse_at is not None:
+        sent = self._sent[origin]
+        if is_repeated and sent.coarse_at is not None:
             return replace(frame, plus=_ALL, minus=[])
-        if fits_in_frame(frame, self._around.limits):
+        if fits_in_frame(frame, self._shared.limits):
             return frame
-        every: Parts = {}
-        note_parts(every, told.bound.values(), 0)
+        parts: Parts = {}
+        note_parts(parts, sent.bound.values(), 0)
         bindings = [replace(frame.bindings[0], is_whole=True)]
-        whole = replace(frame, bindings=bindings, plus=packed(every), minus=[])
-        if fits_in_frame(whole, self._around.limits):
+        whole = replace(frame, bindings=bindings, plus=packed(parts), minus=[])
+        if fits_in_frame(whole, self._shared.limits):
             return whole
         if is_repeated:
             return None
-        if told.coarse_at is None:
-            self._around.counters.bindings_coarse += 1
+        if sent.coarse_at is None:
+            self._shared.counters.bindings_coarse += 1
             text = (
-                f"the interest in what {origin!r} advertises ({len(told.bound)} conjunctions) is"
-                " too much for a frame: it is told to want everything; use fewer or wider filters,"
-                " or raise frame_bytes_max"
+                f"interest in the advertisements of {origin!r} ({len(sent.bound)} conjunctions)"
+                " exceeds a frame: requesting all its events; use fewer or wider filters, or raise"
+                " frame_bytes_max"
             )
-            self._around.out.append(Note("warning", text))
-        told.coarse_at = told.size
+            self._shared.out.append(Note("warning", text))
+        sent.coarse_at = sent.size
         return replace(whole, plus=_ALL)
 
     def _ends_coarse(self, origin: str) -> None:
-        """An origin is told all there is, one by one."""
-        told = self._told[origin]
-        if told.coarse_at is not None:
-            told.coarse_at = None
-            text = f"the interest in what {origin!r} advertises is told one by one again"
-            self._around.out.append(Note("info", text))
+        """The whole interest of an origin fits again (rule 5)."""
+        sent = self._sent[origin]
+        if sent.coarse_at is not None:
+            sent.coarse_at = None
+            text = f"interest in the advertisements of {origin!r} fits into a frame again"
+            self._shared.out.append(Note("info", text))

@@ -1,27 +1,28 @@
-"""Copying: events and silence on their way from an origin to edges.
+"""Copies: events and silence on their way from an origin to edges.
 
-At its origin every tick is matched once (`wishes`). What goes out are *copies*: frames of ticks
-with their targets, each target an edge with the version its copy is good for, the data it gets, and
-how far it is. At every broker the targets are sorted by next hop, and each neighbour gets one copy
-with those that go its way. Rules:
+The origin matches every tick once (`origin_interest`) and sends *copies*: frames of ticks with
+their targets. Each target is an edge with the version that its copy is valid for, the data it gets,
+and its distance. Every broker groups the targets by next hop, and sends each neighbour one copy
+with its group. Rules:
 
-1. A target goes to a neighbour that is nearer to it than this broker was said to be; the distance
-   in the copy is what that neighbour said. So it falls strictly with every hop: there is no loop,
-   and there is one way for each target, whatever the tables say in between. Nor does it go back
-   to where it came from. Which neighbour that is, `choosing` says.
-2. With `fixed` paths a copy stays on the first tree of its origin: no broker gets a tick twice.
-   With `dynamic` ones its targets may take other trees, and links that are less busy.
-3. A target for which nobody is nearer is dropped, and counted. Its edge lacks the ticks, and asks.
-   A broker that has not even heard of the tree is new, and goes by the chart.
-4. A tick that an edge does not want is silence for it. Silence is not sent for itself at once: the
-   next copy to that edge tells of all ticks since the last one, and after `silence_after_s` a copy
-   without data does. The first ticks of a new version do not wait.
-5. Ticks for one edge (an answer to a nack) go to it at once, and are matched like all.
+1. A target goes to a neighbour whose announced distance is less than the distance in the copy,
+   which is then replaced by the neighbour's. So the distance strictly decreases with every hop:
+   copies do not loop, and each target has a single path, even while tables are inconsistent. A
+   target also never goes back to the sender of the copy. `NextHopChoice` picks the neighbour.
+2. With `fixed` paths a copy stays on the first tree of its origin, and no broker gets a tick twice.
+   With `dynamic` paths its targets may take other trees and links that are less busy.
+3. A target without a nearer neighbour is dropped and counted. Its edge requests the missing ticks.
+   A broker that does not even have the tree is new, and uses the chart.
+4. A tick that an edge does not want is silence for it. Silence is not sent at once: the next copy
+   to that edge covers all ticks since the last one, and after `silence_after_s` a copy without data
+   does. The first ticks of a new version are sent without delay.
+5. Ticks for one edge (an answer to a nack) are sent at once, matched as usual.
 
-State: per edge, the last tick it was told of. Safe to lose: edges ask for what they lack.
+State: per edge, the last tick that was sent or announced. Safe to lose: edges request missing
+ticks.
 
 Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as printed has neither
-targets nor distances; it delivers twice and runs in circles (see docs/SIMULATION.md).
+targets nor distances; it delivers twice and loops (see docs/SIMULATION.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,45 +42,43 @@ from anabranch.model.mesh_frames import Copies, Target, TreeId
 from anabranch.model.version import Version
 
 _NOBODY: Hops = {}
-#: A target, the neighbour that it goes to, and its distance from there.
+#: A target, its next hop, and its distance from there.
 _Choice = tuple[Target, str, int]
 
 
 class NextHopChoice:
-    """Choosing: which neighbour each target of a copy goes to.
+    """Next-hop selection for the targets of a copy.
 
-    Always one that is nearer to the target than this broker was said to be, and not the one that
-    the copy came from (see `copying`). Rules:
+    The next hop is always nearer to the target than the distance in the copy, and not the sender of
+    the copy (rule 1 of this module). Rules:
 
-    1. With `fixed` paths, the one behind which the target is on the copy's own tree.
-    2. With `dynamic` ones there are more *ways*: every neighbour behind which the target is on any
-       tree that it joined, and every neighbour that is nearer to it by the target's own tree. None
-       of these has its way over this broker. A target goes to the nearest; of these, to the one on
-       the tree.
-    3. If that link does not keep up, all targets that would go over it go to another neighbour that
-       costs less and is a way for all of them, if there is one. They do not part for that: every
-       copy more is work for all brokers behind it, and makes a busy network busier.
-    4. Ticks for one edge (an answer to a nack) take its ways in turn, with `dynamic` paths: the one
-       on which they were lost may lead to a link that lets nothing through, of which nobody here
-       knows.
+    1. With `fixed` paths, it is the neighbour that leads to the target on the copy's own tree.
+    2. With `dynamic` paths there are more *ways*: every neighbour that leads to the target on any
+       tree that the target joined, and every neighbour that is nearer to the target by the target's
+       own tree. None of these leads back over this broker. The target goes to the nearest one, and
+       among equals to the one on the tree.
+    3. If that link does not keep up, all targets for it go to one cheaper neighbour that is a way
+       for all of them, if there is one. They are not split: every additional copy is work for all
+       brokers downstream, and adds load to a busy network.
+    4. With `dynamic` paths, ticks for one edge (an answer to a nack) alternate between its ways:
+       the path on which they were lost may contain a link that drops everything, unnoticed here.
 
-    This module keeps no state.
+    Stateless.
 
-    Prior art: publication routing by link status, spec PADRES section 3, whose paths part by load.
+    Prior art: publication routing by link status, spec PADRES section 3, whose paths split by load.
     """
 
     def __init__(
-        self, around: MeshState, trees: Trees, branches: BranchTable, loads: LinkCosts
+        self, shared: MeshState, trees: Trees, branches: BranchTable, loads: LinkCosts
     ) -> None:
-        self._around = around
+        self._shared = shared
         self._trees = trees
         self._branches = branches
         self._loads = loads
-        self._is_dynamic = around.options.paths == "dynamic"
+        self._is_dynamic = shared.options.paths == "dynamic"
 
     def choose(self, frame: Copies, came_from: str, turn: int) -> Iterator[_Choice]:
-        """Every target with the neighbour that it goes to, and its distance from there; "" if there
-        is none."""
+        """Yield each target with its next hop and its distance from there; "" if there is none."""
         groups: dict[str, list[tuple[Target, int]]] = {}
         on_tree = self._branches.of_tree(frame.tree)
         is_known = not came_from or frame.tree in self._trees
@@ -89,7 +88,7 @@ class NextHopChoice:
             else:
                 hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)
             if not hop and not is_known:
-                hop, distance = self._around.by_chart(target.edge, target.distance, came_from)
+                hop, distance = self._shared.by_chart(target.edge, target.distance, came_from)
             groups.setdefault(hop, []).append((target, distance))
         for hop, members in groups.items():
             other = ""
@@ -98,18 +97,18 @@ class NextHopChoice:
             for target, distance in members:
                 if hop and is_known and self._is_dynamic:
                     is_off = (other or hop) not in on_tree.get(target.edge, _NOBODY)
-                    self._around.counters.targets_moved += is_off
+                    self._shared.counters.targets_moved += is_off
                 if other:
                     yield target, other, self._ways(target.edge)[other]
                 else:
                     yield target, hop, distance
 
     def _nearest(self, on_tree: Hops, target: Target, came_from: str) -> tuple[str, int]:
-        """The neighbour that is nearest to a target, and its distance from there."""
-        links, edge, limit = self._around.links, target.edge, target.distance
+        """The usable neighbour nearest to a target, and the distance from there."""
+        links, edge, limit = self._shared.links, target.edge, target.distance
         ways: Iterable[tuple[str, int]] = on_tree.items()
         if self._is_dynamic:
-            # A neighbour that is in both is taken as the nearer one that it is.
+            # A neighbour in both counts with its smaller distance.
             ways = chain(self._branches.ways(edge).items(), self._trees.near(edge).items())
         best, best_hop = (DISTANCE_MAX, True, ""), ""
         for hop, distance in ways:
@@ -121,8 +120,8 @@ class NextHopChoice:
         return best_hop, best[0] if best_hop else 0
 
     def _cheaper(self, usual: str, targets: Sequence[Target], came_from: str) -> str:
-        """A neighbour that all these can go to and that costs less (rule 3); "" if none does."""
-        links, best, best_hop = self._around.links, self._loads.cost(usual), ""
+        """A cheaper neighbour that is a way for all targets (rule 3); "" if there is none."""
+        links, best, best_hop = self._shared.links, self._loads.cost(usual), ""
         for hop in sorted(self._ways(targets[0].edge)):
             if hop == came_from or links.get(hop, True) or self._loads.cost(hop) >= best:
                 continue
@@ -131,9 +130,8 @@ class NextHopChoice:
         return best_hop
 
     def _in_turn(self, on_tree: Hops, target: Target, turn: int) -> tuple[str, int]:
-        """The neighbour that an answer goes to (rule 4), and the distance from there; the nearest
-        ones first."""
-        links = self._around.links
+        """The next hop of an answer (rule 4), and the distance from there; nearest ways first."""
+        links = self._shared.links
         ways = [
             (distance, hop not in on_tree, hop)
             for hop, distance in self._ways(target.edge).items()
@@ -145,7 +143,7 @@ class NextHopChoice:
         return hop, distance
 
     def _ways(self, edge: str) -> Mapping[str, int]:
-        """All neighbours that lead to an edge, and how far it is from them (rule 2)."""
+        """All neighbours that lead to an edge, with the distance from there (rule 2)."""
         ways, near = self._branches.ways(edge), self._trees.near(edge)
         if not near:
             return ways
@@ -153,38 +151,38 @@ class NextHopChoice:
 
 
 class CopyForwarding:
-    """The ticks that one broker sends and passes on. See the rules at the top of this module."""
+    """Sends and forwards the ticks of one broker. See the rules at the top of this module."""
 
     def __init__(
         self,
-        around: MeshState,
+        shared: MeshState,
         trees: Trees,
         branches: BranchTable,
-        wishes: OriginInterest,
+        interest: OriginInterest,
         loads: LinkCosts,
         *,
         life: int,
     ) -> None:
-        self._around = around
-        self._wishes = wishes
-        self._choosing = NextHopChoice(around, trees, branches, loads)
-        self._tree = TreeId(around.name, life, 0)
-        self._is_dynamic = around.options.paths == "dynamic"
-        self._others = tuple(sorted(around.edges - {around.name}))
-        #: Edge → the last tick that it was told of.
-        self._told: dict[str, int] = {}
-        #: The last tick that went out, with its mark; heads that go with it.
+        self._shared = shared
+        self._interest = interest
+        self._next_hop = NextHopChoice(shared, trees, branches, loads)
+        self._tree = TreeId(shared.name, life, 0)
+        self._is_dynamic = shared.options.paths == "dynamic"
+        self._others = tuple(sorted(shared.edges - {shared.name}))
+        #: Edge → the last tick sent or announced to it.
+        self._covered: dict[str, int] = {}
+        #: The last tick that was published, its mark, and the head to announce with it.
         self._last = 0
         self._mark = 0
         self._head = (0, 0)
         self._silence_at: float | None = None
-        #: Edge → how often it was answered.
+        #: Edge → number of answers sent to it.
         self._answers: dict[str, int] = {}
 
-    # -- the own stream ---------------------------------------------------------------------------
+    # -- this broker's stream ---------------------------------------------------------------------
 
     def publish(self, now: float, emission: Emission, edition: Version) -> None:
-        """Ticks of the own stream, for all edges or for one."""
+        """Send ticks of this broker's stream to all edges or to one."""
         first, last = _span(emission)
         if emission.target:
             self._resend(emission, first, last, edition)
@@ -196,47 +194,47 @@ class CopyForwarding:
         self._mark = max(self._mark, emission.mark)
         self._head = (emission.head, emission.time_ns)
         if not first:
-            self._send_heads(emission)
+            self._send_head(emission)
             return
         if not self._last:
-            self._told = dict.fromkeys(self._others, first - 1)
+            self._covered = dict.fromkeys(self._others, first - 1)
         self._last = last
         places = self._places(emission, first, self._others, edition)
         prompt = self._others if emission.withheld else (*grown, *places)
         targets = self._targets(dict.fromkeys(prompt), places)
         self._send(targets, emission.data, emission.withheld)
         if self._silence_at is None and len(targets) < len(self._others):
-            self._silence_at = now + self._around.options.silence_after_s
+            self._silence_at = now + self._shared.options.silence_after_s
 
     def _arrive(self, emission: Emission) -> None:
-        name = self._around.name
-        version = self._wishes.version_at(name, emission.mark)
+        name = self._shared.name
+        version = self._interest.version_at(name, emission.mark)
         parts = emission.data, emission.silent, emission.withheld, emission.head, emission.time_ns
-        self._around.out.append(Arrival(name, version, *parts))
+        self._shared.out.append(Arrival(name, version, *parts))
 
     def _grown(self, mark: int) -> list[str]:
         """Edges for which this mark is the first of a new version (rule 4)."""
         if mark <= self._mark:
             return []
-        at = self._wishes.version_at
+        at = self._interest.version_at
         return [edge for edge in self._others if at(edge, mark) > at(edge, self._mark)]
 
     def _places(
         self, emission: Emission, first: int, edges: Sequence[str], edition: Version
     ) -> dict[str, list[int] | None]:
-        """Edge → the data it gets, None for all; edges that get nothing are left out."""
+        """Edge → positions of the data it gets, None for all; omits edges that get nothing."""
         data = emission.data
         if not data or not edges:
             return {}
-        unsure = self._wishes.unsure(edges, emission.mark, first, edition)
-        self._around.counters.data_unfiltered += len(unsure) * len(data)
+        unsure = self._interest.unsure(edges, emission.mark, first, edition)
+        self._shared.counters.data_unfiltered += len(unsure) * len(data)
         places: dict[str, list[int] | None] = {}
         if len(unsure) < len(edges):
-            meant = set(edges)
-            for place, wanted in enumerate(self._wishes.match(data)):
-                # In one order everywhere, whatever sets make of it.
+            requested = set(edges)
+            for place, wanted in enumerate(self._interest.match(data)):
+                # Sorted, because the order of a set is not deterministic.
                 for edge in sorted(map(str, wanted)):
-                    if edge in meant:
+                    if edge in requested:
                         known = places.setdefault(edge, [])
                         assert known is not None
                         known.append(place)
@@ -244,12 +242,12 @@ class CopyForwarding:
         return places
 
     def _targets(self, edges: Iterable[str], places: dict[str, list[int] | None]) -> list[Target]:
-        """Targets for edges, which are told of all ticks up to the last one."""
+        """Targets that cover all ticks up to the last one, for these edges."""
         targets = []
         for edge in edges:
-            first = self._told.get(edge, self._last) + 1
-            self._told[edge] = self._last
-            version = self._wishes.version_at(edge, self._mark)
+            first = self._covered.get(edge, self._last) + 1
+            self._covered[edge] = self._last
+            version = self._interest.version_at(edge, self._mark)
             position = first if first <= self._last else 0
             targets.append(_target(edge, version, position, places))
         return targets
@@ -257,89 +255,89 @@ class CopyForwarding:
     def _resend(self, emission: Emission, first: int, last: int, edition: Version) -> None:
         """Rule 5."""
         edge = emission.target
-        if edge == self._around.name:
+        if edge == self._shared.name:
             self._arrive(emission)
             return
         places = self._places(emission, first, (edge,), edition)
-        version = self._wishes.version_at(edge, emission.mark)
+        version = self._interest.version_at(edge, emission.mark)
         target = _target(edge, version, first, places)
         parts = [target], last, emission.data, emission.withheld, emission.head, emission.time_ns
-        copy = Copies(self._around.name, self._tree, len(self._around.brokers), *parts)
+        copy = Copies(self._shared.name, self._tree, len(self._shared.brokers), *parts)
         turn = self._answers.get(edge, 0)
         self._answers[edge] = turn + 1
         self._pass_on(copy, turn=turn if self._is_dynamic else 0)
 
-    def _send_heads(self, emission: Emission) -> None:
-        """An idle stream tells how far it goes."""
+    def _send_head(self, emission: Emission) -> None:
+        """Announce the newest tick of an idle stream."""
         self._head = (emission.head, emission.time_ns)
         self._silence_at = None
         self._send(self._targets(self._others, {}), [], [])
 
     def _send(self, targets: list[Target], data: list[Datum], withheld: list[Hole]) -> None:
         if targets:
-            name, hops = self._around.name, len(self._around.brokers)
+            name, hops = self._shared.name, len(self._shared.brokers)
             parts = targets, self._last, data, withheld, *self._head
             self._pass_on(Copies(name, self._tree, hops, *parts))
 
     # -- silence ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send the silence that waits."""
+        """Send pending silence."""
         self._silence_at = None
-        waiting = [edge for edge in self._others if self._told.get(edge, self._last) < self._last]
-        self._send(self._targets(waiting, {}), [], [])
+        last = self._last
+        pending = [edge for edge in self._others if self._covered.get(edge, last) < last]
+        self._send(self._targets(pending, {}), [], [])
 
     def time_passed(self, now: float) -> None:
-        """Send silence when it is due."""
+        """Send silence that is due."""
         if self._silence_at is not None and self._silence_at <= now:
             self.flush()
 
     def next_deadline(self) -> float | None:
-        """When silence is due."""
         return self._silence_at
 
-    # -- on the way -------------------------------------------------------------------------------
+    # -- forwarding -------------------------------------------------------------------------------
 
     def receive(self, peer: str, frame: Copies) -> None:
-        """Copies came from a neighbour."""
-        name = self._around.name
+        """Deliver and forward copies from a neighbour."""
+        name = self._shared.name
         onward = []
         for target in frame.targets:
             if target.edge == name:
-                self._around.out.append(arrival_of(frame, target))
+                self._shared.out.append(arrival_of(frame, target))
             else:
                 onward.append(target)
         if onward and frame.hops == 0:
-            self._around.counters.hop_bound_fired += 1
+            self._shared.counters.hop_bound_fired += 1
         elif onward:
             self._pass_on(replace(frame, targets=onward), peer)
 
     def _pass_on(self, frame: Copies, came_from: str = "", turn: int = 0) -> None:
-        """Send every target to its next hop, one copy each."""
+        """Send each next hop one copy with its targets."""
         by_hop: dict[str, list[Target]] = {}
-        for target, hop, distance in self._choosing.choose(frame, came_from, turn):
+        for target, hop, distance in self._next_hop.choose(frame, came_from, turn):
             if not hop and came_from:
-                self._around.counters.targets_dropped += 1
+                self._shared.counters.targets_dropped += 1
             elif not hop:
-                self._around.counters.targets_unsent += 1
+                self._shared.counters.targets_unsent += 1
             else:
                 by_hop.setdefault(hop, []).append(replace(target, distance=distance))
         for hop, targets in by_hop.items():
             self._send_fitting(hop, _copy_for(frame, targets, frame.hops - 1))
 
     def _send_fitting(self, hop: str, copy: Copies) -> None:
-        """Send a copy; in two, if it has too many targets for a frame."""
+        """Send a copy, split if it has too many targets for one frame."""
         targets = copy.targets
-        if len(targets) > 1 and _size_of(copy) > self._around.limits.frame_bytes_max:
+        if len(targets) > 1 and _size_of(copy) > self._shared.limits.frame_bytes_max:
             half = len(targets) // 2
             for part in (targets[:half], targets[half:]):
                 self._send_fitting(hop, _copy_for(copy, part, copy.hops))
         else:
-            self._around.send(hop, copy)
+            self._shared.send(hop, copy)
 
 
 def _span(emission: Emission) -> tuple[int, int]:
-    """The first and the last tick that an emission tells of, without a gap; 0 if none."""
+    """The first and the last tick that an emission covers, without a gap; 0 if none."""
     ticks = [(d.tick, d.tick) for d in (*emission.data[:1], *emission.data[-1:])]
     ticks += [*emission.silent[:1], *emission.silent[-1:]]
     ticks += [(h.first, h.last) for h in (*emission.withheld[:1], *emission.withheld[-1:])]
@@ -349,20 +347,20 @@ def _span(emission: Emission) -> tuple[int, int]:
 
 
 def _target(edge: str, version: Version, first: int, places: dict[str, list[int] | None]) -> Target:
-    """A target that is not on its way yet."""
-    meant = places.get(edge, [])
-    return Target(edge, version, DISTANCE_MAX, first, meant or [], meant is None)
+    """A target at its origin, before the first hop."""
+    assigned = places.get(edge, [])
+    return Target(edge, version, DISTANCE_MAX, first, assigned or [], assigned is None)
 
 
 def _size_of(copy: Copies) -> int:
-    """About what a copy takes in a frame, and rather more than less."""
+    """Estimate of the encoded size of a copy, rather high than low."""
     data = sum(len(datum.body) + 32 for datum in copy.data)
     holes = sum(len(hole.reason) + 24 for hole in copy.withheld)
     return data + holes + sum(len(t.edge) * 4 + 48 + 3 * len(t.places) for t in copy.targets) + 1024
 
 
 def _copy_for(frame: Copies, targets: list[Target], hops: int) -> Copies:
-    """What of a frame some of its targets need, with so many hops left."""
+    """The part of a frame that these targets need."""
     data = frame.data
     if data and not any(target.gets_all for target in targets):
         needed = sorted({place for target in targets for place in target.places})
@@ -375,7 +373,7 @@ def _copy_for(frame: Copies, targets: list[Target], hops: int) -> Copies:
 
 
 def arrival_of(frame: Copies, target: Target) -> Arrival:
-    """A copy as knowledge for the edge that it was made for."""
+    """A copy as knowledge for one of its target edges."""
     data: Sequence[Datum] = frame.data
     if not target.gets_all and len(target.places) < len(data):
         data = [frame.data[place] for place in target.places]

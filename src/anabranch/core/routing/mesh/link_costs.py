@@ -1,17 +1,17 @@
-"""Loads: how busy each link is, and what that makes a way cost.
+"""Link costs: how busy each link is, and how long neighbours take to process events.
 
-The driver says, every now and then, how many bytes were given to a link, how many went out, and how
-many wait. Of these a *cost* is made; where the nearest way is over a link that does not keep up,
-events take one that costs less (see `choosing`). Costs:
+The driver periodically reports how many bytes were given to a link, how many were sent, and how
+many are queued. `LinkCosts` turns them into a *cost*. If the nearest way is over a link that does
+not keep up, events take a cheaper one (`copies.NextHopChoice`). Cost functions:
 
-- `utilisation`: bytes that were to go over bytes gone, smoothed. It is 1 while the link keeps up,
-  and grows up to 16 while it does not. What was to go is what was given and what waited before: a
-  link that works off a long queue does not keep up yet. A link that had nothing left at either end
-  of the period did: what was given a moment ago is not late.
-- `waiting`: the bytes that wait.
+- `utilisation`: offered bytes over sent bytes, smoothed. It is 1 while the link keeps up, and grows
+  up to 16 while it does not. Offered bytes are those given and those queued before: a link that
+  works off a long queue does not keep up yet. A link whose queue was empty at either end of the
+  period keeps up: bytes given a moment ago are not late.
+- `waiting`: the queued bytes.
 
-A link that says that it is full costs more than every other. All of this is measured at the own
-end of a link: no neighbour is asked, so none can lie.
+A full link costs more than every other. All of this is measured at this end of the link and does
+not depend on reports of neighbours.
 
 State: one number per link; safe to lose.
 
@@ -26,18 +26,18 @@ from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.mesh_frames import LoadIs
 
-#: How much of a new measurement is taken over.
-_SHARE = 0.5
+#: Weight of a new measurement.
+_SMOOTHING = 0.5
 
-#: A link that lets nothing through is no worse than this, so that it is soon forgotten.
+#: Upper bound, so that a link that was blocked recovers quickly.
 UTILISATION_MAX = 16.0
 
-#: Given, gone and waiting bytes → cost.
+#: Given, sent and queued bytes → cost.
 Cost = Callable[[int, int, int], float]
 
 
 def utilisation(given: int, gone: int, waiting: int) -> float:
-    """Bytes given, and waiting before, over bytes gone; 1 if nothing waited before, or does now."""
+    """Offered bytes over sent bytes; 1 if the queue was empty before or is empty now."""
     waited = waiting + gone - given
     if waited <= 0 or waiting <= 0:
         return 1.0
@@ -45,12 +45,11 @@ def utilisation(given: int, gone: int, waiting: int) -> float:
 
 
 def waiting_bytes(given: int, gone: int, waiting: int) -> float:
-    """The bytes that wait."""
     del given, gone
     return float(waiting)
 
 
-#: By name; each with the step in which it is compared, so that noise does not move anything.
+#: By name; each with the step to which costs are rounded, so that noise has no effect.
 COSTS: dict[str, tuple[Cost, float]] = {
     "utilisation": (utilisation, 0.125),
     "waiting": (waiting_bytes, 4_096.0),
@@ -58,83 +57,82 @@ COSTS: dict[str, tuple[Cost, float]] = {
 
 
 class LinkCosts:
-    """The cost of every link. See the top of this module."""
+    """The cost of each link. See the top of this module."""
 
-    def __init__(self, around: MeshState) -> None:
-        self._around = around
-        self._cost, self._step = COSTS[around.options.cost]
+    def __init__(self, shared: MeshState) -> None:
+        self._shared = shared
+        self._cost, self._step = COSTS[shared.options.cost]
         self._idle = self._cost(0, 0, 0)
         self._costs: dict[str, float] = {}
 
     def report(self, peer: str, given: int, gone: int, waiting: int) -> None:
-        """What the driver measured on a link since its last report."""
+        """Record the driver's measurements of a link since its last report."""
         fresh = self._cost(given, gone, waiting)
         before = self._costs.get(peer, fresh)
-        self._costs[peer] = before + _SHARE * (fresh - before)
+        self._costs[peer] = before + _SMOOTHING * (fresh - before)
 
     def link_down(self, peer: str) -> None:
-        """A link is gone."""
         self._costs.pop(peer, None)
 
     def measured(self, peer: str) -> float:
-        """The cost as it was measured, for people."""
+        """The smoothed cost, unrounded, for display."""
         return self._costs.get(peer, self._idle)
 
     def is_busy(self, peer: str) -> bool:
-        """Whether sending over a link costs more than over one that keeps up."""
+        """Whether a link costs more than one that keeps up."""
         return self.cost(peer) > self._idle // self._step
 
     def cost(self, peer: str) -> float:
-        """What sending over a link costs, in steps; higher is worse."""
-        if self._around.links.get(peer, True):
+        """The cost of a link in steps; infinite if it is down or full."""
+        if self._shared.links.get(peer, True):
             return float("inf")
         return self._costs.get(peer, self._idle) // self._step
 
 
-#: How much of a new measurement is taken over.
-_NEIGHBOURS_SHARE = 0.5
-#: Changes below this are nobody's concern, in seconds.
+#: Weight of a new measurement.
+_DELAY_SMOOTHING = 0.5
+#: Smaller changes, in seconds, are not announced.
 NEWS_S = 1e-4
-_NEWS_SHARE = 0.25
+_NEWS_FRACTION = 0.25
 
 
 class NeighbourDelays:
-    """Neighbours: how long events take at this broker and at those next to it.
+    """Delays: how long events take at this broker and at its neighbours.
 
-    The driver says, every now and then, how many events came, how long they took, and how long they
-    waited. Brokers tell their neighbours when that has changed. So every broker knows what the next
-    step of a way costs, and guesses the others: whoever is asked what a pattern would cost here
-    answers with that (`core.patterns.join_points.placement_cost`). Rules:
+    The driver periodically reports how many events arrived, how long their processing took, and how
+    long they were queued. Brokers announce changes to their neighbours. So every broker has the
+    cost of the next hop of a path, and estimates the others. It answers requests for the cost of a
+    pattern with these (`core.patterns.join_points.placement_cost`). Rules:
 
-    1. Measurements are smoothed. They are told to neighbours when they have changed by a quarter
-       and by `NEWS_S`, not oftener than they are measured; and to who has just come.
-    2. What a neighbour says is bounded (`mesh_frames.LoadIs`), and counts for the steps over it and
-       for nothing else. For all farther steps the *median* of what is known counts, so that one who
-       lies, or is ill, changes the cost of ways through himself alone.
-    3. A broker to which no event has come yet does not know how long one takes, and is no quicker
-       for that: the median of those who know counts.
-    4. A way is as long as the tree of its end says; without a way there is no cost. An origin is
-       not on it: it deals with its events wherever they go.
+    1. Measurements are smoothed. They are announced to neighbours when they have changed by a
+       quarter and by `NEWS_S`, at most once per measurement, and to each new neighbour.
+    2. An announcement is bounded (`mesh_frames.LoadIs`), and counts only for the hop over that
+       neighbour. For all farther hops the *median* of the known values counts, so that a faulty
+       neighbour changes only the cost of paths through itself.
+    3. A broker without events has no processing time of its own, which does not make it faster: it
+       uses the median of those that have one.
+    4. The length of a path comes from the tree of its end; without a path there is no cost. The
+       origin does not count: it processes its events on every path.
 
     State: a few numbers per neighbour, safe to lose.
 
     Prior art: the exchange of queue and match times between neighbours, spec PADRES section 4.
     """
 
-    def __init__(self, around: MeshState, trees: Trees) -> None:
-        self._around = around
+    def __init__(self, shared: MeshState, trees: Trees) -> None:
+        self._shared = shared
         self._trees = trees
-        #: The own load; None until it was measured.
+        #: Load of this broker; None before the first measurement.
         self._own: BrokerBusyness | None = None
-        self._told = BrokerBusyness()
-        #: Neighbour → what it said; without a rate, which is nobody's concern.
+        self._announced = BrokerBusyness()
+        #: Neighbour → its announced load; the rate is not announced.
         self._others: dict[str, BrokerBusyness] = {}
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     @property
     def load(self) -> BrokerBusyness:
-        """How busy this broker is."""
+        """Load of this broker."""
         own = self._own or BrokerBusyness()
         return (
             own
@@ -143,13 +141,13 @@ class NeighbourDelays:
         )
 
     def times(self) -> dict[str, float]:
-        """Neighbour → seconds that an event takes there, as far as it said."""
+        """Neighbour → its announced seconds per event."""
         return {peer: self._time_of(load) for peer, load in self._others.items()}
 
     def _usual_match_s(self) -> float:
-        """How long an event takes, where nobody knows (rule 3)."""
-        every = [self._own or BrokerBusyness(), *self._others.values()]
-        known = [load.match_s for load in every if load.match_s]
+        """Processing time where none was measured (rule 3)."""
+        loads = [self._own or BrokerBusyness(), *self._others.values()]
+        known = [load.match_s for load in loads if load.match_s]
         return median_low(known) if known else 0.0
 
     def _time_of(self, load: BrokerBusyness) -> float:
@@ -157,73 +155,74 @@ class NeighbourDelays:
         return min(load.queue_s + match_s, TIME_S_MAX)
 
     def come_s(self, edge: str) -> float | None:
-        """Seconds of the way from an edge to this broker; None without one (rule 4)."""
-        return self._way_s(edge, 0)
+        """Seconds from an edge to this broker; None without a path (rule 4)."""
+        return self._path_s(edge, 0)
 
     def go_s(self, edge: str) -> float | None:
-        """The same to an edge, until what comes there is dealt with."""
-        return self._way_s(edge, 1)
+        """Seconds from this broker to an edge, including processing there; None without a path."""
+        return self._path_s(edge, 1)
 
-    def _way_s(self, edge: str, ends: int) -> float | None:
-        if edge == self._around.name:
+    def _path_s(self, edge: str, ends: int) -> float | None:
+        if edge == self._shared.name:
             return 0.0
         hop, distance = self._trees.way_to(edge), self._trees.distance_to(edge)
         if hop is None or distance is None:
             return None
-        way_s, brokers = distance * LINK_S, distance - 1 + ends
+        path_s, brokers = distance * LINK_S, distance - 1 + ends
         if brokers:
             times = self.times()
             usual_s = median_low([self.load.hop_s, *times.values()])
-            way_s += times.get(hop, usual_s) + (brokers - 1) * usual_s
-        return way_s
+            path_s += times.get(hop, usual_s) + (brokers - 1) * usual_s
+        return path_s
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def measured(self, for_s: float, events: int, busy_s: float, waited_s: float) -> None:
-        """What the driver measured since its last report (rule 1)."""
+        """Record the driver's measurements since its last report (rule 1)."""
         if not for_s > 0:
             return
         before = self._own
         match_s = busy_s / events if events else 0.0
         fresh = BrokerBusyness(events / for_s, min(waited_s, TIME_S_MAX), min(match_s, TIME_S_MAX))
-        self._own = fresh if before is None else _between(before, fresh)
-        if _is_news(self._told, self._own):
-            self._told = self._own
-            self._around.tell_all(self._frame())
+        self._own = fresh if before is None else _smoothed(before, fresh)
+        if _is_news(self._announced, self._own):
+            self._announced = self._own
+            self._shared.tell_all(self._frame())
 
     def link_up(self, peer: str) -> None:
-        """A neighbour is there."""
+        """Announce the load to a new neighbour."""
         if self._own is not None:
-            self._around.send(peer, self._frame())
+            self._shared.send(peer, self._frame())
 
     def link_down(self, peer: str) -> None:
-        """A neighbour is gone."""
         self._others.pop(peer, None)
 
     def receive(self, peer: str, frame: LoadIs) -> None:
-        """A neighbour says how long events take there."""
+        """Record the load that a neighbour announces."""
         self._others[peer] = BrokerBusyness(0.0, frame.queue_ns / 1e9, frame.match_ns / 1e9)
 
     def _frame(self) -> LoadIs:
-        return LoadIs(round(self._told.queue_s * 1e9), round(self._told.match_s * 1e9))
+        queue_s, match_s = self._announced.queue_s, self._announced.match_s
+        return LoadIs(round(queue_s * 1e9), round(match_s * 1e9))
 
 
-def _between(before: BrokerBusyness, fresh: BrokerBusyness) -> BrokerBusyness:
+def _smoothed(before: BrokerBusyness, fresh: BrokerBusyness) -> BrokerBusyness:
     def step(one: float, other: float) -> float:
-        return one + _NEIGHBOURS_SHARE * (other - one)
+        return one + _DELAY_SMOOTHING * (other - one)
 
     match_s = step(before.match_s, fresh.match_s) if before.match_s else fresh.match_s
     return BrokerBusyness(
         step(before.rate_per_s, fresh.rate_per_s),
         step(before.queue_s, fresh.queue_s),
-        # Without events nothing is known of how long one takes but what was.
+        # A period without events is not a measurement of the processing time.
         match_s if fresh.match_s else before.match_s,
     )
 
 
-def _is_news(told: BrokerBusyness, now: BrokerBusyness) -> bool:
-    for before, after in ((told.queue_s, now.queue_s), (told.match_s, now.match_s)):
+def _is_news(announced: BrokerBusyness, now: BrokerBusyness) -> bool:
+    times = (announced.queue_s, now.queue_s), (announced.match_s, now.match_s)
+    for before, after in times:
         change = abs(after - before)
-        if change > NEWS_S and change > _NEWS_SHARE * before:
+        if change > NEWS_S and change > _NEWS_FRACTION * before:
             return True
     return False

@@ -1,24 +1,25 @@
-"""Wishes: what the edges want of the own stream, as far as they told.
+"""Origin interest: the interest of edges in this origin's stream.
 
-An event is matched once, here, when it enters the network; its copies say which edges they are for.
-Each edge binds its interest to the origins whose advertisements it meets, with the edition it has
-considered (`binding`). What was told may be late. An event is kept from an edge only if
+An event is matched once, here, when it enters the network; its copies name the edges that get it.
+Each edge binds its interest to the origins whose advertisements it meets, with the edition that it
+has considered (`bindings`). Bindings may be late. The origin filters an event for an edge only if
 
-1. the edge's interest is known in the version that the event's mark has for it, or a later one,
-2. the edge has considered the advertisements of now: what was bound before knows nothing of those
-   that were made since,
-3. the event is younger than the last withdrawal of an advertisement: what an edge has told since
-   then may leave out what only matched under that advertisement.
+1. it has the edge's interest in the version that the event's mark has for it, or a later one,
+2. the edge has considered the current advertisements: earlier bindings do not account for newer
+   advertisements,
+3. the event is newer than the last withdrawal of an advertisement: bindings sent since then may
+   omit conjunctions that only matched under that advertisement.
 
-Otherwise the edge gets everything, and filters by itself.
+Otherwise the edge gets all events and filters them itself.
 
-4. A change applies only where exactly the version and edition of its base are known; a whole
-   interest where nothing later is. What does not apply is answered, so that the edge tells it all.
-5. Interest beyond our own limits is not learned, with a note: that edge gets everything. When
-   interest has gone since, there may be room: such edges are asked to tell theirs anew, one every
-   `_ASK_PAUSES` first timeouts, until they have.
+4. A change applies only to exactly the version and edition of its base; a whole interest applies
+   unless a later one is known. A binding that does not apply is answered, so that the edge sends
+   its whole interest.
+5. Interest beyond this broker's limits is not learned, with a note: that edge gets all events. When
+   other interest has left, there may be capacity: such edges are asked for their interest again,
+   one every `_ASK_PAUSES` times `lag_after_s`, until they have sent it.
 
-State: volatile; bound again by every edge when it hears of the origin's new life.
+State: volatile; every edge binds again when it learns of the origin's new life.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ from anabranch.model.mesh_frames import Binding
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING, Version
 
-#: The pause between two questions for interest that was too much, in first timeouts.
+#: Interval between requests for interest that exceeded the limits, as a factor of `lag_after_s`.
 _ASK_PAUSES = 64
 
 Key = tuple[str, int]
@@ -46,17 +47,17 @@ _NOBODY: frozenset[object] = frozenset()
 
 
 class InterestView(NamedTuple):
-    """What is known of one edge."""
+    """The known interest of one edge, for checks."""
 
     edge: str
     version: Version
     conjunctions: list[Conjunction]
 
 
-class _Wish:
-    """What one edge wants."""
+class _EdgeInterest:
+    """The interest of one edge."""
 
-    __slots__ = ("bound", "edition", "ids", "is_too_much", "version")
+    __slots__ = ("bound", "edition", "ids", "is_coarse", "version")
 
     def __init__(self) -> None:
         self.version = NOTHING
@@ -64,72 +65,72 @@ class _Wish:
         #: (text, place) → id in the index.
         self.ids: dict[Key, int] = {}
         self.bound: dict[Key, Conjunct] = {}
-        self.is_too_much = False
+        self.is_coarse = False
 
 
 class OriginInterest:
     """The interest of all edges in one stream. See the rules at the top of this module."""
 
-    def __init__(self, around: MeshState) -> None:
-        self._around = around
-        self._wishes: dict[str, _Wish] = {}
+    def __init__(self, shared: MeshState) -> None:
+        self._shared = shared
+        self._interests: dict[str, _EdgeInterest] = {}
         self._index: MatchIndex | None = None
         self._next_id = 0
-        #: What may still be spent on checks in this step; beyond it an edge counts as interested.
+        #: Work left for checks in this step; beyond it an edge counts as interested.
         self._checks_work = 0
         #: Edge → how its element grows along the stream.
         self.steps: dict[str, VersionSteps] = {}
-        #: The newest tick when an advertisement was withdrawn last, or this life began (rule 3).
+        #: The newest tick at the last withdrawal of an advertisement or start of a life (rule 3).
         self.withdrawn_at = 0
-        #: Edges to be asked for interest that was too much (rule 5), and when.
+        #: Edges to ask for interest that exceeded the limits (rule 5), and when.
         self._to_ask: dict[str, None] = {}
         self._ask_at: float | None = None
-        #: Grows with all that is learned,
+        #: Increases with every change.
         self._changes = 0
-        #: and the last answer to who is unsure, with what was asked.
+        #: The last result of `unsure` with its arguments.
         self._unsure: tuple[tuple[object, ...], list[str]] = ((), [])
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def version_at(self, edge: str, mark: int) -> Version:
-        """The version of an edge's interest that a mark has."""
+        """The version that a mark has for an edge."""
         steps = self.steps.get(edge)
         return NOTHING if steps is None else steps.at(mark)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no edge wants anything, as far as they told."""
-        return not any(wish.ids or wish.is_too_much for wish in self._wishes.values())
+        """Whether no edge is known to want anything."""
+        return not any(interest.ids or interest.is_coarse for interest in self._interests.values())
 
     def versions(self) -> dict[str, Version]:
-        """Edge → the version that is known."""
-        return {edge: wish.version for edge, wish in self._wishes.items()}
+        """Edge → the known version of its interest."""
+        return {edge: interest.version for edge, interest in self._interests.items()}
 
     def known(self, edge: str) -> tuple[Version, Version]:
-        """The version and edition in which an edge's interest is known."""
-        wish = self._wishes.get(edge)
-        return (NOTHING, NOTHING) if wish is None else (wish.version, wish.edition)
+        """The version and edition of an edge's known interest."""
+        interest = self._interests.get(edge)
+        return (NOTHING, NOTHING) if interest is None else (interest.version, interest.edition)
 
     def views(self, edition: Version) -> list[InterestView]:
-        """The interest of all edges for which events would be filtered; for whoever checks it."""
+        """The interest of all edges for which events would be filtered; for checks."""
         return [
-            InterestView(edge, wish.version, [each.conjunction for each in wish.bound.values()])
-            for edge, wish in self._wishes.items()
-            if wish.edition >= edition and not wish.is_too_much
+            InterestView(edge, interest.version, [c.conjunction for c in interest.bound.values()])
+            for edge, interest in self._interests.items()
+            if interest.edition >= edition and not interest.is_coarse
         ]
 
     def may_filter(self, edge: str, mark: int, first: int, edition: Version) -> bool:
-        """Whether ticks from this one on, with this mark, may be kept from an edge."""
-        wish = self._wishes.get(edge)
-        if wish is None or wish.is_too_much:
+        """Whether ticks from `first` on, with this mark, may be filtered for an edge."""
+        interest = self._interests.get(edge)
+        if interest is None or interest.is_coarse:
             return False
-        is_current = wish.edition >= edition and first > self.withdrawn_at
-        return is_current and wish.version >= self.version_at(edge, mark)
+        is_current = interest.edition >= edition and first > self.withdrawn_at
+        return is_current and interest.version >= self.version_at(edge, mark)
 
     def unsure(
         self, edges: Sequence[str], mark: int, first: int, edition: Version
     ) -> Sequence[str]:
-        """Those of these edges from which ticks from this one on may not be kept."""
+        """The edges among these for which ticks from `first` on must not be filtered."""
         is_young = first > self.withdrawn_at
         key = (len(edges), edges[0], mark, edition, is_young, self._changes)
         if key != self._unsure[0]:
@@ -138,41 +139,41 @@ class OriginInterest:
         return self._unsure[1]
 
     def match(self, data: Sequence[Datum]) -> list[Edges]:
-        """Per event, the edges that want it, of those whose interest is known."""
+        """The edges that want each event, among those with known interest."""
         index = self._index
         if index is None or not data or not len(index):
             return [_NOBODY] * len(data)
-        self._around.counters.matches += len(data)
-        self._checks_work = self._around.options.step_work_max
-        found = index.destinations_of([datum.body for datum in data], self._around.limits)
+        self._shared.counters.matches += len(data)
+        self._checks_work = self._shared.options.step_work_max
+        found = index.destinations_of([datum.body for datum in data], self._shared.limits)
         return [
             self._match_one(index, datum) if edges is None else edges
             for datum, edges in zip(data, found, strict=True)
         ]
 
     def wanting(self, attributes: Mapping[str, Value]) -> list[str]:
-        """The edges that want an event with these attributes, of those whose interest is known."""
+        """The edges known to want an event with these attributes."""
         if self._index is None or not len(self._index):
             return []
         return sorted(str(edge) for edge in self._index.destinations(attributes))
 
     def _match_one(self, index: MatchIndex, datum: Datum) -> Edges:
-        each = CHECK_WORK + len(datum.body) // CHECKED_BYTES
+        check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
         try:
-            envelope = decode_envelope(datum.body, self._around.limits)
-            checks_max = max(0, self._checks_work // each)
+            envelope = decode_envelope(datum.body, self._shared.limits)
+            checks_max = max(0, self._checks_work // check_work)
             found, checks, is_short = index.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * each
-            self._around.counters.matches_assumed += is_short
+            self._checks_work -= checks * check_work
+            self._shared.counters.matches_assumed += is_short
             return found
         except RemoteError:
-            # For edges to tell their clients that it is withheld.
-            return set(self._around.edges)
+            # Undecodable; edges report it to their clients as withheld.
+            return set(self._shared.edges)
 
     # -- changes ----------------------------------------------------------------------------------
 
     def marked(self, mark: int, vector: Mapping[str, Version]) -> None:
-        """The stream has this mark."""
+        """Record a mark of the stream."""
         self._changes += 1
         for edge, version in vector.items():
             self.steps.setdefault(edge, VersionSteps()).learn(mark, version)
@@ -187,84 +188,86 @@ class OriginInterest:
         *,
         now: float,
     ) -> bool:
-        """An edge tells its interest, or a change of it; False if that does not apply (rule 4)."""
-        wish = self._wishes.get(edge)
-        if wish is None:
+        """Apply an edge's interest or a change of it; returns False if it does not apply (rule
+        4)."""
+        interest = self._interests.get(edge)
+        if interest is None:
             self._changes += 1
-            self._wishes[edge] = wish = _Wish()
-        is_same = (version, binding.edition) == (wish.version, wish.edition)
-        is_asked = is_same and wish.is_too_much and binding.is_whole
-        if version <= wish.version and binding.edition <= wish.edition and not is_asked:
+            self._interests[edge] = interest = _EdgeInterest()
+        is_same = (version, binding.edition) == (interest.version, interest.edition)
+        is_requested = is_same and interest.is_coarse and binding.is_whole
+        if version <= interest.version and binding.edition <= interest.edition and not is_requested:
             return True
-        if version < wish.version or binding.edition < wish.edition:
+        if version < interest.version or binding.edition < interest.edition:
             return False
-        is_base = (binding.base, binding.base_edition) == (wish.version, wish.edition)
+        is_base = (binding.base, binding.base_edition) == (interest.version, interest.edition)
         if not binding.is_whole and not is_base:
             return False
-        gone = [(c.text, c.place) for c in minus]
-        was_too_much = wish.is_too_much
+        removed = [(c.text, c.place) for c in minus]
+        was_coarse = interest.is_coarse
         if binding.is_whole:
             kept = {(c.text, c.place) for c in plus}
-            gone = [key for key in wish.ids if key not in kept]
-            wish.is_too_much = False
+            removed = [key for key in interest.ids if key not in kept]
+            interest.is_coarse = False
             self._to_ask.pop(edge, None)
-        for key in gone:
-            wish.bound.pop(key, None)
-            id = wish.ids.pop(key, None)
+        for key in removed:
+            interest.bound.pop(key, None)
+            id = interest.ids.pop(key, None)
             if id is not None and self._index is not None:
                 self._index.remove(id)
-        error = self._add(edge, wish, plus)
-        wish.version, wish.edition = version, binding.edition
+        error = self._add(edge, interest, plus)
+        interest.version, interest.edition = version, binding.edition
         self._changes += 1
-        if wish.is_too_much != was_too_much:
+        if interest.is_coarse != was_coarse:
             self._note_change(edge, error)
-        if gone:
-            self._made_room(now)
+        if removed:
+            self._retry_coarse(now)
         return True
 
     def _note_change(self, edge: str, error: str) -> None:
-        """The interest of an edge has become too much, or is so no more (rule 5)."""
-        self._around.counters.wishes_coarse += bool(error)
+        """Report that an edge's interest started or ceased to exceed the limits (rule 5)."""
+        self._shared.counters.wishes_coarse += bool(error)
         if error:
-            text = f"the interest of {edge!r} is too much to know; it gets everything: {error}"
-            self._around.out.append(Note("warning", text))
+            text = f"interest of {edge!r} exceeds the limits, sending it all events: {error}"
+            self._shared.out.append(Note("warning", text))
         else:
-            self._around.out.append(Note("info", f"the interest of {edge!r} is known again"))
+            text = f"interest of {edge!r} is within the limits again"
+            self._shared.out.append(Note("info", text))
 
-    def _made_room(self, now: float) -> None:
-        self._to_ask = {edge: None for edge, wish in self._wishes.items() if wish.is_too_much}
+    def _retry_coarse(self, now: float) -> None:
+        self._to_ask = {edge: None for edge, known in self._interests.items() if known.is_coarse}
         if self._to_ask and self._ask_at is None:
-            self._ask_at = now + _ASK_PAUSES * self._around.options.lag_after_s
+            self._ask_at = now + _ASK_PAUSES * self._shared.options.lag_after_s
 
     def asked(self, now: float) -> str:
-        """The edge that is to be asked for its interest now; "" for none."""
+        """The edge to ask for its interest now; "" for none."""
         if self._ask_at is None or self._ask_at > now:
             return ""
         self._ask_at = None
         if not self._to_ask:
             return ""
         edge = next(iter(self._to_ask))
-        # Until it has told: the question may be lost.
+        # The request may be lost, so the edge stays in the queue until its interest arrives.
         del self._to_ask[edge]
         self._to_ask[edge] = None
-        self._ask_at = now + _ASK_PAUSES * self._around.options.lag_after_s
+        self._ask_at = now + _ASK_PAUSES * self._shared.options.lag_after_s
         return edge
 
     def next_deadline(self) -> float | None:
-        """When `asked` is to be called."""
+        """When to call `asked`."""
         return self._ask_at
 
-    def _add(self, edge: str, wish: _Wish, plus: Sequence[Conjunct]) -> str:
-        """Learn conjunctions; why it was too much, or ""."""
+    def _add(self, edge: str, interest: _EdgeInterest, plus: Sequence[Conjunct]) -> str:
+        """Learn conjunctions; returns why the limits were exceeded, or ""."""
         found = ""
         if not plus:
-            # An index loads a compiler; who wants nothing needs none.
+            # Creating an index loads a compiler; avoid that without interest.
             return found
         if self._index is None:
-            self._index = MatchIndex(limits=self._around.limits)
+            self._index = MatchIndex(limits=self._shared.limits)
         for conjunct in plus:
             key = (conjunct.text, conjunct.place)
-            if key in wish.ids or wish.is_too_much:
+            if key in interest.ids or interest.is_coarse:
                 continue
             self._next_id += 1
             try:
@@ -272,9 +275,9 @@ class OriginInterest:
                     self._next_id, conjunct.filter, place=conjunct.place, destination=edge
                 )
             except LocalError as error:
-                wish.is_too_much = True
+                interest.is_coarse = True
                 found = str(error)
             else:
-                wish.ids[key] = self._next_id
-                wish.bound[key] = conjunct
+                interest.ids[key] = self._next_id
+                interest.bound[key] = conjunct
         return found

@@ -1,11 +1,11 @@
-"""Scouting: what mesh routing knows that helps to place a pattern.
+"""Facts that mesh routing has for placing a pattern.
 
 Sources are the origins whose advertisements could match, each with the statistics that came with
-its table. Join points advertise their matches, which have no attributes but their own: they are
-sources for patterns that ask for matches, and for no others. What is no statistics is noted once,
-and counts as none: it is the fault of its origin, not of the neighbour it came from.
+its table. Join points advertise their matches, which have only attributes of their own: they are
+sources for patterns over matches, and for no others. Invalid statistics are noted once and then
+ignored: their origin is at fault, not the neighbour that forwarded them.
 
-State: excerpts that were read; worked out again when they are needed.
+State: decoded statistics; recomputed on demand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,38 +28,37 @@ _Read = tuple[bytes, tuple[StreamStatistics, ...]]
 
 
 class MeshPlacementFacts:
-    """Answers questions about places; a `PlacementFacts`."""
+    """The `PlacementFacts` of a mesh router."""
 
     def __init__(
         self,
-        around: MeshState,
+        shared: MeshState,
         advertisements: Advertisements,
         neighbours: NeighbourDelays,
-        wishes: OriginInterest,
+        interest: OriginInterest,
     ) -> None:
-        self._around = around
+        self._shared = shared
         self._advertisements = advertisements
         self._neighbours = neighbours
-        self._wishes = wishes
-        #: Origin → its excerpt, and what that says.
+        self._interest = interest
+        #: Origin → its statistics, encoded and decoded.
         self._read: dict[str, _Read] = {}
 
     @property
     def load(self) -> BrokerBusyness:
-        """How busy this broker is."""
         return self._neighbours.load
 
     def come_s(self, edge: str) -> float | None:
-        """Seconds of the way from an edge to this broker."""
+        """Seconds from an edge to this broker; None without a path."""
         return self._neighbours.come_s(edge)
 
     def go_s(self, edge: str) -> float | None:
-        """The same to an edge, until what comes there is dealt with."""
+        """Seconds from this broker to an edge, including processing there; None without a path."""
         return self._neighbours.go_s(edge)
 
     def sources(self, filter: Filter) -> Sources:
-        """The origins where something may be published that matches."""
-        budget = ComparisonBudget(self._around.options.comparisons_max)
+        """The origins that may publish matching events, with their statistics."""
+        budget = ComparisonBudget(self._shared.options.comparisons_max)
         conjunctions = filter.conjunctions
         asks_for_matches = any(_is_about_matches(each) for each in conjunctions)
         found = {}
@@ -73,24 +72,24 @@ class MeshPlacementFacts:
                 not budget.spend(len(conjunctions)) or any(map(entry.meets, conjunctions))
                 for entry in entries
             )
-            if is_met and origin in self._around.edges:
+            if is_met and origin in self._shared.edges:
                 found[origin] = self._statistics(origin, table.statistics)
         return found
 
-    def _statistics(self, origin: str, told: bytes) -> tuple[StreamStatistics, ...]:
+    def _statistics(self, origin: str, encoded: bytes) -> tuple[StreamStatistics, ...]:
         known = self._read.get(origin)
-        if known is None or known[0] != told:
+        if known is None or known[0] != encoded:
             try:
-                read = read_excerpt(told)
+                read = read_excerpt(encoded)
             except RemoteError as error:
                 read = ()
-                self._around.out.append(Note("warning", f"from {origin!r}: {error}"))
-            self._read[origin] = known = (told, read)
+                self._shared.out.append(Note("warning", f"from {origin!r}: {error}"))
+            self._read[origin] = known = (encoded, read)
         return known[1]
 
     def wanting(self, attributes: Mapping[str, Value]) -> Sequence[str]:
-        """The other edges that are known to want an event like this of the own stream."""
-        return self._wishes.wanting(attributes)
+        """The other edges known to want such an event of this broker's stream."""
+        return self._interest.wanting(attributes)
 
 
 def _is_about_matches(conjunction: Conjunction) -> bool:

@@ -1,7 +1,11 @@
-"""What the parts of one mesh router share: the links, what goes out, and what was done so far.
+"""State that the parts of one mesh router share: links, outbox, counters and distances.
 
-State: which links are up, and which take no more for the time being; told by the driver, safe to
-lose.
+Frames are validated here too, before a part uses them. The decoder has already bounded every number
+and list. The remaining checks ask whether the frame is possible: the names exist, positions refer
+to existing items, ticks are in order. An impossible frame raises `RemoteError` before any state
+changes.
+
+State: which links are up or full; reported by the driver, safe to lose.
 """
 
 from collections import deque
@@ -30,13 +34,13 @@ from anabranch.model.network import Network
 
 
 class NetworkDistances:
-    """The chart: how far brokers are from each other by the network's own file.
+    """The chart: distances between brokers according to the network file.
 
-    What a broker learned from its neighbours is better: it knows which links are up. The chart is
-    for a broker that has learned nothing yet, or has lost its way. Its distances are true, so they
-    may stand where learned ones do: whoever goes to a neighbour that is nearer gets nearer.
+    Routes learned from neighbours are better, because they reflect which links are up. The chart
+    serves a broker that has learned nothing yet or has lost its path. Its distances are real, so
+    they can stand in for learned ones: every hop to a nearer neighbour gets nearer.
 
-    Immutable; the distances to an edge are computed when they are asked for first.
+    Immutable; the distances to an edge are computed on first use.
     """
 
     def __init__(self, network: Network) -> None:
@@ -44,7 +48,7 @@ class NetworkDistances:
         self._distances: dict[str, dict[str, int]] = {}
 
     def to(self, edge: str) -> Mapping[str, int]:
-        """Broker → how many links it is from an edge."""
+        """Broker → its number of hops to an edge."""
         known = self._distances.get(edge)
         if known is None:
             known = self._distances[edge] = {edge: 0}
@@ -58,13 +62,8 @@ class NetworkDistances:
         return known
 
 
-# What a mesh router did: frames sent by kind, copies and events on their way, and what was lost.
-#
-# Numbers only grow; whoever wants a rate reads twice.
-
-
 class MeshCounters(msgspec.Struct):
-    """Counts since the broker started."""
+    """Counters since the broker started; they only increase."""
 
     routes_sent: int = 0
     seeks_sent: int = 0
@@ -73,34 +72,34 @@ class MeshCounters(msgspec.Struct):
     binds_sent: int = 0
     copies_sent: int = 0
     data_sent: int = 0
-    #: Targets of the own stream to which no way was open.
+    #: Targets of this broker's stream without an available path.
     targets_unsent: int = 0
-    #: Targets of copies on their way for which no neighbour was nearer.
+    #: Targets of forwarded copies for which no neighbour was nearer.
     targets_dropped: int = 0
     #: Targets that left the tree of their copy.
     targets_moved: int = 0
-    #: Copies that had taken more links than there are brokers; never, if all is right.
+    #: Copies that exceeded one hop per broker; stays 0 if routing is correct.
     hop_bound_fired: int = 0
-    #: Events looked up in an index.
+    #: Events matched against the index.
     matches: int = 0
-    #: Those of them that were sent to more edges than must be, because too many filters would have
-    #: had to be checked in one step.
+    #: Of these, events sent to more edges than necessary because checking all undecided filters
+    #: would have exceeded the work of one step.
     matches_assumed: int = 0
-    #: Events sent to an edge whose interest was not known well enough.
+    #: Events sent unfiltered because the edge's interest was not known well enough.
     data_unfiltered: int = 0
-    #: Carried messages and bindings for which there was no way.
+    #: Carried messages and bindings without an available path.
     carries_dropped: int = 0
-    #: Conjunctions that could not be compared with an origin's advertisements at once.
+    #: Conjunctions whose comparison with an origin's advertisements was deferred.
     comparisons_put_off: int = 0
-    #: How often the own advertisements began to be too many, or too long, to be told one by one,
+    #: Times that this origin's advertisements became too many, or too long, to announce singly.
     advertisements_coarse: int = 0
-    #: interest for an origin too much for a frame,
+    #: Times that the interest for an origin became too large for a frame.
     bindings_coarse: int = 0
-    #: and interest of an edge too much to know.
+    #: Times that the interest of an edge became too large to index.
     wishes_coarse: int = 0
 
     def count(self, frame: LinkFrame) -> None:
-        """One more frame goes out."""
+        """Count an outgoing frame."""
         if isinstance(frame, Copies):
             self.copies_sent += 1
             self.data_sent += len(frame.data)
@@ -116,16 +115,15 @@ class MeshCounters(msgspec.Struct):
             self.seeks_sent += 1
 
     def as_dict(self) -> dict[str, int]:
-        """All of them by name."""
         return msgspec.structs.asdict(self)
 
 
-#: Nobody is farther away than this.
+#: Upper bound of all distances.
 DISTANCE_MAX = 65_535
 
 
 class MeshState:
-    """Shared by all parts of a mesh router."""
+    """State shared by all parts of a mesh router."""
 
     def __init__(self, name: str, network: Network, options: Options, limits: Limits) -> None:
         self.name = name
@@ -135,13 +133,12 @@ class MeshState:
         self.options = options
         self.limits = limits
         self.counters = MeshCounters()
-        #: Broker → whether its link takes no more for the time being; only links that are up.
+        #: Broker → whether its link is full; contains only links that are up.
         self.links: dict[str, bool] = {}
-        #: What goes out, in order.
+        #: Outcomes for the broker, in order.
         self.out: list[Outcome] = []
 
     def send(self, peer: str, frame: LinkFrame) -> None:
-        """Send to a neighbour."""
         self.counters.count(frame)
         self.out.append(Send(peer, frame))
 
@@ -152,13 +149,13 @@ class MeshState:
                 self.send(peer, frame)
 
     def take_out(self) -> list[Outcome]:
-        """What goes out; nothing is left."""
+        """Return all outcomes and clear them."""
         out, self.out = self.out, []
         return out
 
     def by_chart(self, edge: str, limit: int, came_from: str) -> tuple[str, int]:
-        """The neighbour that is nearest to an edge, and its distance, if that is below a limit; ""
-        if there is none that can be sent to."""
+        """The usable neighbour nearest to an edge by the chart, and its distance, if that is below
+        a limit; "" if there is none."""
         distances = self.chart.to(edge)
         near = [
             (distances[peer], peer)
@@ -169,21 +166,14 @@ class MeshState:
         return peer, distance
 
     def check_edge(self, peer: str, name: str) -> None:
-        """A name that a neighbour tells of must be an edge's."""
+        """Raise `RemoteError` unless a name in a neighbour's frame is an edge."""
         if name not in self.edges:
-            raise RemoteError(f"{peer!r} tells of {name!r}, which is no edge of this network")
+            raise RemoteError(f"{peer!r} names {name!r}, which is not an edge of this network")
 
 
-# What a mesh router can tell about a frame before it believes any of it.
-#
-# A decoder has bounded every number and list. What is left to check is whether the frame can be: do
-# the names exist, do places point at something, are ticks in order. Whatever cannot be is a
-# `RemoteError`, and nothing has changed yet.
-
-
-def check_copies(around: MeshState, peer: str, frame: Copies) -> None:
-    """Whether these copies can be on their way here."""
-    around.check_edge(peer, frame.stream)
+def check_copies(shared: MeshState, peer: str, frame: Copies) -> None:
+    """Raise `RemoteError` unless these copies are possible."""
+    shared.check_edge(peer, frame.stream)
     for tick in (frame.last, frame.head, *(hole.last for hole in frame.withheld)):
         check_tick(peer, tick)
     before = 0
@@ -194,29 +184,31 @@ def check_copies(around: MeshState, peer: str, frame: Copies) -> None:
             )
         before = datum.tick
     if any(hole.last < hole.first for hole in frame.withheld):
-        raise RemoteError(f"{peer!r} withholds ticks that end before they begin")
+        raise RemoteError(f"{peer!r} sends a withheld range that ends before it begins")
     for target in frame.targets:
-        around.check_edge(peer, target.edge)
+        shared.check_edge(peer, target.edge)
         _check_target(peer, frame, target)
 
 
 def _check_target(peer: str, frame: Copies, target: Target) -> None:
     if target.first > frame.last:
-        raise RemoteError(f"{peer!r} tells of ticks {target.first} to {frame.last}")
+        raise RemoteError(f"{peer!r} sends the empty range {target.first} to {frame.last}")
     places = target.gets(len(frame.data))
     if any(place >= len(frame.data) for place in places):
-        raise RemoteError(f"{peer!r} gives {target.edge!r} data that is not there")
+        raise RemoteError(f"{peer!r} assigns {target.edge!r} data that the frame does not contain")
     if places:
         first = frame.data[min(places)].tick
         if not 0 < target.first <= first:
-            raise RemoteError(f"{peer!r} gives {target.edge!r} tick {first}, before {target.first}")
+            raise RemoteError(
+                f"{peer!r} assigns {target.edge!r} tick {first}, before {target.first}"
+            )
 
 
-def check_bind(around: MeshState, peer: str, frame: Bind) -> None:
-    """Whether this interest can be on its way here."""
-    around.check_edge(peer, frame.edge)
+def check_bind(shared: MeshState, peer: str, frame: Bind) -> None:
+    """Raise `RemoteError` unless this binding is possible."""
+    shared.check_edge(peer, frame.edge)
     for binding in frame.bindings:
-        around.check_edge(peer, binding.origin)
+        shared.check_edge(peer, binding.origin)
     bounds: list[Bound] = [*frame.plus, *frame.minus]
     if any(place >= len(frame.bindings) for bound in bounds for place in bound.bindings):
-        raise RemoteError(f"{peer!r} binds to an origin that is not named")
+        raise RemoteError(f"{peer!r} binds interest to an origin that the frame does not name")

@@ -1,43 +1,45 @@
-"""Trees: for every root, the neighbour that leads towards it.
+"""Trees: for every root, the neighbour on the path towards it.
 
-Every edge is the root of trees. It sends out *waves*; a broker takes the neighbour from which it
-heard of a wave first as its *parent*, is one farther away than that one said, and tells all others.
-What it hears of the same wave later is remembered and told to nobody, unless it makes the way
-shorter: a link that came up late is not left aside for that. So a wave goes over each link once in
-a direction, and seldom again, and its tree is the one that was quickest at the time, or a shorter
-one. Rules:
+Every edge is the root of trees. It floods *waves*: a broker adopts the neighbour from which it
+receives a wave first as its *parent*, is one hop farther from the root than the parent announced,
+and announces its own route to all other neighbours. Later announcements of the same wave are
+recorded but not forwarded, unless they shorten the path, so that a link that came up late is used.
+So a wave crosses each link once per direction, rarely more, and its tree is the fastest one at that
+time or a shorter one. Rules:
 
-1. A broker stands at (wave, distance), and *nearer* is a later wave, or the same one and a smaller
-   distance. Where it stands never gets farther.
-2. A parent must have been nearer, by what it said itself, than the broker stands. Since nobody
-   gets farther, parents are nearer along every way at every moment: there is no loop, whatever is
-   lost or late.
-3. A parent whose link breaks is replaced by a neighbour that was nearer; if there is none, the
-   broker has no way, says so to nobody, and *seeks*: all brokers are asked for a later wave. The
-   root, when it is asked, sends one out. It is asked again, more and more seldom, until one comes.
-4. Two neighbours that meet tell each other all routes they have, and ask each other what they were
-   asked and could not answer.
-5. A broker that has restarted forgot where it stood, and may stand farther than before; its former
+1. A broker's position is (wave, distance). *Nearer* means a later wave, or the same wave and a
+   smaller distance. A position never gets farther.
+2. A parent must be nearer, by its own announcement, than the broker's position. Since positions
+   never get farther, every parent is nearer along every path at every moment: there is no loop,
+   even if announcements are lost or late.
+3. A parent whose link breaks is replaced by a nearer neighbour. If there is none, the broker has no
+   path, announces nothing, and *searches*: it asks all brokers for a later wave. The root floods
+   one when the search reaches it. The broker repeats the search with exponential backoff until a
+   wave arrives.
+4. Two neighbours that connect send each other all their routes, and the searches that they passed
+   on without an answer.
+5. A restarted broker has lost its position and may become farther than before. Its former
    neighbours dropped it as a parent when its links broke, so there is no loop either. But distances
-   may grow so, time and again. A way with more hops than there are brokers is none: it is sought.
-6. A root that begins a new life has new trees; those of its former lives are forgotten.
-7. The first tree of an edge is always there: messages to the edge follow it. Further ones offer
-   other ways, and are there as long as the edition of advertisements that a broker knows names
-   them (see `advertisements`). It forgets a tree that is not named but for the wave it stood at:
-   should the tree begin again, its waves go on from there, and no earlier one is taken. To forget
-   is so never to get farther (rule 1). It takes no wave of a tree that is not named, unless it
-   knows nothing of what its root advertises in this life; and seeks a tree that is named if no
-   wave of it comes.
+   may grow that way repeatedly. A path with more hops than there are brokers is not a path: the
+   broker searches.
+6. A root that starts a new life has new trees; those of its former lives are dropped.
+7. The first tree of an edge always exists: messages to the edge follow it. Further trees offer
+   other paths, and exist as long as the edition of advertisements that a broker has names them (see
+   `advertisements`). When a tree is no longer named, the broker drops everything except its last
+   wave: if the tree starts again, its waves continue from there, and no earlier one is accepted. So
+   dropping a tree never makes a position farther (rule 1). A broker accepts no wave of an unnamed
+   tree unless it has no advertisements of the root's current life, and it searches for a named tree
+   if no wave of it arrives.
 
-Why it is enough to seek seldom, and to pay next to nothing for a root that is gone for good: a
-search goes over all links that are up, and links lose nothing but when they break. So one that was
-not answered met broken links wherever the way goes on. When such a link comes up, whoever passed
-the search on, or began it, asks over that link (rule 4), even if the neighbour there has a way for
-itself: others behind it seek a later wave. A broker between them that has restarted since learns
-the routes then and tells them; who sought a later wave in vain, and takes a route of the one at
-which it stood, asks there for the later one, by which all others see that the root is there again;
-and who has no way, and hears of one that is too far to be taken, seeks again soon. Repetitions are
-for what nobody thought of.
+Why rare searches suffice, at almost no cost for a root that is gone for good: a search crosses all
+links that are up, and links lose frames only when they break. So an unanswered search met broken
+links on every continuation of the path. When such a link comes up, the brokers that started or
+forwarded the search repeat it over that link (rule 4), even if the neighbour there has a path of
+its own, since others behind it search for a later wave. A broker in between that has restarted
+learns the routes then and forwards them. A broker that searched for a later wave in vain, and
+adopts a route of its current wave, asks the sender for the later one, by which all others see that
+the root is back. A broker without a path that receives a route that is too far to adopt searches
+again soon. Periodic repetition covers cases that this argument misses.
 
 State: volatile; learned again from the neighbours.
 
@@ -51,35 +53,30 @@ from anabranch.core.routing.mesh.shared import DISTANCE_MAX, MeshState
 from anabranch.model.errors import RemoteError
 from anabranch.model.mesh_frames import Route, Routes, Seek, TreeId
 
-# Standing: where a broker is in one tree, and where its neighbours say that they are.
-#
-# A broker stands at a wave and a distance; who is nearer, and why that makes no loop, is said in
-# `trees`, which changes all of this.
-#
-# State: volatile; learned again from the neighbours.
-
 
 class TreePosition:
-    """Where a broker stands in one tree."""
+    """A broker's position in one tree, and the positions that its neighbours announced.
+
+    `Trees` maintains it; see rules 1 and 2 there."""
 
     __slots__ = ("distance", "heard", "is_root", "parent", "passed_on", "searches", "wave")
 
     def __init__(self, wave: int, distance: int, parent: str | None) -> None:
         self.wave = wave
         self.distance = distance
-        #: None: there is no way, or this is the root.
+        #: None if there is no path or this broker is the root.
         self.parent = parent
         self.is_root = False
-        #: Neighbour → the wave and distance that it told last.
+        #: Neighbour → the wave and distance that it announced last.
         self.heard: dict[str, tuple[int, int]] = {}
-        #: The search that was passed on last: for which wave, and when.
+        #: The search that was started or forwarded last: its wave and time.
         self.passed_on: tuple[int, float] = (0, 0.0)
-        #: How often a way was sought since there is none.
+        #: Searches since the path was lost.
         self.searches = 0
 
     @property
     def is_reached(self) -> bool:
-        """Whether there is a way to the root."""
+        """Whether there is a path to the root."""
         return self.parent is not None or self.is_root
 
     def nearest(self) -> str | None:
@@ -92,7 +89,7 @@ class TreePosition:
         return min(nearer)[2] if nearer else None
 
     def near(self) -> dict[str, int]:
-        """Neighbours that are nearer to the root, by the same wave, and how far they are."""
+        """Neighbours that are nearer to the root by the same wave, with their distances."""
         return {
             peer: distance
             for peer, (wave, distance) in self.heard.items()
@@ -100,40 +97,40 @@ class TreePosition:
         }
 
 
-#: The pause between two searches grows to two to this power of the first one.
+#: The backoff between searches grows up to two to this power times the first one.
 DOUBLINGS_MAX = 10
-#: Part of the first timeout within which a search is not passed on again.
-_MOMENT = 0.2
-#: The last wave of a tree. Waves count up by one, so no tree gets there unless somebody lies. A
-#: root that was lied to up to here sends out no later one; its next life has trees of its own.
+#: Window, as a factor of `lag_after_s`, in which a duplicate search is not forwarded.
+_DUPLICATE_WINDOW = 0.2
+#: The last wave of a tree. Waves count up by one, so no tree reaches it without a faulty broker. A
+#: root that was driven up to here floods no later wave; its next life has new trees.
 WAVE_MAX = 1 << 60
 
 
 class Trees:
-    """All trees that one broker knows. See the rules at the top of this module."""
+    """All trees that one broker has learned. See the rules at the top of this module."""
 
-    def __init__(self, around: MeshState, life: int) -> None:
-        self._around = around
+    def __init__(self, shared: MeshState, life: int) -> None:
+        self._shared = shared
         self._life = life
         self._trees: dict[TreeId, TreePosition] = {}
-        #: Root → its newest life that was heard of.
+        #: Root → its newest known life.
         self.lives: dict[str, int] = {}
-        #: Trees whose parent may have changed since somebody looked.
+        #: Trees whose parent may have changed since the caller last cleared this.
         self.changed: dict[TreeId, None] = {}
-        #: Edges to which there is another way since somebody looked, or a later wave of theirs.
+        #: Edges with a new path or a later wave since the caller last cleared this.
         self.reached: dict[str, None] = {}
-        #: Root → its life and the trees that its advertisements name, as far as they are known.
+        #: Root → its life and the trees that its known advertisements name.
         self._named: dict[str, tuple[int, frozenset[int]]] = {}
-        #: Forgotten trees → the last wave that counts no more (rule 7).
+        #: Dropped trees → their last wave (rule 7).
         self._ended: dict[TreeId, int] = {}
-        #: Trees without a way → when to seek one.
+        #: Trees without a path → when to search.
         self._lost: dict[TreeId, float] = {}
-        #: The first of these, or earlier.
+        #: The earliest of these times, or earlier.
         self._seek_at: float | None = None
-        #: Edge → neighbours that are nearer to it, as far as somebody asked.
+        #: Edge → its `near`, cached.
         self._near: dict[str, dict[str, int]] = {}
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._trees)
@@ -142,24 +139,24 @@ class Trees:
         return tree in self._trees
 
     def parent(self, tree: TreeId) -> str | None:
-        """The neighbour that leads to the root; None if there is no way, or this is the root."""
+        """The parent in a tree; None if there is no path or this broker is the root."""
         found = self._trees.get(tree)
         return None if found is None else found.parent
 
     def way_to(self, edge: str) -> str | None:
-        """The neighbour that leads to an edge; None if there is no way."""
+        """The next hop to an edge; None if there is no path."""
         life = self.lives.get(edge)
         return None if life is None else self.parent(TreeId(edge, life, 0))
 
     def distance_to(self, edge: str) -> int | None:
-        """How far an edge is; None if there is no way."""
+        """Hops to an edge; None if there is no path."""
         life = self.lives.get(edge)
         found = None if life is None else self._trees.get(TreeId(edge, life, 0))
         return found.distance if found is not None and found.is_reached else None
 
     def near(self, edge: str) -> Mapping[str, int]:
-        """The neighbours that are nearer to an edge than this broker, by its first tree and the
-        last wave, and how far they are. None of them has its way over this broker."""
+        """The neighbours that are nearer to an edge than this broker, by its first tree and last
+        wave, with their distances. None of them has its path over this broker."""
         found = self._near.get(edge)
         if found is None:
             tree = self._trees.get(TreeId(edge, self.lives.get(edge, 0), 0))
@@ -167,45 +164,45 @@ class Trees:
         return found
 
     def lost(self) -> list[TreeId]:
-        """Trees without a way to their root."""
+        """Trees without a path to their root."""
         return list(self._lost)
 
     def stands(self) -> dict[TreeId, tuple[int, int, str | None]]:
-        """Tree → wave, distance and parent; for whoever checks it."""
+        """Tree → wave, distance and parent; for checks."""
         return {name: (t.wave, t.distance, t.parent) for name, t in self._trees.items()}
 
     def wave(self, tree: TreeId) -> int:
-        """The wave that was taken last."""
+        """The last wave that was accepted."""
         found = self._trees.get(tree)
         return 0 if found is None else found.wave
 
     def is_over(self, tree: TreeId) -> bool:
-        """Whether a tree is forgotten (rules 6 and 7)."""
+        """Whether a tree has been dropped (rules 6 and 7)."""
         return tree.life < self.lives.get(tree.origin, 0) or not self._is_named(tree)
 
     def _is_named(self, tree: TreeId) -> bool:
-        """Whether a tree is in use, or may be for all that is known."""
+        """Whether a tree is in use, or may be as far as this broker has learned."""
         life, numbers = self._named.get(tree.origin, (0, frozenset()))
         return not tree.number or tree.life != life or tree.number in numbers
 
-    # -- beginning and end ------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------
 
     def begin(self, number: int) -> None:
-        """This broker is the root of a tree with this number, from now on."""
-        name = TreeId(self._around.name, self._life, number)
+        """Start a tree with this broker as its root."""
+        name = TreeId(self._shared.name, self._life, number)
         if name not in self._trees:
-            self.lives[self._around.name] = self._life
+            self.lives[self._shared.name] = self._life
             wave = min(self._ended.pop(name, 0) + 1, WAVE_MAX)
             self._trees[name] = tree = TreePosition(wave, 0, None)
             tree.is_root = True
-            self._around.tell_all(Routes([Route(name, tree.wave, 0)]))
+            self._shared.tell_all(Routes([Route(name, tree.wave, 0)]))
 
     def named(self, now: float, origin: str, life: int, numbers: frozenset[int]) -> None:
-        """The newest advertisements of an origin name these trees, and no others (rule 7)."""
+        """The newest advertisements of an origin name exactly these trees (rule 7)."""
         if not self.hear_life(origin, life):
             return
         self._named[origin] = (life, numbers)
-        for number in range(1, self._around.options.trees_max + 1):
+        for number in range(1, self._shared.options.trees_max + 1):
             name = TreeId(origin, life, number)
             tree = self._trees.get(name)
             if number in numbers and tree is None:
@@ -215,13 +212,13 @@ class Trees:
                 self._ended[name] = tree.wave
 
     def _expect(self, now: float, name: TreeId) -> None:
-        """A tree is named that is not known: begin it, or wait for its first wave."""
-        if name.origin == self._around.name:
+        """Start an unknown tree that is named, or wait for its first wave."""
+        if name.origin == self._shared.name:
             self.begin(name.number)
             return
-        # Nearer than distance 0 is a later wave only.
+        # With distance 0, only a later wave is nearer.
         self._trees[name] = TreePosition(self._ended.pop(name, 0), 0, None)
-        self._seek_in(now, name, self._around.options.lag_after_s)
+        self._seek_in(now, name, self._shared.options.lag_after_s)
 
     def _forget(self, name: TreeId) -> None:
         del self._trees[name]
@@ -232,7 +229,7 @@ class Trees:
     # -- links ------------------------------------------------------------------------------------
 
     def link_up(self, now: float, peer: str) -> None:
-        """A neighbour is there (rule 4). Perhaps it leads to what was sought in vain."""
+        """Exchange routes and open searches with a new neighbour (rule 4)."""
         for name in self._lost:
             self._trees[name].searches = 0
             self._seek_in(now, name, 0.0)
@@ -242,17 +239,17 @@ class Trees:
             if tree.is_reached
         ]
         if routes:
-            self._around.send(peer, Routes(routes))
+            self._shared.send(peer, Routes(routes))
         asked = [
             (name, tree.passed_on[0])
             for name, tree in self._trees.items()
             if tree.passed_on[0] > tree.wave
         ]
         if asked:
-            self._around.send(peer, Seek(self._around.name, asked))
+            self._shared.send(peer, Seek(self._shared.name, asked))
 
     def link_down(self, now: float, peer: str) -> None:
-        """A neighbour is gone (rule 3)."""
+        """Replace a disconnected parent (rule 3)."""
         self._near.clear()
         for name, tree in self._trees.items():
             tree.heard.pop(peer, None)
@@ -266,7 +263,7 @@ class Trees:
             self._lose(now, name, tree)
 
     def _lose(self, now: float, name: TreeId, tree: TreePosition) -> None:
-        """There is no way (rules 3 and 5)."""
+        """Handle the loss of the path (rules 3 and 5)."""
         if tree.parent is not None:
             tree.parent = None
             self.changed[name] = None
@@ -277,7 +274,7 @@ class Trees:
     # -- waves ------------------------------------------------------------------------------------
 
     def receive(self, now: float, peer: str, frame: Routes) -> None:
-        """A neighbour tells its routes."""
+        """Handle routes from a neighbour."""
         for route in frame.routes:
             self._check(peer, route)
         news = []
@@ -290,29 +287,29 @@ class Trees:
                 if was_lost and tree.passed_on[0] > tree.wave:
                     wanted.append((route.tree, tree.passed_on[0]))
         if news:
-            self._around.tell_all(Routes(news), but=peer)
+            self._shared.tell_all(Routes(news), but=peer)
         if wanted:
-            self._around.send(peer, Seek(self._around.name, wanted))
+            self._shared.send(peer, Seek(self._shared.name, wanted))
 
     def _check(self, peer: str, route: Route) -> None:
         name = route.tree
-        self._around.check_edge(peer, name.origin)
-        if name.number > self._around.options.trees_max:
-            raise RemoteError(f"{peer!r} tells of tree {name.number} of {name.origin!r}")
+        self._shared.check_edge(peer, name.origin)
+        if name.number > self._shared.options.trees_max:
+            raise RemoteError(f"{peer!r} announces unknown tree {name.number} of {name.origin!r}")
         if route.wave > WAVE_MAX:
-            # Refused where it comes in: whoever passed it on, or sought the next one, would be
-            # taken for the liar.
-            raise RemoteError(f"{peer!r} tells of wave {route.wave} of a tree of {name.origin!r}")
-        if name.origin == self._around.name and name.life >= self._life:
+            # Rejected on entry: otherwise a broker that forwards it, or searches for the next wave,
+            # would be blamed.
+            raise RemoteError(f"{peer!r} announces wave {route.wave} of a tree of {name.origin!r}")
+        if name.origin == self._shared.name and name.life >= self._life:
             is_own = name in self._trees or name in self._ended
             if not is_own:
-                raise RemoteError(f"{peer!r} tells of a wave that this broker never sent out")
+                raise RemoteError(f"{peer!r} announces a wave that this broker never sent")
 
     def _learn(self, now: float, peer: str, route: Route) -> bool:
-        """Take a route in; True if it is to be told onward."""
+        """Learn a route; returns True if it has to be announced to the other neighbours."""
         name = route.tree
-        if name.origin == self._around.name:
-            self._outdo(route)
+        if name.origin == self._shared.name:
+            self._supersede(route)
             return False
         if not self.hear_life(name.origin, name.life) or not self._is_named(name):
             return False
@@ -326,13 +323,13 @@ class Trees:
         if route.wave > tree.wave:
             tree.wave, tree.distance = route.wave, DISTANCE_MAX
             if name.number:
-                # Whoever forgot the tree in between has forgotten what is behind whom, too.
+                # Brokers that dropped the tree in between have dropped its branches too.
                 self.changed[name] = None
         elif not is_shorter and (tree.parent is not None or tree.nearest() != peer):
             if name in self._lost:
-                self._hope(now, name, tree)
+                self._search_sooner(now, name, tree)
             return False
-        if route.distance >= len(self._around.brokers):
+        if route.distance >= len(self._shared.brokers):
             self._lose(now, name, tree)
             return False
         tree.distance = min(tree.distance, route.distance + 1)
@@ -344,8 +341,8 @@ class Trees:
             self.reached[name.origin] = None
         return True
 
-    def _outdo(self, route: Route) -> None:
-        """Somebody tells of a later wave than there was: send one out that is later still."""
+    def _supersede(self, route: Route) -> None:
+        """A neighbour announces a later wave than this root has sent: flood an even later one."""
         own = self._trees.get(route.tree)
         if route.tree.life != self._life:
             return
@@ -353,10 +350,10 @@ class Trees:
             self._ended[route.tree] = max(route.wave, self._ended.get(route.tree, 0))
         elif route.wave > own.wave:
             own.wave = min(route.wave + 1, WAVE_MAX)
-            self._around.tell_all(Routes([Route(route.tree, own.wave, 0)]))
+            self._shared.tell_all(Routes([Route(route.tree, own.wave, 0)]))
 
     def hear_life(self, origin: str, life: int) -> bool:
-        """An origin is said to have this life; False if it has a later one (rule 6)."""
+        """Record an origin's life; returns False if a later one is known (rule 6)."""
         known = self.lives.get(origin, 0)
         if life > known:
             self.lives[origin] = life
@@ -364,18 +361,18 @@ class Trees:
                 self._forget(name)
             for name in [name for name in self._ended if name.origin == origin]:
                 del self._ended[name]
-            # Edges may have joined those, too, of which no wave has come here yet.
-            for number in range(self._around.options.trees_max + 1):
+            # Edges may have joined trees, too, whose waves have not arrived here yet.
+            for number in range(self._shared.options.trees_max + 1):
                 self.changed[TreeId(origin, known, number)] = None
         return life >= known
 
     # -- searches ---------------------------------------------------------------------------------
 
     def sought(self, now: float, peer: str, frame: Seek) -> None:
-        """Somebody has lost the way to some roots."""
-        if frame.source == self._around.name:
+        """Handle a search for some roots."""
+        if frame.source == self._shared.name:
             return
-        self._around.check_edge(peer, next((t.origin for t, _ in frame.wanted), self._any_edge()))
+        self._shared.check_edge(peer, next((t.origin for t, _ in frame.wanted), self._any_edge()))
         answers: list[Route] = []
         waves: list[Route] = []
         onward: list[tuple[TreeId, int]] = []
@@ -388,40 +385,40 @@ class Trees:
                 waves.append(Route(name, tree.wave, 0))
             elif tree.wave >= wave and tree.is_reached:
                 answers.append(Route(name, tree.wave, tree.distance))
-            elif self._is_news(now, tree, wave):
+            elif self._is_new_search(now, tree, wave):
                 onward.append((name, wave))
         if waves:
-            self._around.tell_all(Routes(waves))
+            self._shared.tell_all(Routes(waves))
         if answers:
-            self._around.send(peer, Routes(answers))
+            self._shared.send(peer, Routes(answers))
         if onward:
-            self._around.tell_all(Seek(frame.source, onward), but=peer)
+            self._shared.tell_all(Seek(frame.source, onward), but=peer)
 
     def _any_edge(self) -> str:
-        return next(iter(self._around.edges))
+        return next(iter(self._shared.edges))
 
     def _seek_in(self, now: float, name: TreeId, after_s: float) -> None:
-        """There is no way to a root: seek one then."""
+        """Schedule a search for a path to a root."""
         self._lost[name] = due = now + after_s
         self._seek_at = due if self._seek_at is None else min(due, self._seek_at)
 
-    def _hope(self, now: float, name: TreeId, tree: TreePosition) -> None:
-        """A neighbour has a way that is too far to be taken: it is worth seeking another wave."""
+    def _search_sooner(self, now: float, name: TreeId, tree: TreePosition) -> None:
+        """A neighbour has a path that is too far to adopt: searching for a later wave may help."""
         tree.searches = 0
-        due = max(now, tree.passed_on[1] + self._around.options.lag_after_s)
+        due = max(now, tree.passed_on[1] + self._shared.options.lag_after_s)
         if due < self._lost[name]:
             self._seek_in(now, name, due - now)
 
-    def _is_news(self, now: float, tree: TreePosition, wave: int) -> bool:
+    def _is_new_search(self, now: float, tree: TreePosition, wave: int) -> bool:
         before, at = tree.passed_on
-        moment_s = _MOMENT * self._around.options.lag_after_s
-        if wave <= before and now < at + moment_s:
+        window_s = _DUPLICATE_WINDOW * self._shared.options.lag_after_s
+        if wave <= before and now < at + window_s:
             return False
         tree.passed_on = (wave, now)
         return True
 
     def time_passed(self, now: float) -> None:
-        """Seek what is lost."""
+        """Search for lost roots when due."""
         if self._seek_at is None or self._seek_at > now:
             return
         wanted = []
@@ -433,11 +430,10 @@ class Trees:
             tree.passed_on = (tree.wave + 1, now)
             doublings = min(tree.searches, DOUBLINGS_MAX)
             tree.searches += 1
-            self._lost[name] = now + self._around.options.lag_after_s * 2**doublings
+            self._lost[name] = now + self._shared.options.lag_after_s * 2**doublings
         self._seek_at = min(self._lost.values(), default=None)
         if wanted:
-            self._around.tell_all(Seek(self._around.name, wanted))
+            self._shared.tell_all(Seek(self._shared.name, wanted))
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
         return self._seek_at

@@ -1,23 +1,29 @@
-"""Merging brokers: a relay that stands for many narrow conjunctions with a few wide ones.
+"""Coarsening: a merging broker replaces many narrow conjunctions by a few wide ones.
 
-Where many conjunctions meet, every broker behind has to match against all of them. A relay may
-instead subscribe, on its own account, to conjunctions that cover many of them (`hulls`): brokers
-behind it then know the wide ones only. It does so as a *merging broker*: a leaf of the tree of its
-own, `broker~site`, with a clock, whose interest travels like that of an edge. So everything that
-keeps narrow interest safe keeps the exchange of narrow for wide safe too, and back again.
+At a relay with many conjunctions, every broker beyond it has to match against all of them. The
+relay may instead subscribe, on its own account, to hulls that cover many of them, so that brokers
+beyond it keep only the hulls. It does so as a *merging broker*: a separate leaf of the tree,
+`broker~site`, with its own interest clock, whose interest propagates like that of an edge. So the
+rules that keep narrow interest safe also keep the replacement safe, in both directions.
 
-The policy, deliberately simple:
+*Hulls.* Conjunctions that differ in one attribute only, such as `symbol = 'A' AND price > 5` and
+`symbol = 'B' AND price > 5`, form a *group*. Its *hull* is one conjunction that covers them all:
+the common constraints, and for the differing attribute one range from the lowest start to the
+highest end. Only conjunctions whose constraints are single ranges of numbers or texts take part,
+because a hull must be expressible as text.
 
-1. With more than `coarsen_above` conjunctions, the largest groups are coarsened first, down to
-   that number. A group has at least `GROUP_MIN` members. Brokers that no events come through have
-   nothing to save, and could not see what it costs; they coarsen nothing.
-2. A hull only grows as members come; it is given up when half of them are gone.
-3. Wide interest draws events that nobody wants. They are counted, over `WINDOW_EVENTS` events each
-   time. A group is given up if these events cost more than it saves: one event too many counts like
-   matching one event against `EVENT_COST` conjunctions. It is not tried again for a while, which
-   doubles each time.
+The policy is deliberately simple:
 
-After a restart the merging broker has no interest, and its first state says so to everybody.
+1. Above `coarsen_above` conjunctions, coarsen the largest groups first, down to that number. A
+   group has at least `GROUP_MIN` members. A broker that no events pass through does not coarsen: it
+   has nothing to save and could not measure the cost.
+2. A hull only grows as members join; it is dissolved when half of them have left.
+3. Wide interest attracts events that no subscription wants. They are counted over windows of
+   `WINDOW_EVENTS` events. A group is dissolved if these events cost more than it saves: one
+   unwanted event costs as much as matching one event against `EVENT_COST` conjunctions. The group
+   is not tried again for a period that doubles each time.
+
+After a restart the merging broker has no interest, and its first state announces that.
 
 State: volatile.
 
@@ -41,22 +47,11 @@ from anabranch.model.normal.conjunction import Conjunction, covers
 from anabranch.model.normal.value_set import ValueSet
 from anabranch.model.version import NOTHING, Version
 
-# Wide conjunctions in place of many narrow ones: what to put together, and what covers it.
-#
-# Conjunctions that differ in one attribute only, such as `symbol = 'A' AND price > 5` and `symbol =
-# 'B' AND price > 5`, form a *group*. Its *hull* is one conjunction that covers them all: the common
-# constraints, and for the attribute in which they differ one range from the lowest start to the
-# highest end. Only conjunctions whose constraints are single ranges of numbers or of texts take
-# part, because a hull must be said as text again.
-#
-# Pure functions; no state.
-
-
 Constraint = tuple[str, ValueSet]
 
 
 class GroupKey(NamedTuple):
-    """What the members of a group have in common."""
+    """The common part of the members of a group."""
 
     #: The attribute in which they differ.
     attribute: str
@@ -66,7 +61,7 @@ class GroupKey(NamedTuple):
 
 
 def groups_of(conjunctions: Iterable[Conjunction]) -> dict[GroupKey, list[Conjunction]]:
-    """All groups, with their members; a conjunction may be in several."""
+    """All groups with their members; a conjunction may be in several groups."""
     groups: dict[GroupKey, list[Conjunction]] = {}
     for conjunction in conjunctions:
         constraints = conjunction.constraints
@@ -91,21 +86,21 @@ def hull_of(key: GroupKey, members: Sequence[Conjunction], limits: Limits) -> Fi
         ends = [end for _, end in texts if end is not None]
         end = max(ends) if len(ends) == len(texts) else None
         widest = ValueSet(texts=((min(start for start, _ in texts), end),))
-    parts = [_said(name, values) for name, values in (*key.others, (key.attribute, widest))]
+    parts = [_condition(name, values) for name, values in (*key.others, (key.attribute, widest))]
     hull = Filter.of(all_of(parts), limits)
     assert all(covers(hull.conjunctions[0], member) for member in members)
     return hull
 
 
 def _is_range(values: ValueSet) -> bool:
-    """One range of numbers, or one of texts, and nothing else."""
+    """Whether the set is exactly one range of numbers or one range of texts."""
     if values.truths or values.nan or values.absent:
         return False
     return len(values.numbers) + len(values.texts) == 1
 
 
-def _said(name: str, values: ValueSet) -> Condition:
-    """A range as the condition that names it, or a wider one."""
+def _condition(name: str, values: ValueSet) -> Condition:
+    """The condition for a range, or for a wider one."""
     low: Scalar | None
     high: Scalar | None
     attribute = attr(name)
@@ -128,7 +123,7 @@ def _said(name: str, values: ValueSet) -> Condition:
 
 
 def _below(name: str, end: str) -> Condition:
-    """All texts before an end; written without the character that only an end after a text has."""
+    """All texts before `end`, written without the character that marks the successor of a text."""
     last = end[:-1]
     return attr(name) <= last if end == text_after(last) else attr(name) < end
 
@@ -136,8 +131,8 @@ def _below(name: str, end: str) -> Condition:
 GROUP_MIN = 4
 WINDOW_EVENTS = 256
 EVENT_COST = 1_000
-#: Parts of the first timeout of repair: from a change to its review, and how long a group that did
-#: not pay is left alone.
+#: As factors of `lag_after_s`: delay from a change to its review, and how long a dissolved group
+#: is not tried again, at first and at most.
 _REVIEW = 0.25
 _REST = 16.0
 _REST_MAX = 1_024.0
@@ -145,45 +140,45 @@ _REST_MAX = 1_024.0
 
 class _Group(NamedTuple):
     hull: Filter
-    #: Members when the hull was made, or more.
+    #: Number of members; does not decrease.
     size: int
 
 
 class MergingBroker:
     """The merging broker of one presence."""
 
-    def __init__(self, around: TreeState, presence: Presence, life: int) -> None:
-        options = around.options
-        self.leaf = merging_name(around.name, presence.site)
-        self.clock = InterestClock(self.leaf, life, around.limits, options.covering)
-        self._around = around
+    def __init__(self, shared: TreeState, presence: Presence, life: int) -> None:
+        options = shared.options
+        self.leaf = merging_name(shared.name, presence.site)
+        self.clock = InterestClock(self.leaf, life, shared.limits, options.covering)
+        self._shared = shared
         self._presence = presence
         self._revision = -1
         self._review_at: float | None = None
         self._groups: dict[GroupKey, _Group] = {}
-        #: Group → events that only its hull drew here, in this window.
+        #: Group → events in this window that only its hull attracted.
         self._wasted: dict[GroupKey, int] = {}
         self._events = 0
-        #: Whether any event came through.
+        #: Whether any event has passed through.
         self._is_used = False
-        #: Group → until when it is left alone, and for how long that was.
+        #: Group → until when it is not tried again, and the length of that period.
         self._resting: dict[GroupKey, tuple[float, float]] = {}
 
     # -- the leaf ---------------------------------------------------------------------------------
 
     def receive(self, peer: str, frame: InterestFrame) -> None:
-        """Somebody asks for the interest of this leaf."""
+        """Answer a request for the interest of this leaf."""
         if not isinstance(frame, AskInterest) or frame.source != self._presence.site:
-            raise RemoteError(f"{peer!r} tells the leaf {self.leaf!r} something")
-        if peer not in self._around.overlay.members(frame.source):
-            raise RemoteError(f"{peer!r} speaks for site {frame.source!r}, where it is not")
-        self._around.check_own(frame.known)
+            raise RemoteError(f"{peer!r} sends leaf {self.leaf!r} a frame other than its request")
+        if peer not in self._shared.overlay.members(frame.source):
+            raise RemoteError(f"{peer!r} sends for site {frame.source!r} but is not a member of it")
+        self._shared.check_own(frame.known)
         version = self.clock.propagated
         if version > frame.known.get(self.leaf, NOTHING):
-            self._around.send_interest(peer, self._state(version))
+            self._shared.send_interest(peer, self._state(version))
 
     def _state(self, version: Version) -> InterestState:
-        roots = wanted(self.clock.roots(), self._around.limits)
+        roots = wanted(self.clock.roots(), self._shared.limits)
         return InterestState(self._presence.site, self.leaf, {self.leaf: version}, roots)
 
     def _propagate(self) -> None:
@@ -196,51 +191,52 @@ class MergingBroker:
                 self._presence.site,
                 self.leaf,
                 {self.leaf: step.version},
-                wanted(step.plus, self._around.limits),
-                ended(step.minus, self._around.limits),
+                wanted(step.plus, self._shared.limits),
+                ended(step.minus, self._shared.limits),
                 {self.leaf: step.before},
             )
-        self._around.send_interest(self._around.name, frame)
+        self._shared.send_interest(self._shared.name, frame)
 
     # -- the policy -------------------------------------------------------------------------------
 
     def notice(self, now: float) -> None:
-        """Plan a review if the presence has learned anything."""
+        """Schedule a review if the interest of the presence has changed."""
         if self._revision != self._presence.revision and self._review_at is None:
-            self._review_at = now + _REVIEW * self._around.options.lag_after_s
+            self._review_at = now + _REVIEW * self._shared.options.lag_after_s
 
     def next_deadline(self) -> float | None:
-        """When the next review is."""
         return self._review_at
 
     def time_passed(self, now: float) -> None:
-        """Review what is coarsened."""
+        """Review the groups, if due."""
         if self._review_at is None or self._review_at > now:
             return
         self._review_at = None
         self._revision = self._presence.revision
         known = self._conjunctions()
         groups = groups_of(known)
-        self._give_up_small(groups)
+        self._dissolve_small(groups)
         self._widen(groups)
         self._coarsen(now, known, groups)
         self._propagate()
 
     def _conjunctions(self) -> list[Conjunction]:
-        """What real neighbours want, each once."""
+        """The conjunctions of all real neighbours, without duplicates."""
         presence = self._presence
         wanted = [presence.interest.of(d) for d in presence.outlook.listening]
-        return list(dict.fromkeys(each.conjunction for some in wanted for each in some))
+        return list(
+            dict.fromkeys(conjunct.conjunction for conjuncts in wanted for conjunct in conjuncts)
+        )
 
-    def _give_up_small(self, groups: dict[GroupKey, list[Conjunction]]) -> None:
+    def _dissolve_small(self, groups: dict[GroupKey, list[Conjunction]]) -> None:
         for key, group in list(self._groups.items()):
             if len(groups.get(key, ())) * 2 < group.size:
-                self._give_up(key)
+                self._dissolve(key)
 
     def _widen(self, groups: dict[GroupKey, list[Conjunction]]) -> None:
         for key, group in self._groups.items():
             members = [*groups[key], group.hull.conjunctions[0]]
-            hull = hull_of(key, members, self._around.limits)
+            hull = hull_of(key, members, self._shared.limits)
             if hull != group.hull:
                 self.clock.add(str(key), hull)
             self._groups[key] = _Group(hull, max(group.size, len(groups[key])))
@@ -257,29 +253,29 @@ class MergingBroker:
         merged = {member for key in self._groups for member in groups[key]}
         left = len(known) - len(merged) + len(self._groups)
         for key, members in sorted(groups.items(), key=lambda item: -len(item[1])):
-            if left <= self._around.options.coarsen_above or len(members) < GROUP_MIN:
+            if left <= self._shared.options.coarsen_above or len(members) < GROUP_MIN:
                 return
             fresh = [member for member in members if member not in merged]
             resting_until, _ = self._resting.get(key, (now, 0.0))
             if key in self._groups or len(fresh) < GROUP_MIN or now < resting_until:
                 continue
-            hull = hull_of(key, members, self._around.limits)
+            hull = hull_of(key, members, self._shared.limits)
             self.clock.add(str(key), hull)
             self._groups[key] = _Group(hull, len(members))
             merged.update(fresh)
             left -= len(fresh) - 1
 
-    def _give_up(self, key: GroupKey) -> None:
+    def _dissolve(self, key: GroupKey) -> None:
         del self._groups[key]
         self._wasted.pop(key, None)
         self.clock.remove(str(key))
 
-    # -- does it pay? -----------------------------------------------------------------------------
+    # -- cost and benefit -------------------------------------------------------------------------
 
     def observe(
         self, now: float, attributes: Attributes, wanted: Directions, directions: tuple[str, ...]
     ) -> None:
-        """An event was matched here: was it wanted, or drawn by a hull?"""
+        """Count a matched event that only a hull attracted."""
         if not self._is_used:
             self._is_used = True
             self._review_at = now
@@ -299,8 +295,8 @@ class MergingBroker:
             if wasted * EVENT_COST > (self._groups[key].size - 1) * self._events:
                 _, rest = self._resting.get(key, (0.0, 0.0))
                 rest = min(rest * 2, _REST_MAX) or _REST
-                self._resting[key] = now + rest * self._around.options.lag_after_s, rest
-                self._give_up(key)
+                self._resting[key] = now + rest * self._shared.options.lag_after_s, rest
+                self._dissolve(key)
                 self._review_at = now
         self._wasted.clear()
         self._events = 0

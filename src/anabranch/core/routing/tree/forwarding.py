@@ -1,22 +1,32 @@
-"""Ticks at one site: what is sent on as data, what becomes silence.
+"""Forwarding of ticks at one site: filter where sufficient, and replace dropped data by silence.
 
-For every direction that leads away from the origin, ticks are filtered if this presence knows
-enough (`sufficiency`), and sent on as they are if it does not. Rules:
+For each direction away from the origin, ticks are filtered if this presence passes the sufficiency
+test, and forwarded unchanged if it does not. Rules:
 
-1. What is filtered becomes silence with the same mark: the claim that nothing in it matches the
-   interest of the mark's vector. Nothing disappears without one.
-2. Silence waits a little for data of the same stream and mark to go with, or for more silence.
-   Data never waits, and the first ticks of a mark do not either: subscriptions wait for them.
-   Marks do not mix: silence of another mark goes first.
-3. Ticks for one edge (an answer to a nack) go only towards it, at once, and are filtered like all.
-4. A hand-over to the own presence in the next site costs no link; it is filtered only if the
-   answer is at hand.
-5. Filters that the index leaves in doubt are checked as far as one step may; what would need more
-   counts as wanted. That sends more than must be, and is counted.
-6. An event that cannot be read goes everywhere: edges tell their clients that it is withheld.
+1. Filtered ticks become silence with the same mark: the claim that no tick in the range matches the
+   interest of the mark's vector. No tick disappears without such a claim.
+2. Silence is delayed briefly, to be sent along with data of the same stream and mark, or with more
+   silence. Data is never delayed, and neither are the first ticks of a mark, because subscriptions
+   wait for them. Marks do not mix: pending silence of another mark is sent first.
+3. Ticks for one edge (an answer to a nack) go only towards that edge, at once, filtered as usual.
+4. A hand-over to this broker's own presence in the next site uses no link; it is filtered only if
+   the match result is already available.
+5. Filters that the index leaves undecided are checked within the work limit of one step; the rest
+   count as matching. That may forward more than necessary, and is counted.
+6. An undecodable event goes in all directions: edges report it to their clients as withheld.
 
-State: silence that waits, at most `RANGES_MAX` ranges per direction and stream. If it is lost,
-edges ask for the ticks.
+*Sufficiency.* A broker may filter ticks in a direction if it has the interest of every edge behind
+that direction in the version of the ticks' vector, or a later one. Then no subscription that relies
+on these ticks wants anything it drops. If not, or if the vector is unknown, it forwards all ticks.
+The results are cached:
+
+7. Per stream and direction, the cache holds the result for the newest mark that was tested.
+8. A success for a mark holds for all earlier marks, since vectors grow along a stream, and stays
+   valid, since a broker's versions only grow.
+9. A failure is tested again when the broker has learned more, or for a later mark.
+
+State: volatile. Pending silence, at most `RANGES_MAX` ranges per direction and stream; if it is
+lost, edges request the ticks. Cached results.
 
 Prior art: Zhao 2006, §3.1.2 (silence), §3.2.3, §4.1.7.
 """
@@ -52,7 +62,7 @@ from anabranch.model.version import NOTHING, Version
 
 
 class Sufficiency:
-    """The test of one site, with its memory."""
+    """The sufficiency test of one site, with its cache (rules 7 to 9)."""
 
     def __init__(
         self,
@@ -63,7 +73,7 @@ class Sufficiency:
         remembers: bool,
     ) -> None:
         self._marks = marks
-        #: V^b of the site, which its presence changes.
+        #: V^b of the site; its presence updates it.
         self._versions = versions
         self._behind = behind
         self._counters = counters
@@ -88,7 +98,7 @@ class Sufficiency:
         return answer
 
     def learned(self, direction: str) -> None:
-        """More is known of a direction: forget what failed there."""
+        """The presence has learned more of a direction: drop its cached failures."""
         failed = [
             key for key, (_, held) in self._results.items() if not held and key[1] == direction
         ]
@@ -106,16 +116,16 @@ class Sufficiency:
         return True
 
 
-#: Ranges of silence that may wait.
+#: Pending ranges of silence per direction and stream.
 RANGES_MAX = 512
 
-#: Per event, who wants it.
+#: For each event, the directions that want it.
 Answers = Sequence[Directions]
 Observer = Callable[[float, Attributes, Directions, tuple[str, ...]], None]
 
 
-class _Waiting:
-    """Silence for one direction and stream."""
+class _PendingSilence:
+    """Pending silence for one direction and stream."""
 
     __slots__ = ("due", "head", "mark", "silent", "time_ns")
 
@@ -128,28 +138,28 @@ class _Waiting:
 
 
 class Forwarding:
-    """The ticks that pass one site. See the rules at the top of this module."""
+    """Forwards the ticks that pass one site. See the rules at the top of this module."""
 
     def __init__(
-        self, around: TreeState, outlook: SiteView, interest: Interest, sufficiency: Sufficiency
+        self, shared: TreeState, outlook: SiteView, interest: Interest, sufficiency: Sufficiency
     ) -> None:
-        self._around = around
+        self._shared = shared
         self._outlook = outlook
         self._interest = interest
         self._sufficiency = sufficiency
-        #: What may still be spent on checks in this step.
+        #: Work left for checks in this step.
         self._checks_work = 0
-        #: Told of every event that is matched, with who wants it and where it may go.
+        #: Called for every matched event, with the directions that want it and those it may take.
         self.observer: Observer | None = None
-        #: (direction, stream) → silence; the one that is due first comes first.
-        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        #: (direction, stream) → pending silence, ordered by due time.
+        self._waiting: dict[tuple[str, str], _PendingSilence] = {}
         #: (direction, stream) → the latest mark that was sent.
         self._latest: dict[tuple[str, str], int] = {}
-        #: Directions in which nobody could be reached; noted once.
+        #: Directions without a usable broker; noted once.
         self._unreachable: dict[str, None] = {}
 
     def knowledge(self, now: float, frame: Knowledge) -> None:
-        """Send ticks on from here."""
+        """Forward ticks from this site."""
         stream, mark, target = frame.stream, frame.mark, frame.target
         directions = self._outlook.downstream(stream)
         if target:
@@ -157,7 +167,7 @@ class Forwarding:
             directions = (toward,) if toward is not None and toward in directions else ()
         if not directions:
             return
-        is_own = self._around.overlay.is_own
+        is_own = self._shared.overlay.is_own
         may_filter = [self._sufficiency.holds(stream, mark, d) for d in directions]
         answers: Answers | None = None
         if frame.data and any(
@@ -168,12 +178,12 @@ class Forwarding:
             self._forward(now, frame, direction, answers if may else None)
 
     def _match(self, now: float, data: Sequence[Datum], directions: tuple[str, ...]) -> Answers:
-        """Per event, the directions that want it."""
+        """The directions that want each event."""
         interest = self._interest
-        self._around.counters.matches += len(data)
+        self._shared.counters.matches += len(data)
         if not interest:
             return [frozenset()] * len(data)
-        self._checks_work = self._around.options.step_work_max
+        self._checks_work = self._shared.options.step_work_max
         if self.observer is not None:
             return [self._match_one(now, datum, directions) for datum in data]
         found = interest.destinations_of([datum.body for datum in data])
@@ -185,16 +195,16 @@ class Forwarding:
         ]
 
     def _match_one(self, now: float, datum: Datum, directions: tuple[str, ...]) -> Directions:
-        """The directions that want one event, which is decoded for that."""
+        """Decode one event and return the directions that want it."""
         try:
-            envelope = decode_envelope(datum.body, self._around.limits)
-            each = CHECK_WORK + len(datum.body) // CHECKED_BYTES
-            checks_max = max(0, self._checks_work // each)
+            envelope = decode_envelope(datum.body, self._shared.limits)
+            check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
+            checks_max = max(0, self._checks_work // check_work)
             wanted, checks, is_short = self._interest.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * each
-            self._around.counters.matches_assumed += is_short
+            self._checks_work -= checks * check_work
+            self._shared.counters.matches_assumed += is_short
         except RemoteError:
-            # Its origin's fault, and for edges to tell: whoever passed it on could not know.
+            # Its origin is at fault, not the neighbour that forwarded it; edges report it (rule 6).
             return frozenset(directions)
         if self.observer is not None:
             self.observer(now, envelope.attributes(), wanted, directions)
@@ -203,7 +213,7 @@ class Forwarding:
     def _forward(
         self, now: float, frame: Knowledge, direction: str, answers: Answers | None
     ) -> None:
-        counters = self._around.counters
+        counters = self._shared.counters
         silent = frame.silent
         if answers is None:
             data = frame.data
@@ -220,7 +230,7 @@ class Forwarding:
         if mark > self._latest.get(key, 0):
             self._latest[key] = mark
             is_prompt = True
-        if self._around.overlay.is_own(direction):
+        if self._shared.overlay.is_own(direction):
             self._send(direction, _onward(frame, direction, mark, data, silent))
         elif not is_prompt:
             self._wait(now, direction, frame, mark, silent)
@@ -250,14 +260,14 @@ class Forwarding:
             self._release(direction, frame.stream, self._waiting.pop(key))
             waiting = None
         if waiting is None:
-            due = now + self._around.options.silence_after_s
-            self._waiting[key] = waiting = _Waiting(due, mark)
+            due = now + self._shared.options.silence_after_s
+            self._waiting[key] = waiting = _PendingSilence(due, mark)
         for first, last in silent:
             waiting.silent.add(first, last)
         if frame.head >= waiting.head:
             waiting.head, waiting.time_ns = frame.head, frame.time_ns
 
-    def _release(self, direction: str, stream: str, waiting: _Waiting) -> None:
+    def _release(self, direction: str, stream: str, waiting: _PendingSilence) -> None:
         frame = Knowledge(
             stream,
             direction,
@@ -280,28 +290,27 @@ class Forwarding:
             self._release(*key, self._waiting.pop(key))
 
     def next_deadline(self) -> float | None:
-        """When silence is due."""
         return next(iter(self._waiting.values())).due if self._waiting else None
 
     # -- sending ----------------------------------------------------------------------------------
 
     def _send(self, direction: str, frame: Knowledge) -> None:
-        around = self._around
-        broker = around.overlay.choose(direction, frame.stream)
+        shared = self._shared
+        broker = shared.overlay.choose(direction, frame.stream)
         if broker is not None:
             self._unreachable.pop(direction, None)
-            around.send_knowledge(broker, frame)
+            shared.send_knowledge(broker, frame)
             return
-        around.counters.knowledge_dropped += 1
+        shared.counters.knowledge_dropped += 1
         if direction not in self._unreachable:
             self._unreachable[direction] = None
-            around.out.append(Note("info", f"no broker of site {direction!r} takes any ticks"))
+            shared.out.append(Note("info", f"no broker of site {direction!r} accepts ticks"))
 
 
 def _onward(
     frame: Knowledge, site: str, mark: int, data: list[Datum], silent: list[tuple[int, int]]
 ) -> Knowledge:
-    """What is left of a frame, for the next site."""
+    """The rest of a frame, addressed to the next site."""
     parts = frame.withheld, frame.head, frame.time_ns
     return Knowledge(frame.stream, site, frame.target, mark, data, silent, *parts)
 
@@ -309,7 +318,7 @@ def _onward(
 def _with_dropped(
     silent: list[tuple[int, int]], data: Sequence[Datum], answers: Answers, direction: str
 ) -> list[tuple[int, int]]:
-    """The silence there was, and the ticks that a direction does not want."""
+    """Add the ticks that a direction does not want to the silence."""
     ranges = RangeSet(silent)
     for datum, wanted in zip(data, answers, strict=True):
         if direction not in wanted:

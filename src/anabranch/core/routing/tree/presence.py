@@ -1,29 +1,46 @@
-"""A presence: one broker's part in one site (a *virtual broker*), as far as interest goes.
+"""A presence: one broker's share of one site (a *virtual broker*), and the interest it keeps.
 
-A presence knows, for every direction, the conjunctions wanted there (Λ), and for every edge the
-version of its interest that this is good for (V^b). The promise it keeps, S-Λ: every subscription
-that its edge's version contains, and that has not ended by then, is covered by the conjunctions of
-that edge's direction. Rules:
+A presence keeps, for every direction, the conjunctions wanted there (Λ), and for every edge the
+version of its interest that they include (V^b). Invariant S-Λ: every subscription that its edge's
+version contains, and that had not ended by then, is covered by the conjunctions of that edge's
+direction. Rules:
 
-1. A change applies only where exactly the versions of its constraint are known. It is then told to
-   the other brokers of the site as it is, and to every other direction as the change of what that
-   direction is to know. Only who got it from outside the site does this.
-2. The change for another direction leads to the same versions, even if nothing else is left of it.
-   Its constraint is the one it came with, if all of it passed through here untouched; otherwise it
-   is what was known here before, of all edges on this side.
-3. A state replaces all that was known of a direction, conjunctions and versions at once, if none
-   of its versions is older than what is known. What it brought is told like a change.
-4. What neither applies nor is old shows a lag: see `repair`.
-5. A question is answered if there is news for the asker.
-6. Interest beyond our own limits is not learned, with a note: ticks are then sent on unfiltered.
-7. What is repeated word by word within a moment causes nothing a second time.
+1. A change applies only if this presence has exactly the versions of the constraint vector. The
+   presence then forwards it unchanged to the other brokers of the site, and sends every other
+   direction the resulting change of that direction's view. Only the broker that received the change
+   from outside the site does this.
+2. The change for another direction advances the same versions, even if it contains nothing else.
+   If everything passed through unchanged, its constraint is the one it came with; otherwise it is
+   the vector this presence had before, restricted to the edges on this side.
+3. A state replaces everything known of a direction, conjunctions and versions together, unless one
+   of its versions is older than the current one. The difference is propagated like a change.
+4. A frame that neither applies nor is old reveals a lag; see *Repair* below.
+5. A request is answered if the requester lacks something.
+6. Interest beyond this broker's limits is not learned, with a note: ticks are then forwarded
+   unfiltered.
+7. An identical request or state within a short time has no effect.
 
-Why rule 2 needs no more than equality: where versions are equal, the roots are. So the receiver has
-what was told from here, or what somebody else with the same roots told it.
+Rule 2 needs only equality because equal versions imply equal roots: the receiver has the roots that
+this presence sent, or the same roots from another broker.
+
+*Repair.* Changes of interest may be lost, refused or reordered. That is safe, but ticks are then
+forwarded unfiltered and subscriptions wait for their start. Two mechanisms restore progress:
+
+- *Requests* (`PresenceLag`, every presence). A version that appears anywhere (in a mark, a change,
+  a constraint or a request) and is later than the presence's own reveals a lag. The presence sends
+  a request in the direction of that edge: at once if it refused a change, otherwise after a grace
+  period (the change may be in transit), and again with exponential backoff while it lags. A request
+  carries the requester's versions and the versions it has seen, so that the broker that receives it
+  notices its own lag and sends a request onward, if necessary up to the edge itself.
+- *Repetition* (`InterestRepetition`, the edge). The marks of each origin show which version of the
+  edge's interest has reached it. If ticks still arrive with an older version after the usual delay,
+  the edge sends its whole interest through the network again. The usual delay is estimated like a
+  TCP round-trip time, with smoothed mean and deviation; each repetition without effect doubles it.
 
 State: volatile. A presence starts with nothing and is insufficient for everything.
 
-Prior art: Zhao 2006, §3.3–3.4, §4.1.6, §4.3; virtual brokers in §3.1.1.
+Prior art: Zhao 2006, §3.3–3.4, §4.1.6, §4.3 (repair in §4.3.2); virtual brokers in §3.1.1;
+Jacobson 1988 for the delay estimate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,39 +57,17 @@ from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frames import AskInterest, InterestChange, InterestState
 from anabranch.model.version import NOTHING, Version
 
-# Liveness: how interest that got lost on the way is noticed and asked for.
-#
-# Changes of interest may be lost, refused or overtaken. Nothing goes wrong then, but ticks are sent
-# on unfiltered, and subscriptions wait for their start. Two mechanisms end that:
-#
-# *Asking* (every presence). A version that is seen anywhere, in a mark, a change, a constraint or a
-# question, and that is later than what is known here, shows a lag. The presence asks in the
-# direction of that edge, at once if a change was refused, after a grace otherwise (the change may
-# be on its way), and again with growing pauses as long as it lags. A question says what the asker
-# knows and what it has seen, so that whoever is asked notices a lag of its own and asks onward: in
-# the end the edge itself, which knows.
-#
-# *Repeating* (the edge). Every origin's marks show which version of the edge's interest reached it.
-# If ticks still arrive with an older one after the time this usually takes, the edge sends its
-# whole interest through the network once more. The usual time is estimated like a round trip of
-# TCP: mean and deviation, smoothed; each repetition without effect doubles it.
-#
-# State: volatile.
-#
-# Prior art: Zhao 2006, §4.3.2; Jacobson 1988 for the estimate.
-
-
-#: Parts of the first timeout: grace before the first question, pause after it, and its growth.
+#: As factors of `lag_after_s`: grace period before the first request, first backoff, longest one.
 _GRACE = 0.05
 _PAUSE = 0.25
 _PAUSE_MAX = 8.0
-#: Propagations whose time is remembered.
+#: Propagations whose time is remembered, to measure delays.
 _TIMES_MAX = 64
 _DOUBLINGS_MAX = 6
 
 
 class PresenceLag:
-    """What a presence has seen but does not know, and when to ask for it."""
+    """Versions that a presence has seen but not received, and when to request them."""
 
     def __init__(
         self,
@@ -85,15 +80,15 @@ class PresenceLag:
         self._behind = behind
         self._toward = toward
         self._lag_after_s = lag_after_s
-        #: Edge → the latest version seen, where that is later than what is known.
+        #: Edge → the latest version seen, if later than the presence's own.
         self._seen: dict[str, Version] = {}
-        #: Direction → when to ask there.
+        #: Direction → when to send the next request.
         self._ask_at: dict[str, float] = {}
-        #: Direction → the earliest time for another question, and the pause after that.
+        #: Direction → the earliest time of another request, and the backoff after it.
         self._pauses: dict[str, tuple[float, float]] = {}
 
     def see(self, now: float, vector: Mapping[str, Version], is_urgent: bool = False) -> None:
-        """Somebody knows these versions."""
+        """Record versions that some other broker has."""
         for edge, version in vector.items():
             if version > self._versions.get(edge, NOTHING) and edge in self._toward:
                 if version > self._seen.get(edge, NOTHING):
@@ -107,7 +102,7 @@ class PresenceLag:
             self._ask_at[direction] = at
 
     def learned(self, direction: str) -> None:
-        """More is known of a direction."""
+        """The presence has learned more of a direction."""
         seen, versions = self._seen, self._versions
         for edge in self._behind[direction]:
             if edge in seen and versions.get(edge, NOTHING) >= seen[edge]:
@@ -117,11 +112,11 @@ class PresenceLag:
             self._pauses.pop(direction, None)
 
     def seen(self, edges: Sequence[str]) -> dict[str, Version]:
-        """Of these edges, the versions that were seen and are not known."""
+        """The versions of these edges that were seen but not received."""
         return {edge: self._seen[edge] for edge in edges if edge in self._seen}
 
     def due(self, now: float) -> list[str]:
-        """Directions to ask in now; they are asked again after a pause."""
+        """Directions to send a request to now; schedules the next request after a backoff."""
         due = [direction for direction, at in self._ask_at.items() if at <= now]
         for direction in due:
             _, pause = self._pauses.get(direction, (0.0, 0.0))
@@ -131,47 +126,47 @@ class PresenceLag:
         return due
 
     def next_deadline(self) -> float | None:
-        """When something is due."""
         return min(self._ask_at.values()) if self._ask_at else None
 
 
 class InterestRepetition:
-    """When an edge has to say its whole interest again."""
+    """When an edge has to send its whole interest again."""
 
     def __init__(self, lag_after_s: float) -> None:
         self._mean_s = 0.0
         self._deviation_s = 0.0
-        #: Nothing was measured yet.
+        #: Timeout before the first measurement.
         self._first_s = lag_after_s
         self._least_s = lag_after_s / 4
         #: Version → when it was propagated, oldest first.
         self._times: dict[Version, float] = {}
         self._last: tuple[Version, float] = (NOTHING, 0.0)
-        #: Origin → the version its marks have.
+        #: Origin → the version that its marks have.
         self._reached: dict[str, Version] = {}
         self._doublings = 0
         self._not_before = 0.0
 
     @property
     def timeout_s(self) -> float:
-        """How long a version may take until it is back in marks."""
+        """How long a version may take until it appears in marks."""
         if self._mean_s == 0.0:
             return self._first_s
         return max(self._mean_s + 4 * self._deviation_s, self._least_s)
 
     def propagated(self, now: float, version: Version) -> None:
-        """The edge told the network a version."""
+        """The edge has propagated a version."""
         self._times[version] = now
         self._last = (version, now)
         if len(self._times) > _TIMES_MAX:
             del self._times[next(iter(self._times))]
 
     def heard(self, now: float, origin: str, version: Version) -> bool:
-        """Ticks of an origin arrived with this version; True if interest is to be repeated."""
+        """Ticks of an origin arrived with this version; returns True if the edge has to repeat its
+        interest."""
         before = self._reached.get(origin, NOTHING)
         if version > before:
             self._reached[origin] = version
-            # What was repeated says nothing about the usual time.
+            # A repeated propagation is not a sample of the usual delay.
             if not self._doublings:
                 self._measure(now, version)
             self._doublings = 0
@@ -201,49 +196,49 @@ class InterestRepetition:
                 del self._times[old]
 
 
-#: Part of the first timeout of repair.
-_MOMENT = 0.1
+#: Window of rule 7, as a factor of `lag_after_s`.
+_REPEAT_WINDOW = 0.1
 
 
 class Presence:
     """One broker in one site. See the rules at the top of this module."""
 
-    def __init__(self, around: TreeState, site: str, clock: InterestClock | None) -> None:
-        options = around.options
+    def __init__(self, shared: TreeState, site: str, clock: InterestClock | None) -> None:
+        options = shared.options
         self.site = site
-        self.outlook = outlook = SiteView(around.topology, site)
-        #: At a leaf: the interest that begins here.
+        self.outlook = outlook = SiteView(shared.topology, site)
+        #: At a leaf: the clock of the interest that originates here.
         self.clock = clock
-        #: V^b: edge → version; an edge that is missing is at NOTHING. Never goes back.
+        #: V^b: edge → version; a missing edge is at NOTHING. Versions never decrease.
         self.versions: dict[str, Version] = {}
-        told = () if clock is not None else outlook.listening
-        self.interest = Interest(told, around.limits, options.covering)
+        receivers = () if clock is not None else outlook.listening
+        self.interest = Interest(receivers, shared.limits, options.covering)
         self.lag = PresenceLag(self.versions, outlook.behind, outlook.toward, options.lag_after_s)
         self._sufficiency = Sufficiency(
-            around.marks,
+            shared.marks,
             self.versions,
             outlook.edges_behind,
-            around.counters,
+            shared.counters,
             options.sufficiency_cache,
         )
-        self.forwarding = Forwarding(around, outlook, self.interest, self._sufficiency)
-        self._around = around
-        #: Grows with everything that is learned.
+        self.forwarding = Forwarding(shared, outlook, self.interest, self._sufficiency)
+        self._shared = shared
+        #: Increases with every change of the interest.
         self.revision = 0
-        #: Direction → how often it was asked.
+        #: Direction → number of requests sent.
         self._turns: dict[str, int] = {}
-        #: Who asked or was repeated to → what, and when; see rule 7.
+        #: Peer or source → the last request or state, and its time; see rule 7.
         self._repeated: dict[str, tuple[object, float]] = {}
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- versions ---------------------------------------------------------------------------------
 
     def vector_for(self, direction: str) -> dict[str, Version]:
-        """What a direction may know through here: versions of all edges that are not there."""
-        every = self._constraint_for(direction)
-        return {edge: version for edge, version in every.items() if version != NOTHING}
+        """The versions that a direction can learn through here: of all edges not behind it."""
+        constraint = self._constraint_for(direction)
+        return {edge: version for edge, version in constraint.items() if version != NOTHING}
 
     def _constraint_for(self, direction: str) -> dict[str, Version]:
-        """The same, with every edge named: NOTHING is a version to be equal to, too."""
+        """`vector_for`, including edges at NOTHING: a constraint requires equality there too."""
         return {edge: self._version(edge) for edge in self.outlook.before[direction]}
 
     def _version(self, edge: str) -> Version:
@@ -254,17 +249,17 @@ class Presence:
     def _roots_for(self, direction: str) -> list[Conjunct]:
         return self.clock.roots() if self.clock is not None else self.interest.roots(direction)
 
-    # -- the own clock ----------------------------------------------------------------------------
+    # -- propagation ------------------------------------------------------------------------------
 
     def propagate(self) -> Version | None:
-        """Tell what changed since the last propagation; the version that has it."""
+        """Send the changes since the last propagation; returns the version that contains them."""
         clock = self.clock
         assert clock is not None
         step = clock.propagate()
         if step is None:
             return None
         if self.outlook.is_client_site:
-            self._around.has_advanced = True
+            self._shared.has_advanced = True
         for direction in self.outlook.directions:
             if step.before == NOTHING:
                 self.offer(direction)
@@ -278,29 +273,29 @@ class Presence:
     # -- sending ----------------------------------------------------------------------------------
 
     def offer(self, direction: str, onward: bool = False) -> None:
-        """Send all that a direction may know through here."""
-        broker = self._around.overlay.agreed(direction)
+        """Send a direction the whole interest that it can learn through here."""
+        broker = self._shared.overlay.agreed(direction)
         if broker is not None:
             self._send_state(broker, direction, onward)
 
     def ask(self, direction: str, broker: str | None = None) -> None:
-        """Ask a direction for all it knows; any broker there, another one each time."""
+        """Request all the interest of a direction, from a different broker each time."""
         if broker is None:
             turn = self._turns.get(direction, 0)
             self._turns[direction] = turn + 1
-            broker = self._around.overlay.agreed(direction, turn)
+            broker = self._shared.overlay.agreed(direction, turn)
         if broker is None:
             return
         behind = self.outlook.behind[direction]
         known = {edge: self.versions[edge] for edge in behind if edge in self.versions}
-        question = AskInterest(direction, self.site, known, self.lag.seen(behind))
-        self._around.send_interest(broker, question)
+        request = AskInterest(direction, self.site, known, self.lag.seen(behind))
+        self._shared.send_interest(broker, request)
 
     def _send_state(self, broker: str, direction: str, onward: bool) -> None:
         vector = self.vector_for(direction)
-        roots = wanted(self._roots_for(direction), self._around.limits)
+        roots = wanted(self._roots_for(direction), self._shared.limits)
         state = InterestState(direction, self.site, vector, roots, False, onward)
-        self._around.send_interest(broker, state)
+        self._shared.send_interest(broker, state)
 
     def _send_change(
         self,
@@ -309,28 +304,28 @@ class Presence:
         change: DirectionChange,
         constraint: dict[str, Version],
     ) -> None:
-        broker = self._around.overlay.agreed(direction)
+        broker = self._shared.overlay.agreed(direction)
         if broker is not None:
-            limits = self._around.limits
+            limits = self._shared.limits
             parts = wanted(change.plus, limits), ended(change.minus, limits), constraint
             frame = InterestChange(direction, self.site, advance, *parts)
-            self._around.send_interest(broker, frame)
+            self._shared.send_interest(broker, frame)
 
-    def _tell_peers(self, frame: InterestChange | InterestState) -> None:
-        peers = self._around.overlay.peers(self.site)
+    def _send_to_peers(self, frame: InterestChange | InterestState) -> None:
+        peers = self._shared.overlay.peers(self.site)
         if not peers:
             return
         if isinstance(frame, InterestState):
-            told: InterestFrame = msgspec.structs.replace(frame, from_peer=True, onward=False)
+            copy: InterestFrame = msgspec.structs.replace(frame, from_peer=True, onward=False)
         else:
-            told = msgspec.structs.replace(frame, from_peer=True)
+            copy = msgspec.structs.replace(frame, from_peer=True)
         for peer in peers:
-            self._around.send_interest(peer, told)
+            self._shared.send_interest(peer, copy)
 
     # -- receiving --------------------------------------------------------------------------------
 
     def receive(self, now: float, peer: str, frame: InterestFrame) -> Iterator[WorkDone]:
-        """A frame about interest came for this site."""
+        """Handle an interest frame for this site."""
         self._check(peer, frame)
         if isinstance(frame, InterestChange):
             yield from self._change(now, frame)
@@ -345,25 +340,25 @@ class Presence:
             self.lag.see(now, frame.constraint)
             return
         if not self._applies(frame):
-            self._around.counters.changes_refused += 1
-            # What is missing may be on its way; a sender that lags itself will not send it.
+            self._shared.counters.changes_refused += 1
+            # The missing change may be in transit, but not from a sender that lags itself.
             lags = any(known.get(e, NOTHING) < v for e, v in frame.constraint.items())
             self.lag.see(now, frame.constraint)
             self.lag.see(now, frame.advance, is_urgent=not lags)
             return
-        limits, source = self._around.limits, frame.source
+        limits, source = self._shared.limits, frame.source
         plus = yield from unpacking(frame.plus, limits)
         minus = yield from unpacking(frame.minus, limits)
-        self._around.counters.changes_applied += 1
+        self._shared.counters.changes_applied += 1
         before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
         try:
             changes = yield from self.interest.changing(source, plus, minus)
         except LocalError as error:
-            self._cannot_know(source, error)
+            self._refuse(source, error)
             return
         self._advance(source, frame.advance)
         if not frame.from_peer:
-            self._tell_peers(frame)
+            self._send_to_peers(frame)
             self._pass_on(frame.advance, changes, frame.constraint, before)
 
     def _pass_on(
@@ -373,7 +368,7 @@ class Presence:
         constraint: dict[str, Version],
         before: Mapping[str, dict[str, Version]],
     ) -> None:
-        """Tell other directions of a change (rule 2); `before` is what was known, for each."""
+        """Send a change to the other directions (rule 2); `before` holds their vectors before."""
         for direction, change in changes.items():
             known = before[direction] if change.aggregated else constraint
             self._send_change(direction, advance, change, known)
@@ -390,34 +385,34 @@ class Presence:
         advance = {e: v for e, v in frame.vector.items() if v > known.get(e, NOTHING)}
         is_late = any(frame.vector.get(edge, NOTHING) < known.get(edge, NOTHING) for edge in behind)
         if is_late or not advance:
-            self._around.counters.states_ignored += 1
+            self._shared.counters.states_ignored += 1
             self.lag.see(now, advance, is_urgent=True)
             if frame.onward and not self._is_repeated(now, f"onward {source}", frame.vector):
                 self._offer_onward(source)
             return
-        conjuncts = yield from unpacking(frame.conjunctions, self._around.limits)
-        self._around.counters.states_applied += 1
+        conjuncts = yield from unpacking(frame.conjunctions, self._shared.limits)
+        self._shared.counters.states_applied += 1
         before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
         constraint = {edge: known.get(edge, NOTHING) for edge in behind}
         try:
             changes = yield from self.interest.replacing(source, conjuncts)
         except LocalError as error:
-            self._cannot_know(source, error)
+            self._refuse(source, error)
             return
         self._advance(source, advance)
         if frame.from_peer:
             return
-        self._tell_peers(frame)
+        self._send_to_peers(frame)
         if frame.onward:
             self._offer_onward(source)
         else:
             self._pass_on(advance, changes, constraint, before)
 
-    def _cannot_know(self, source: str, error: LocalError) -> None:
-        """Interest is beyond our limits: go on as if it had not come, and let everything pass."""
-        self._around.counters.changes_refused += 1
-        text = f"the interest of {source!r} at {self.site!r} is too much to know: {error}"
-        self._around.out.append(Note("warning", text))
+    def _refuse(self, source: str, error: LocalError) -> None:
+        """Rule 6: discard interest beyond the limits and forward ticks unfiltered."""
+        self._shared.counters.changes_refused += 1
+        text = f"interest of {source!r} at {self.site!r} exceeds the limits, not filtering: {error}"
+        self._shared.out.append(Note("warning", text))
 
     def _offer_onward(self, source: str) -> None:
         for direction in self.outlook.listening:
@@ -434,19 +429,19 @@ class Presence:
         if any(version > frame.known.get(edge, NOTHING) for edge, version in mine.items()):
             if self._is_repeated(now, f"{peer} in {direction}", (frame.known, mine)):
                 return
-            self._around.counters.answers_sent += 1
+            self._shared.counters.answers_sent += 1
             self._send_state(peer, direction, onward=False)
 
     def link_down(self) -> None:
-        """Whatever was said over a link may be lost with it, so a repetition is no repetition."""
+        """Frames sent over the link may be lost, so their repetitions must have an effect."""
         self._repeated.clear()
 
-    def _is_repeated(self, now: float, who: str, what: object) -> bool:
-        """Rule 7. The moment is shorter than any pause between questions that are meant."""
-        before, at = self._repeated.get(who, (None, now))
-        if before == what and now < at + _MOMENT * self._around.options.lag_after_s:
+    def _is_repeated(self, now: float, key: str, content: object) -> bool:
+        """Rule 7. The window is shorter than the backoff between intended requests."""
+        before, at = self._repeated.get(key, (None, now))
+        if before == content and now < at + _REPEAT_WINDOW * self._shared.options.lag_after_s:
             return True
-        self._repeated[who] = (what, now)
+        self._repeated[key] = (content, now)
         return False
 
     def _advance(self, direction: str, advance: Mapping[str, Version]) -> None:
@@ -455,40 +450,40 @@ class Presence:
         self._sufficiency.learned(direction)
         self.lag.learned(direction)
         if self.outlook.is_client_site:
-            self._around.has_advanced = True
+            self._shared.has_advanced = True
 
     # -- checking ---------------------------------------------------------------------------------
 
     def _check(self, peer: str, frame: InterestFrame) -> None:
-        """Whether this frame can come from there and say such things."""
-        source, members = frame.source, self._around.overlay.members
+        """Raise `RemoteError` unless this frame can come from that neighbour."""
+        source, members = frame.source, self._shared.overlay.members
         vectors: tuple[Mapping[str, Version], ...]
         if source not in self.outlook.directions:
             raise RemoteError(
-                f"{peer!r} tells site {self.site!r} of {source!r}, no neighbour of it"
+                f"{peer!r} sends site {self.site!r} interest of {source!r}, which is not adjacent"
             )
         if isinstance(frame, AskInterest):
-            is_there = peer in members(source)
-            # What the asker has seen it has from others: it may be wrong, and no fault of its own.
+            is_member = peer in members(source)
+            # `seen` is hearsay: it may be wrong without a fault of the sender, so check names only.
             self._check_names(peer, frame.seen, self.outlook.before[source])
             vectors, allowed = (frame.known,), self.outlook.before[source]
         elif isinstance(frame, InterestState):
-            is_there = peer in members(self.site if frame.from_peer else source)
+            is_member = peer in members(self.site if frame.from_peer else source)
             vectors, allowed = (frame.vector,), self.outlook.behind[source]
         else:
-            is_there = peer in members(self.site if frame.from_peer else source)
+            is_member = peer in members(self.site if frame.from_peer else source)
             vectors, allowed = (frame.advance, frame.constraint), self.outlook.behind[source]
             if any(edge not in frame.constraint for edge in frame.advance) or not frame.advance:
-                raise RemoteError(f"{peer!r} tells a change of interest from nowhere to nowhere")
-        if not is_there:
-            raise RemoteError(f"{peer!r} speaks for site {source!r}, where it is not")
+                raise RemoteError(f"{peer!r} sends a change of interest without valid versions")
+        if not is_member:
+            raise RemoteError(f"{peer!r} sends for site {source!r} but is not a member of it")
         for vector in vectors:
             self._check_names(peer, vector, allowed)
-            self._around.check_own(vector)
+            self._shared.check_own(vector)
 
     def _check_names(
         self, peer: str, vector: Mapping[str, Version], allowed: tuple[str, ...]
     ) -> None:
         for edge in vector:
             if edge not in allowed:
-                raise RemoteError(f"{peer!r} tells site {self.site!r} of interest of {edge!r}")
+                raise RemoteError(f"{peer!r} sends site {self.site!r} interest of {edge!r}")

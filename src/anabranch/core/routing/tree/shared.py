@@ -1,8 +1,31 @@
-"""What the presences of one broker share: links, marks, the own clock, and what goes out.
+"""State that the presences of one broker share: counters, topology, marks and the outbox.
 
-A presence says where a frame shall go; here it is sent over a link or, where that is this broker
-itself, put aside for the presence it is meant for. So presences of one broker talk to each other
-as if there were a link that loses nothing.
+*Outbox.* A presence addresses a frame to a broker. The frame goes out over a link or, if the
+broker is this one, into a local queue for the presence it is meant for. So presences of one broker
+communicate as if over a lossless link.
+
+*Topology.* Seen from a site, every adjacent site is a *direction*. Versions are kept per *edge
+name*: the brokers that clients attach to and, if brokers coarsen, the merging brokers. A merging
+broker (`broker~site`) is a separate leaf behind a relay site, hosted by a broker of that site; it
+has interest like an edge, but no clients and no ticks. So two questions about a direction have
+different answers: which edge names are behind it (vectors), and whether any clients are behind it
+(where to send interest and ticks). The topology is immutable and computed once per broker.
+
+*Marks.* An origin stamps its ticks with the virtual time vector V^m, its versions of every edge's
+interest. The vector itself is in a *mark*, which has a tick of its own; other ticks only name their
+mark. So the mark's tick is the digest of the vector: unique, increasing, and stable across crashes.
+A broker learns vectors over links and keeps the newest of each stream. Rules:
+
+1. Mark 0 precedes the first mark; its vector is empty.
+2. Along a stream, the vector of a later mark is at least that of an earlier one.
+3. A vector is sent over a link once, before the first ticks that need it, and again after the link
+   broke. (With `digests` off it is sent with every frame.)
+4. An edge needs only its own element, and keeps the steps in which it grew (`steps`).
+
+State: volatile; missing vectors are requested.
+
+Prior art: Zhao 2006, §3.1.1 (redundant routing tree), §3.5.1 (merging brokers), §4.1.7 and §6.1.3
+(digests), §6.1.2 (slices).
 """
 
 from collections import deque
@@ -26,13 +49,11 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.version import Version
 
-# What the tree counts about itself: the work that routing costs and saves.
-#
-# Plain numbers that only grow, for evaluation and for tests; nothing decides by them.
-
 
 class TreeCounters:
-    """Numbers of one broker."""
+    """Counters of one broker: the work that routing costs and saves.
+
+    They only increase, and no decision depends on them."""
 
     __slots__ = (
         "answers_sent",
@@ -60,7 +81,7 @@ class TreeCounters:
     )
 
     def __init__(self) -> None:
-        #: Interest states sent because somebody asked.
+        #: Interest states sent in answer to requests.
         self.answers_sent = 0
         self.asks_sent = 0
         self.changes_applied = 0
@@ -68,26 +89,26 @@ class TreeCounters:
         self.changes_sent = 0
         #: In changes and states.
         self.conjunctions_sent = 0
-        #: Events per direction: made silent, sent on, and of these, sent without being matched.
+        #: Events per direction: filtered out, forwarded, and forwarded without matching.
         self.data_filtered = 0
         self.data_forwarded = 0
         self.data_unfiltered = 0
         #: Interest states sent by the edge itself, to repair a lag.
         self.full_states_sent = 0
-        #: Frames that no broker of a site could take.
+        #: Frames that no broker of a site could accept.
         self.knowledge_dropped = 0
-        #: Frames over links.
+        #: Frames sent over links.
         self.knowledge_sent = 0
         self.marks_sent = 0
-        #: Events looked up in an index.
+        #: Events matched against the index.
         self.matches = 0
-        #: Those of them that were sent on further than must be, because too many filters would have
-        #: had to be checked in one step.
+        #: Of these, events forwarded to more directions than necessary because checking all
+        #: undecided filters would have exceeded the work of one step.
         self.matches_assumed = 0
         self.states_applied = 0
         self.states_ignored = 0
         self.states_sent = 0
-        #: Questions put, elements of vectors compared, and tests made.
+        #: Queries of the sufficiency test, vector elements compared, and tests not cached.
         self.sufficiency_asked = 0
         self.sufficiency_elements = 0
         self.sufficiency_tests = 0
@@ -95,22 +116,7 @@ class TreeCounters:
         self.vector_elements_sent = 0
 
     def as_dict(self) -> dict[str, int]:
-        """All of them by name."""
         return {name: getattr(self, name) for name in self.__slots__}
-
-
-# The tree as one site sees it: directions, and what lies behind each.
-#
-# Seen from a site, every adjacent site is a *direction*. Versions are kept per *edge name*: the
-# brokers that clients attach to, and, where brokers coarsen, the merging brokers too. A merging
-# broker (`broker~site`) is a leaf of its own behind a relay site, hosted by a broker of that site;
-# it has interest like an edge, but neither clients nor ticks. So two questions about a direction
-# have different answers: which edge names are behind it (vectors), and whether anybody is who
-# publishes or subscribes (where interest and ticks are to go).
-#
-# Immutable; computed once per broker.
-#
-# Prior art: Zhao 2006, §3.1.1 (redundant routing tree), §3.5.1 (merging brokers), §6.1.2 (slices).
 
 
 def merging_name(broker: str, site: str) -> str:
@@ -126,7 +132,7 @@ class Topology:
         self._coarsen = coarsen
 
     def merging_of(self, site: str) -> dict[str, str]:
-        """The leaves of a site's merging brokers, each with its broker; none at client sites."""
+        """The leaves of a site's merging brokers, each with its broker; empty at client sites."""
         network = self.network
         if not self._coarsen or len(network.neighbours(site)) < 2:
             return {}
@@ -134,7 +140,7 @@ class Topology:
 
 
 class SiteView:
-    """What one site sees of the tree."""
+    """The tree as seen from one site."""
 
     def __init__(self, topology: Topology, site: str) -> None:
         network = topology.network
@@ -145,7 +151,7 @@ class SiteView:
         self.directions = (*network.neighbours(site), *merging)
         #: Direction → the edge names behind it.
         self.behind: dict[str, tuple[str, ...]] = {name: (name,) for name in merging}
-        #: Direction → all other edge names: what a receiver there knows through this site.
+        #: Direction → all other edge names: those that it learns of through this site.
         self.before: dict[str, tuple[str, ...]] = {}
         for direction in network.neighbours(site):
             beyond = [s for s in network.sites if s != site]
@@ -155,11 +161,11 @@ class SiteView:
         everything = [name for names in self.behind.values() for name in names]
         if self.is_client_site:
             everything.append(site)
-        for direction, there in self.behind.items():
-            self.before[direction] = tuple(n for n in everything if n not in there)
+        for direction, names_behind in self.behind.items():
+            self.before[direction] = tuple(n for n in everything if n not in names_behind)
         #: Direction → the brokers behind it that clients attach to.
         self.edges_behind = {d: network.edges_behind(site, d) for d in network.neighbours(site)}
-        #: Directions where somebody publishes and subscribes.
+        #: Directions with publishers and subscribers behind them.
         self.listening: tuple[str, ...] = tuple(
             d for d in network.neighbours(site) if self.edges_behind[d]
         )
@@ -179,24 +185,6 @@ class SiteView:
         return known
 
 
-# Marks and their vectors: which interest went into the filtering of a tick.
-#
-# An origin stamps its ticks with V^m, what it knows of every edge's interest. The vector itself is
-# in a *mark*, a tick of its own; other ticks only name their mark. So the mark's tick is the digest
-# of the vector: unique, growing, and the same after a crash. A broker learns vectors over links and
-# keeps the newest of each stream. Rules:
-#
-# 1. Mark 0 stands before the first one; its vector is empty.
-# 2. Of one stream, a later mark has a vector that is at least that of an earlier one.
-# 3. A vector goes over a link once, before the first ticks that need it, and is said again after
-#    the link broke. (With `digests` off it goes with every frame.)
-# 4. An edge needs only its own element, and keeps the steps in which that grew (`steps`).
-#
-# State: volatile; a vector that is missing is asked for.
-#
-# Prior art: Zhao 2006, §4.1.7 and §6.1.3 (digests).
-
-
 #: Marks kept per stream.
 MARKS_MAX = 16
 
@@ -205,28 +193,27 @@ _EMPTY: Vector = {}
 
 
 class KnownMarks:
-    """The vectors a broker knows, and which of them went over which link."""
+    """The vectors that a broker has, and the links that each was sent over."""
 
     def __init__(self) -> None:
         #: Stream → mark → vector, ascending by mark.
         self._known: dict[str, dict[int, Vector]] = {}
-        #: Link → stream → marks whose vectors went over it, oldest first.
-        self._said: dict[str, dict[str, dict[int, None]]] = {}
+        #: Link → stream → marks whose vectors were sent over it, oldest first.
+        self._sent: dict[str, dict[str, dict[int, None]]] = {}
 
     def vector(self, stream: str, mark: int) -> Vector | None:
-        """The vector of a mark, if it is known."""
         if mark == 0:
             return _EMPTY
         known = self._known.get(stream)
         return None if known is None else known.get(mark)
 
     def newest(self, stream: str) -> int:
-        """The newest mark that is known of a stream; 0 if there is none."""
+        """The newest known mark of a stream; 0 if there is none."""
         known = self._known.get(stream)
         return next(reversed(known)) if known else 0
 
     def learn(self, stream: str, mark: int, vector: Vector) -> bool:
-        """Keep a vector; True if it is news."""
+        """Store a vector; returns True if it is new."""
         known = self._known.setdefault(stream, {})
         before = known.get(mark)
         if before is not None:
@@ -243,25 +230,25 @@ class KnownMarks:
         return mark in known
 
     def say(self, link: str, stream: str, mark: int) -> bool:
-        """Whether a vector has to be said on a link now; it counts as said from here on."""
-        said = self._said.setdefault(link, {}).setdefault(stream, {})
-        if mark in said:
+        """Whether a vector still has to be sent over a link; records it as sent."""
+        sent = self._sent.setdefault(link, {}).setdefault(stream, {})
+        if mark in sent:
             return False
-        said[mark] = None
-        if len(said) > MARKS_MAX:
-            del said[next(iter(said))]
+        sent[mark] = None
+        if len(sent) > MARKS_MAX:
+            del sent[next(iter(sent))]
         return True
 
     def forget_link(self, link: str) -> None:
-        """A link broke: nothing counts as said on it."""
-        self._said.pop(link, None)
+        """A link broke: vectors have to be sent over it again."""
+        self._sent.pop(link, None)
 
 
 InterestFrame = InterestChange | InterestState | AskInterest
 
 
 class TreeState:
-    """Shared by all presences of a broker."""
+    """State shared by all presences of a broker."""
 
     def __init__(
         self, overlay: Overlay, topology: Topology, options: Options, limits: Limits
@@ -273,28 +260,27 @@ class TreeState:
         self.limits = limits
         self.marks = KnownMarks()
         self.counters = TreeCounters()
-        #: Edge name → the clock that is kept here: of the own edge, of merging brokers.
+        #: Edge name → its clock, if kept here: of this broker's edge and its merging brokers.
         self.clocks: dict[str, InterestClock] = {}
-        #: Stream → how the own edge's element grows along it.
+        #: Stream → how this edge's element grows along it.
         self.steps: dict[str, VersionSteps] = {}
-        #: Whether the own origin's vector may have grown.
+        #: Whether the vector of this broker's origin may have grown.
         self.has_advanced = False
-        #: What goes out, in order.
+        #: Outcomes for the broker, in order.
         self.out: list[Outcome] = []
-        #: For presences of this broker.
+        #: Frames for presences of this broker.
         self.local: deque[LinkFrame] = deque()
 
     # -- sending ----------------------------------------------------------------------------------
 
     def send(self, broker: str, frame: LinkFrame) -> None:
-        """Send to a broker, or to another presence of this one."""
         if broker == self.name:
             self.local.append(frame)
         else:
             self.out.append(Send(broker, frame))
 
     def send_interest(self, broker: str, frame: InterestFrame) -> None:
-        """Send a frame about interest, and count it."""
+        """Send an interest frame and count it."""
         counters = self.counters
         if broker != self.name:
             if isinstance(frame, InterestChange):
@@ -311,14 +297,14 @@ class TreeState:
         self.send(broker, frame)
 
     def send_knowledge(self, broker: str, frame: Knowledge) -> None:
-        """Send ticks, and before them the vector of their mark if the link needs it."""
+        """Send ticks, preceded by the vector of their mark if the link needs it."""
         if broker != self.name:
             self.counters.knowledge_sent += 1
             if frame.mark:
-                self._say_mark(broker, frame.stream, frame.mark)
+                self._send_mark(broker, frame.stream, frame.mark)
         self.send(broker, frame)
 
-    def _say_mark(self, broker: str, stream: str, mark: int) -> None:
+    def _send_mark(self, broker: str, stream: str, mark: int) -> None:
         vector = self.marks.vector(stream, mark)
         if vector is None:
             return
@@ -330,10 +316,10 @@ class TreeState:
     # -- checking ---------------------------------------------------------------------------------
 
     def check_own(self, vector: Mapping[str, Version]) -> None:
-        """Nobody can know more of an interest that is kept here than was ever told."""
+        """Raise `RemoteError` for a version of an interest kept here that was not yet assigned."""
         for edge, clock in self.clocks.items():
             version = vector.get(edge)
             if version is not None and version >= clock.current:
                 raise RemoteError(
-                    f"version {version} of {edge!r} arrived; {clock.current} is still to come"
+                    f"received version {version} of {edge!r}; the next one is {clock.current}"
                 )

@@ -1,21 +1,22 @@
-"""Tree routing: redundant sites, virtual time vectors, filtering wherever enough is known.
+"""Tree routing: a redundant tree of sites, virtual time vectors, and filtering where sufficient.
 
-The router of one broker. It has a *presence* in each of the broker's sites, which knows what is
-wanted in every direction and filters ticks by it (`presence`, `forwarding`); the edge's own
-interest has a *clock* (`clock`). This module is the door: it gives every frame to the presence it
-is meant for, lets presences talk to each other until nothing is left to say, and tells the origin
-when the vector it stamps its ticks with has grown. Rules:
+This is the router of one broker. The broker has a *presence* in each of its sites, which keeps the
+interest of every direction and filters ticks by it (`presence`, `forwarding`). The interest of the
+broker's own edge has an interest clock (`interest_clock`). This module is the entry point: it
+dispatches frames to presences, lets presences exchange frames until none is left, and notifies the
+origin when the vector that it stamps on its ticks has grown. Rules:
 
-1. The broker's own edge is one of the edges: its element is in the vectors of its own origin too.
-2. A vector is told to the origin once it exceeds what the origin has, never a smaller one.
-3. Ticks for the own edge carry the version that their mark has for it; for a mark that is not
-   known, the version of the last one before it that is, and the sender is asked for the vector.
+1. The broker's own edge counts as an edge: the vectors of its own origin contain its element too.
+2. The origin gets a vector as soon as it exceeds the origin's current one, and never a smaller one.
+3. Ticks for this broker's edge carry the version that their mark has for the edge. If the mark is
+   unknown, they carry the version of the last known mark before it, and the broker requests the
+   vector from the sender.
 
-State: volatile but for the marks, which the origin has in its log and tells again.
+State: volatile except for the marks, which the origin keeps in its log and announces again.
 
-Prior art: Zhao 2006, Chapters 3, 4 and 6.1. Mapping of words: site = tree node, presence = virtual
-broker, edge = SHB, origin = PHB, direction = (outgoing) edge, version = virtual time, start =
-virtual start time, mark = digest of V^m.
+Prior art: Zhao 2006, Chapters 3, 4 and 6.1. Terms: site = tree node, presence = virtual broker,
+edge = SHB, origin = PHB, direction = (outgoing) edge, version = virtual time, start = virtual start
+time, mark = digest of the virtual time vector V^m.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,24 +57,24 @@ from anabranch.model.network import Network
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
 
-#: What it costs to learn of a conjunction, at least.
+#: Minimum cost of learning a conjunction.
 _LEARN_WORK = 60
-#: Questions for vectors that are remembered so as not to be asked twice.
+#: Outstanding requests for vectors that are remembered to avoid duplicates.
 _ASKED_MAX = 256
 
 
 class PresenceView(NamedTuple):
-    """What one presence knows, for whoever checks it."""
+    """The interest that one presence has learned, for checks."""
 
     site: str
-    #: Direction → what is wanted there.
+    #: Direction → conjunctions wanted there.
     wanted: dict[str, list[Conjunction]]
-    #: V^b.
+    #: The vector V^b.
     versions: dict[str, Version]
 
 
 class TreeRouter(Router):
-    """Routing by interest. See the rules at the top of this module."""
+    """The tree router. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -87,26 +88,26 @@ class TreeRouter(Router):
         self._options = options
         self._overlay = Overlay(name, network)
         topology = Topology(network, options.coarsen)
-        self._around = TreeState(self._overlay, topology, options, limits)
+        self._shared = TreeState(self._overlay, topology, options, limits)
         self.clock: InterestClock | None = None
         if name in self._overlay.edges:
             self.clock = InterestClock(name, life, limits, options.covering)
-            self._around.clocks[name] = self.clock
+            self._shared.clocks[name] = self.clock
         self._presences: dict[str, Presence] = {}
         for site in network.sites_of(name):
             clock = self.clock if site == name else None
-            self._presences[site] = Presence(self._around, site, clock)
-        #: Leaf → its merging broker, where this broker coarsens.
+            self._presences[site] = Presence(self._shared, site, clock)
+        #: Leaf → its merging broker, if this broker coarsens.
         self._merging: dict[str, MergingBroker] = {}
         for presence in self._presences.values():
             self._host_merging(topology, presence, life)
         self._repetition = InterestRepetition(options.lag_after_s)
-        #: When changes of the own interest are propagated; None while there are none.
+        #: When to propagate changes of this edge's interest; None if there are none.
         self._propagate_at: float | None = None
         self._has_propagated = False
-        #: What the own origin has, or was asked to have.
+        #: The vector that this broker's origin has, or was asked to adopt.
         self._vector: dict[str, Version] = {}
-        #: Vectors asked for and not yet told, as (stream, mark).
+        #: Vectors requested and not yet received, as (stream, mark).
         self._asked: dict[tuple[str, int], None] = {}
 
     def _host_merging(self, topology: Topology, presence: Presence, life: int) -> None:
@@ -114,36 +115,33 @@ class TreeRouter(Router):
         self._overlay.leaves |= leaves
         for leaf, broker in leaves.items():
             if broker == self._name:
-                self._merging[leaf] = merging = MergingBroker(self._around, presence, life)
-                self._around.clocks[leaf] = merging.clock
+                self._merging[leaf] = merging = MergingBroker(self._shared, presence, life)
+                self._shared.clocks[leaf] = merging.clock
                 presence.forwarding.observer = merging.observe
 
-    # -- for checking -----------------------------------------------------------------------------
+    # -- inspection -------------------------------------------------------------------------------
 
     @property
     def counters(self) -> TreeCounters:
-        """What was done so far."""
-        return self._around.counters
+        return self._shared.counters
 
     @property
     def missing_vectors(self) -> list[tuple[str, int]]:
-        """The newest vectors that were asked for and not told yet, as (stream, mark).
+        """The newest vectors that were requested and have not arrived, as (stream, mark).
 
-        Old ones may stay unknown: whoever is asked does not keep them for ever."""
-        newest = self._around.marks.newest
+        Older ones may stay unknown: brokers do not keep vectors forever."""
+        newest = self._shared.marks.newest
         return [(stream, mark) for stream, mark in self._asked if mark > newest(stream)]
 
     @property
     def knows_interest(self) -> bool:
-        """Whether anybody beyond this broker wants anything, as far as it was told."""
         return any(presence.interest for presence in self._presences.values())
 
     def counted(self) -> dict[str, int]:
-        """What it counts about itself, by name."""
         return self.counters.as_dict()
 
     def presences(self) -> list[PresenceView]:
-        """What every presence knows."""
+        """The state of every presence."""
         return [
             PresenceView(
                 site,
@@ -159,59 +157,56 @@ class TreeRouter(Router):
     # -- links ------------------------------------------------------------------------------------
 
     def link_up(self, now: float, peer: str) -> list[Outcome]:
-        """A link is there: ask the other one what it knows."""
+        """Request the interest that the new neighbour has."""
         self._overlay.link_up(peer)
-        self._ask(peer)
+        self._request_interest(peer)
         if not self._has_propagated:
             self._plan_propagation(now)
         return self._finish(now)
 
     def link_down(self, now: float, peer: str) -> list[Outcome]:
-        """A link is gone."""
         del now
         self._overlay.link_down(peer)
         self._asked.clear()
-        self._around.marks.forget_link(peer)
+        self._shared.marks.forget_link(peer)
         for presence in self._presences.values():
             presence.link_down()
         return []
 
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
-        """A link takes no more for the time being, or takes again."""
         if self._overlay.link_full(peer, full) and not full:
-            self._ask(peer)
+            self._request_interest(peer)
         return self._finish(now)
 
-    def _ask(self, peer: str) -> None:
+    def _request_interest(self, peer: str) -> None:
         for presence in self._presences.values():
             for direction in presence.outlook.sources:
                 if peer in self._overlay.members(direction):
                     presence.ask(direction, peer)
 
     def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
-        """There is one way only, busy or not."""
+        """There is only one path, so load does not matter."""
         del now, peer, given, gone, waiting
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
-        """A frame came over a link."""
         if isinstance(frame, Carry):
             return self._overlay.carried(peer, frame)
         if isinstance(frame, Knowledge):
             check_knowledge(self._overlay, peer, frame)
             self._ask_mark(peer, frame)
-        work = self._taken(now, peer, frame)
+        work = self._receive_and_finish(now, peer, frame)
         if conjunctions_in(frame) > self._options.portion(_LEARN_WORK):
             return work
         return [outcome for outcome in work if not isinstance(outcome, WorkDone)]
 
-    def _taken(self, now: float, peer: str, frame: LinkFrame) -> Iterator[Outcome]:
+    def _receive_and_finish(self, now: float, peer: str, frame: LinkFrame) -> Iterator[Outcome]:
         try:
-            yield from self._take(now, peer, frame)
+            yield from self._receive(now, peer, frame)
             yield from self._finishing(now)
         except RemoteError:
-            # Half of what it caused is worse than nothing.
-            self._around.out.clear()
-            self._around.local.clear()
+            # Discard partial effects of the rejected frame.
+            self._shared.out.clear()
+            self._shared.local.clear()
             raise
 
     # -- the edge ---------------------------------------------------------------------------------
@@ -219,7 +214,6 @@ class TreeRouter(Router):
     def interest_changes(
         self, now: float, added: Mapping[str, Filter], removed: Sequence[str]
     ) -> Iterator[Outcome]:
-        """The own edge's subscriptions change."""
         clock = self.clock
         assert clock is not None, "only edges have subscriptions"
         gathered_max = self._options.interest_conjunctions_max
@@ -255,30 +249,27 @@ class TreeRouter(Router):
     def advertise(
         self, now: float, added: Sequence[str], removed: Sequence[str], newest: int
     ) -> list[Outcome]:
-        """Advertisements decide nothing here."""
+        """Tree routing does not use advertisements."""
         del now, added, removed, newest
         return []
 
     def publish(self, now: float, emission: Emission) -> list[Outcome]:
-        """Ticks of the own stream."""
         self._knowledge(now, knowledge_of(self._name, emission))
         return self._finish(now)
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        """The own stream has this mark now."""
         raise_to(self._vector, vector)
         self._learn_mark(now, self._name, mark, dict(vector))
         return self._finish(now)
 
-    # -- everybody --------------------------------------------------------------------------------
+    # -- messages and timers ----------------------------------------------------------------------
 
     def carry(self, now: float, target: str, content: AnyCarried) -> list[Outcome]:
-        """Take something to another broker, or to this one."""
         del now
         return self._overlay.carry(target, content)
 
     def time_passed(self, now: float) -> Iterable[Outcome]:
-        """Propagate, ask and send silence, whatever is due."""
+        """Propagate interest, send requests and release silence that is due."""
         if self._propagate_at is not None and self._propagate_at <= now:
             self._propagate(now)
         for presence in self._presences.values():
@@ -287,28 +278,27 @@ class TreeRouter(Router):
             presence.forwarding.time_passed(now)
         for merging in self._merging.values():
             merging.time_passed(now)
-        said = sum(map(conjunctions_in, self._around.local))
-        if said > self._options.portion(_LEARN_WORK):
+        conjunctions = sum(map(conjunctions_in, self._shared.local))
+        if conjunctions > self._options.portion(_LEARN_WORK):
             return self._finishing(now)
         return self._finish(now)
 
     def next_deadline(self) -> float | None:
-        """The first of what is due."""
         deadline = self._propagate_at
         for presence in self._presences.values():
-            for each in (presence.lag.next_deadline(), presence.forwarding.next_deadline()):
-                if each is not None and (deadline is None or each < deadline):
-                    deadline = each
+            for due in (presence.lag.next_deadline(), presence.forwarding.next_deadline()):
+                if due is not None and (deadline is None or due < deadline):
+                    deadline = due
         for merging in self._merging.values():
             review = merging.next_deadline()
             if review is not None and (deadline is None or review < deadline):
                 deadline = review
         return deadline
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- dispatch ---------------------------------------------------------------------------------
 
-    def _take(self, now: float, peer: str, frame: LinkFrame) -> Iterator[WorkDone]:
-        """A frame from a neighbour, or from another presence of this broker."""
+    def _receive(self, now: float, peer: str, frame: LinkFrame) -> Iterator[WorkDone]:
+        """Handle a frame from a neighbour or from another presence of this broker."""
         if isinstance(frame, Knowledge):
             self._knowledge(now, frame)
         elif isinstance(frame, InterestChange | InterestState | AskInterest):
@@ -317,31 +307,31 @@ class TreeRouter(Router):
             elif frame.site in self._merging:
                 self._merging[frame.site].receive(peer, frame)
             else:
-                raise RemoteError(f"{peer!r} speaks to site {frame.site!r}, which is not here")
+                raise RemoteError(f"{peer!r} addresses site {frame.site!r}, which is not here")
         elif isinstance(frame, MarkIs):
             self._mark_is(now, peer, frame)
         elif isinstance(frame, AskMark):
             self._mark_asked(peer, frame)
         else:
-            raise RemoteError(f"{peer!r} sends {type(frame).__name__} to a router")
+            raise RemoteError(f"{peer!r} sends {type(frame).__name__}, not a tree routing frame")
 
     def _finish(self, now: float) -> list[Outcome]:
-        """Let presences talk until all is said; then what goes out."""
-        return [each for each in self._finishing(now) if not isinstance(each, WorkDone)]
+        """Let presences exchange frames until none is left; return the outcomes."""
+        return [outcome for outcome in self._finishing(now) if not isinstance(outcome, WorkDone)]
 
     def _finishing(self, now: float) -> Iterator[Outcome]:
-        around = self._around
-        while around.local:
-            yield from self._take(now, self._name, around.local.popleft())
+        shared = self._shared
+        while shared.local:
+            yield from self._receive(now, self._name, shared.local.popleft())
         for merging in self._merging.values():
             merging.notice(now)
-        if around.has_advanced:
-            around.has_advanced = False
-            self._tell_origin()
-        out, around.out = around.out, []
+        if shared.has_advanced:
+            shared.has_advanced = False
+            self._advance_origin()
+        out, shared.out = shared.out, []
         yield from out
 
-    def _tell_origin(self) -> None:
+    def _advance_origin(self) -> None:
         """Rule 2."""
         assert self.clock is not None
         known = self._presences[self._name].versions
@@ -350,7 +340,7 @@ class TreeRouter(Router):
             vector[self._name] = self.clock.propagated
         if not is_at_least(self._vector, vector):
             raise_to(self._vector, vector)
-            self._around.out.append(VectorAdvance(dict(self._vector)))
+            self._shared.out.append(VectorAdvance(dict(self._vector)))
 
     # -- ticks ------------------------------------------------------------------------------------
 
@@ -361,71 +351,71 @@ class TreeRouter(Router):
 
     def _arrive(self, now: float, frame: Knowledge) -> None:
         stream = frame.stream
-        steps = self._around.steps.get(stream)
+        steps = self._shared.steps.get(stream)
         version = NOTHING if steps is None else steps.at(frame.mark)
         parts = frame.data, frame.silent, frame.withheld, frame.head, frame.time_ns
-        self._around.out.append(Arrival(stream, version, *parts))
+        self._shared.out.append(Arrival(stream, version, *parts))
         if stream == self._name or frame.target:
             return
-        is_known = self._around.marks.vector(stream, frame.mark) is not None
+        is_known = self._shared.marks.vector(stream, frame.mark) is not None
         if is_known and self._repetition.heard(now, stream, version):
             self._repeat()
 
     def _repeat(self) -> None:
-        """Say the own interest through the whole network once more."""
+        """Propagate this edge's whole interest through the network again."""
         presence = self._presences[self._name]
         for direction in presence.outlook.listening:
-            self._around.counters.full_states_sent += 1
+            self._shared.counters.full_states_sent += 1
             presence.offer(direction, onward=True)
 
     # -- marks ------------------------------------------------------------------------------------
 
     def _mark_is(self, now: float, peer: str, frame: MarkIs) -> None:
         if frame.stream not in self._overlay.edges or frame.stream == self._name or not frame.mark:
-            raise RemoteError(f"{peer!r} tells of mark {frame.mark} of {frame.stream!r}")
+            raise RemoteError(f"{peer!r} sends invalid mark {frame.mark} of {frame.stream!r}")
         check_upstream(self._overlay, peer, frame.stream)
         check_tick(peer, frame.mark)
         for edge in frame.vector:
             if edge not in self._overlay.edges:
-                raise RemoteError(f"{peer!r} tells of a vector with {edge!r}, which is no edge")
+                raise RemoteError(f"{peer!r} sends a vector with {edge!r}, which is not an edge")
         try:
-            self._around.check_own(frame.vector)
+            self._shared.check_own(frame.vector)
         except RemoteError as error:
-            # Whoever passed it on could not know. The mark stays unknown, which is safe.
-            self._around.out.append(Note("warning", f"from {peer!r}: {error}"))
+            # The neighbour that forwarded it could not check it. An unknown mark is safe.
+            self._shared.out.append(Note("warning", f"from {peer!r}: {error}"))
             return
         self._learn_mark(now, frame.stream, frame.mark, frame.vector)
 
     def _learn_mark(self, now: float, stream: str, mark: int, vector: dict[str, Version]) -> None:
         self._asked.pop((stream, mark), None)
-        if not self._around.marks.learn(stream, mark, vector):
+        if not self._shared.marks.learn(stream, mark, vector):
             return
         for presence in self._presences.values():
             presence.lag.see(now, vector)
         if self._name in vector:
-            steps = self._around.steps.setdefault(stream, VersionSteps())
+            steps = self._shared.steps.setdefault(stream, VersionSteps())
             steps.learn(mark, vector[self._name])
 
     def _ask_mark(self, peer: str, frame: Knowledge) -> None:
-        """Ask for a vector that is missing, once."""
+        """Request a missing vector, once."""
         key = frame.stream, frame.mark
-        if self._around.marks.vector(*key) is not None or key in self._asked:
+        if self._shared.marks.vector(*key) is not None or key in self._asked:
             return
         self._asked[key] = None
         if len(self._asked) > _ASKED_MAX:
             del self._asked[next(iter(self._asked))]
-        self._around.out.append(Send(peer, AskMark(*key)))
+        self._shared.out.append(Send(peer, AskMark(*key)))
 
     def _mark_asked(self, peer: str, frame: AskMark) -> None:
-        vector = self._around.marks.vector(frame.stream, frame.mark)
+        vector = self._shared.marks.vector(frame.stream, frame.mark)
         if vector is not None and frame.mark:
-            self._around.marks.say(peer, frame.stream, frame.mark)
-            self._around.counters.marks_sent += 1
-            self._around.out.append(Send(peer, MarkIs(frame.stream, frame.mark, dict(vector))))
+            self._shared.marks.say(peer, frame.stream, frame.mark)
+            self._shared.counters.marks_sent += 1
+            self._shared.out.append(Send(peer, MarkIs(frame.stream, frame.mark, dict(vector))))
 
 
 def conjunctions_in(frame: LinkFrame) -> int:
-    """How many conjunctions a frame tells of."""
+    """Number of conjunctions in a frame."""
     if isinstance(frame, InterestChange):
         return sum(len(each.places) for each in (*frame.plus, *frame.minus))
     if isinstance(frame, InterestState):

@@ -178,8 +178,8 @@ def test_an_origin_that_lacks_something_is_told_everything_however_often_that_wa
     mesh.run(1.0)
     mesh.subscribe("c", lost="price > 0 AND symbol = 'lost'")
     mesh.queues["c", "b"].clear()
-    told = bindings_of(mesh, "c")._told["a"]
-    told.attempts, told.due = 10, mesh.now + 200.0
+    sent = bindings_of(mesh, "c")._sent["a"]
+    sent.attempts, sent.due = 10, mesh.now + 200.0
     mesh.subscribe("c", more="price > 0 AND symbol = 'more'")
     mesh.run(0.01)
     assert len(mesh.bound("a", "c")) == 2
@@ -208,15 +208,15 @@ def test_an_origin_whose_stream_comes_is_not_forgotten_for_long() -> None:
     mesh.subscribe("c", wanted="price > 10")
     mesh.run(1.0)
     edge = bindings_of(mesh, "c")
-    told = edge._told["a"]
-    told.attempts, told.due = 10, mesh.now + 200.0
+    sent = edge._sent["a"]
+    sent.attempts, sent.due = 10, mesh.now + 200.0
     mesh.publish("a", price=20)
     mesh.run(0.01)
-    assert told.due is not None
-    assert told.due - mesh.now <= 8 * QUICK.lag_after_s
-    assert edge.next_deadline() == told.due
+    assert sent.due is not None
+    assert sent.due - mesh.now <= 8 * QUICK.lag_after_s
+    assert edge.next_deadline() == sent.due
     mesh.run(2.0)
-    assert told.due is None
+    assert sent.due is None
 
 
 def test_a_restarted_origin_is_told_everything_and_sends_everything_until_then() -> None:
@@ -256,8 +256,8 @@ def test_more_advertisements_than_are_told_are_told_as_everything() -> None:
     mesh = Mesh(RING, replace(QUICK, advertisements_max=10))
     mesh.advertise("a", *(f"price = {n}" for n in range(11)))
     mesh.run()
-    told = mesh.routers["c"].advertisements.tables["a"].entries
-    assert [entry.said.text for entry in told.values()] == ["TRUE"]
+    sent = mesh.routers["c"].advertisements.tables["a"].entries
+    assert [entry.said.text for entry in sent.values()] == ["TRUE"]
 
 
 def test_ten_thousand_overlapping_advertisements_are_one_edition_and_few_trees() -> None:
@@ -337,7 +337,7 @@ def test_a_change_that_an_origin_was_not_told_of_is_in_the_next_one() -> None:
     mesh.subscribe("b", one="price = 1")
     mesh.queues["b", "a"].clear()
     mesh.down("a", "b")
-    # The answer is waited for in vain, and there is no way: what changes now is not told.
+    # The answer is waited for in vain, and there is no way: what changes now is not sent.
     mesh.run(3.0)
     mesh.subscribe("b", two="price = 2")
     mesh.run(3.0)

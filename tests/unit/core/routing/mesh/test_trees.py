@@ -171,7 +171,7 @@ def test_a_root_outdoes_waves_that_it_never_sent() -> None:
 def test_waves_beyond_all_that_can_be_are_refused(origin: str) -> None:
     mesh = Mesh(RING)
     route = Route(TreeId(origin, 1, 0), WAVE_MAX + 1, 1)
-    with pytest.raises(RemoteError, match=f"tells of wave {WAVE_MAX + 1}"):
+    with pytest.raises(RemoteError, match=f"announces wave {WAVE_MAX + 1}"):
         mesh.routers["a"].frame(mesh.now, "b", Routes([route]))
 
 

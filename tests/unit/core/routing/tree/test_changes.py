@@ -309,7 +309,7 @@ def test_version_of_the_own_interest_that_was_never_given_is_not_believed() -> N
     router.frame(0, "m1", MarkIs("p", 3, {"s1": at(99, life=4)}))
     (note,) = router.frame(0, "m1", MarkIs("p", 4, {"s1": at(1, life=5)}))
     assert isinstance(note, Note)
-    assert "still to come" in note.text
+    assert "the next one is" in note.text
     outcomes = router.frame(0, "m1", Knowledge("p", "s1", "", 4, [], [(4, 4)]))
     (arrival,) = [each for each in outcomes if isinstance(each, Arrival)]
     assert arrival.version == at(99, life=4)
