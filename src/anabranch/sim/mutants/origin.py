@@ -14,7 +14,7 @@ MUTANTS: dict[str, Mutant] = {
         "events are confirmed before they are on disk",
         Edit(
             f"{_INTAKE}._take",
-            "self._waiting.add(session, key)",
+            "self._pending.add(session, key)",
             "asks.append(SendClient(session, Confirmed(*key, event_id.sequence)))",
         ),
         seed=16,
@@ -61,7 +61,7 @@ MUTANTS: dict[str, Mutant] = {
             "work_max = self.config.options.step_work_max",
             "if self.has_work_left and self._stimuli:\n"
             "    self._work.clear()\n"
-            "    self._long.clear()\n"
+            "    self._long_work.clear()\n"
             "work_max = self.config.options.step_work_max",
         ),
         seed=27,
@@ -83,7 +83,7 @@ MUTANTS: dict[str, Mutant] = {
         "an edge leaves before others have its events",
         Edit(
             f"{_BROKER}.is_drained",
-            "home.is_drained(departure) and not self._syncs and not self.is_working",
+            "services.is_drained(departure) and not self._syncs and not self.is_working",
             "True",
         ),
         seed=189,

@@ -396,6 +396,6 @@ def test_an_acknowledgement_that_cannot_be_moves_nothing() -> None:
     session = subscriber(manual=True)
     session.frame(0.0, deliver(1, 2))
     session.subscribe(0.0, "other", FILTER, manual_ack=True)
-    with pytest.raises(LocalError, match="tick 9 of 'o' was never delivered to 'other'"):
+    with pytest.raises(LocalError, match="tick 9 of 'o' was not delivered to 'other'"):
         session.ack(0.0, {"s": {"o": 2}, "other": {"o": 9}})
     assert frames(session.ack(0.0, {"s": {"o": 2}})) == [Ack({"o": {"s": 2}})]
