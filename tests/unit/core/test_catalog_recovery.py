@@ -411,7 +411,7 @@ def test_a_sink_that_wrote_here_commits_no_more() -> None:
         each.say(session, Commit(1, "sink", "q", 1, ("open",)))
         each.wait(1.0)
         (refused,) = each.heard(session, Refused)
-        assert "is not known any longer" in refused.reason
+        assert "is no longer known" in refused.reason
         each.say(session, Commit(2, "another", "q", 1, ("open",)))
         each.wait(1.0)
         if each is machine:

@@ -116,7 +116,7 @@ def test_ticks_beyond_the_head_are_not_there_to_be_sent() -> None:
 @pytest.mark.parametrize("bad", [(5, 4), (0, 3)])
 def test_range_that_is_none_raises(bad: tuple[int, int]) -> None:
     driver = filled()
-    with pytest.raises(RemoteError, match="which is none"):
+    with pytest.raises(RemoteError, match="not a range"):
         driver.origin.carried(driver.now, "b", Nack([(1, 1), bad]))
     assert ticks_of(driver.carry(Nack([(1, 1)]))) == [1]
 

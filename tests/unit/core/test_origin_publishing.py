@@ -235,7 +235,7 @@ def test_publisher_beyond_the_limit_is_refused_and_nobody_is_forgotten() -> None
         driver.publish(body(1, name), client=name)
     driver.publish_synced(body(2))
     assert [refusal.publisher for refusal in driver.refusals()] == ["r"]
-    assert "publishers are remembered" in driver.refusals()[0].reason
+    assert "publishers are on record" in driver.refusals()[0].reason
     assert driver.confirmations() == [("p", 1, 1), ("q", 1, 1), ("p", 1, 2)]
 
 

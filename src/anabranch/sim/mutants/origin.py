@@ -133,8 +133,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
         Edit(
             f"{_BATCHES}._finish",
-            "asks += _told(sink, work)",
-            "sink.row = replace(sink.row, batch=batch)\nasks += _told(sink, work)",
+            "asks += _replies(sink, work)",
+            "sink.row = replace(sink.row, batch=batch)\nasks += _replies(sink, work)",
         ),
         seed=31,
         anomaly="double-batch",
@@ -144,7 +144,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit(
             f"{_BATCHES}._intend",
             "gathering.intended.append(frame.sink)",
-            "gathering.intended.append(frame.sink)\nasks += _told(sink, work)",
+            "gathering.intended.append(frame.sink)\nasks += _replies(sink, work)",
         ),
         seed=31,
         anomaly="wrongly-known",

@@ -351,7 +351,7 @@ def test_with_manual_acknowledgement_the_application_says_what_is_dealt_with() -
 def test_what_was_never_delivered_cannot_be_acknowledged() -> None:
     session = subscriber(manual=True)
     session.frame(1.0, deliver(2))
-    with pytest.raises(LocalError, match="never delivered"):
+    with pytest.raises(LocalError, match="was not delivered"):
         session.ack(1.0, {"s": {"o": 3}})
     with pytest.raises(UnknownIdError):
         session.ack(1.0, {"t": None})
