@@ -186,7 +186,7 @@ def test_relay_takes_nothing_that_is_carried_and_lives_on(content: AnyCarried) -
     bench = Bench()
     bench.liar("c")
     bench.lie("c", carry(content, target="h1"))
-    assert any("no edge" in note for note in bench.notes)
+    assert any("not an edge" in note for note in bench.notes)
     assert bench.served()
 
 

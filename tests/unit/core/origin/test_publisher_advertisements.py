@@ -188,7 +188,7 @@ def test_advertisements_of_too_many_characters_are_refused_before_they_are_read(
     text = "x" * (ADVERTISED_CHARACTERS_MAX // 2)
     with pytest.raises(RemoteError, match="is not a filter"):
         advertised(offers, 0.0, 1, [f"{text} = "[3:], text])
-    with pytest.raises(RemoteError, match=r"have at most 262144 together"):
+    with pytest.raises(RemoteError, match=r"have at most 262144 in total"):
         advertised(offers, 0.0, 1, [text, f"{text}y"])
 
 

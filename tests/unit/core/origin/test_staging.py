@@ -58,7 +58,7 @@ def test_chunks_come_in_order_and_one_before_its_turn_may_come_again() -> None:
     stager.stage("t", 1, is_last=False)
     early = stager.stage("t", 3, index=2)
     assert stager.refusal(early).code == UNKNOWN_TOKEN
-    assert "chunk 1 of 't' is not here" in stager.refusal(early).reason
+    assert "chunk 1 of 't' is missing" in stager.refusal(early).reason
     stager.stage("t", 2, index=1, is_last=False)
     again = stager.stage("t", 3, index=2)
     stager.sync_all()
