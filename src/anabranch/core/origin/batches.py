@@ -352,11 +352,11 @@ class Batches:
 
     def started(self, now: float) -> list[PartRequest]:
         """The recovered state is on disk: delete leftover chunks, and resume every intent."""
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         for sink in self._sinks.values():
             if sink.row.is_done and sink.row.tokens:
-                asks += self.drop(sink.row.tokens)
-                asks.append(sink.put(replace(sink.row, tokens=())))
+                requests += self.drop(sink.row.tokens)
+                requests.append(sink.put(replace(sink.row, tokens=())))
                 self._ledger.commit.gathering.is_dirty = True
         for sink in self._busy.values():
             work, row = sink.work, sink.row
@@ -364,15 +364,15 @@ class Batches:
             if work.appended < row.count and work.count != row.count:
                 work.is_lost = True
                 text = f"sink {sink.name!r}: {_lost_reason(sink)}"
-                asks.append(
+                requests.append(
                     Note("error", f"{text}; restore the catalog, or continue with another sink")
                 )
                 continue
             work.is_intended = True
             if work.appended:
                 # The next start may not read the records that contain this.
-                asks.append(sink.put(replace(row, first=work.first, last=work.last)))
-        return asks + self.go_on(now)
+                requests.append(sink.put(replace(row, first=work.first, last=work.last)))
+        return requests + self.go_on(now)
 
     def left(self, session: int) -> None:
         for sink in self._busy.values():
@@ -389,12 +389,12 @@ class Batches:
     # -- commits --------------------------------------------------------------------------------
 
     def commit(
-        self, now: float, session: int, frame: Commit, asks: list[PartRequest]
+        self, now: float, session: int, frame: Commit, requests: list[PartRequest]
     ) -> Refusal | None:
         """Process a commit; returns the refusal, or None."""
         sink = self._sinks.get(frame.sink)
         if sink is None:
-            return self._intend(now, session, frame, asks)
+            return self._intend(now, session, frame, requests)
         row, work = sink.row, sink.work
         if frame.query != row.query:
             whose = f"sink {frame.sink!r} belongs to the query {row.query!r}"
@@ -403,12 +403,12 @@ class Batches:
             return f"batch {row.batch} of {frame.sink!r} is starting; commit again later", BUSY
         if frame.batch < row.batch or (frame.batch == row.batch and work is None):
             ticks = (row.first, row.last) if frame.batch == row.batch else (0, 0)
-            asks += self.drop(frame.tokens)
+            requests += self.drop(frame.tokens)
             known = Committed(frame.request, frame.sink, frame.batch, *ticks, was_known=True)
-            asks.append(SendClient(session, known))
+            requests.append(SendClient(session, known))
             return None
         if work is None:
-            return self._intend(now, session, frame, asks)
+            return self._intend(now, session, frame, requests)
         if frame.batch != row.batch:
             text = f"batch {row.batch} of {frame.sink!r} is in progress; commit it again before"
             return f"{text} {frame.batch}", OTHER_BATCH
@@ -416,12 +416,12 @@ class Batches:
             return f"{_lost_reason(sink)}; continue with another sink", UNKNOWN_TOKEN
         if len(work.waiting) >= COMMITS_WAITING_MAX:
             return f"{len(work.waiting)} requests already wait for batch {row.batch}", BUSY
-        asks += self.drop(frame.tokens)
+        requests += self.drop(frame.tokens)
         work.waiting.append(Waiter(session, frame.request, was_known=True))
         return None
 
     def _intend(
-        self, now: float, session: int, frame: Commit, asks: list[PartRequest]
+        self, now: float, session: int, frame: Commit, requests: list[PartRequest]
     ) -> Refusal | None:
         """Start a batch."""
         refusal = self._batch_refusal(now, frame) or self._sink_refusal(now, session, frame.sink)
@@ -439,7 +439,7 @@ class Batches:
         self._taken.update(frame.tokens)
         sink.work = work
         self._busy[frame.sink] = sink
-        asks.append(sink.put(row))
+        requests.append(sink.put(row))
         gathering = self._ledger.commit.gathering
         gathering.is_dirty = True
         gathering.intended.append(frame.sink)
@@ -493,11 +493,11 @@ class Batches:
 
     def go_on(self, now: float) -> list[PartRequest]:
         """Advance every batch in progress as far as possible."""
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         self.again_at = None
         for sink in list(self._busy.values()):
-            asks += self._advance(now, sink)
-        return asks
+            requests += self._advance(now, sink)
+        return requests
 
     def _advance(self, now: float, sink: SinkState) -> list[PartRequest]:
         """Append the next slice of a batch or complete it; nothing while a sync is pending."""
@@ -510,24 +510,24 @@ class Batches:
         return self._finish(sink, work)
 
     def _append(self, now: float, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         before, size = work.appended, 0
         for draft in self._drafts(work, self._slice_events_max):
-            if self._intake.no_room(asks) is not None:
+            if self._intake.no_room(requests) is not None:
                 self.again_at = now + AGAIN_S
                 break
             body = identified(draft, EventId(*sink.key, work.appended + 1))
-            work.note(self._intake.append(now, decode_envelope(body, STORED_LIMITS), asks))
+            work.note(self._intake.append(now, decode_envelope(body, STORED_LIMITS), requests))
             size += len(body)
             if size >= SLICE_BYTES_MAX:
                 break
         if work.appended > before:
-            asks += self._intake.offers.batch_written(now)
+            requests += self._intake.offers.batch_written(now)
         self.written += work.appended - before
         is_all = work.appended == sink.row.count
         if work.appended > before and (before == 0 or is_all):
-            asks.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
-        return asks
+            requests.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
+        return requests
 
     def _drafts(self, work: PendingBatch, events_max: int) -> Iterator[bytes]:
         """The next events of a batch."""
@@ -544,15 +544,15 @@ class Batches:
         """All events of a batch are synced: complete it."""
         tokens = sink.row.tokens
         done = replace(sink.row, is_done=True, first=work.first, last=work.last)
-        asks: list[PartRequest] = [sink.put(done), *self._tokens.drop(work.tokens)]
-        asks.append(sink.put(replace(done, tokens=())))
-        asks += _replies(sink, work)
+        requests: list[PartRequest] = [sink.put(done), *self._tokens.drop(work.tokens)]
+        requests.append(sink.put(replace(done, tokens=())))
+        requests += _replies(sink, work)
         self._ledger.commit.gathering.is_dirty = True
         sink.work = self._decoded = None
         del self._busy[sink.name]
         self._spend(tokens)
         self.committed += 1
-        return asks
+        return requests
 
     def _spend(self, tokens: Iterable[str]) -> None:
         """Record for a while that these tokens were in a batch, to refuse late chunks."""
@@ -664,26 +664,26 @@ class StagingArea:
     def _answer(
         self, now: float, session: int, frame: Stage | Commit, client: str
     ) -> Iterator[PartRequest]:
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         try:
             if isinstance(frame, Stage):
                 check_name(frame.token, "token", self._limits.name_bytes_max)
-                refusal = yield from self._stage(now, session, frame, asks, client)
+                refusal = yield from self._stage(now, session, frame, requests, client)
             else:
                 bytes_max = self._limits.name_bytes_max - len(SINK_PREFIX)
                 check_name(frame.sink, "sink", bytes_max)
                 check_optional_name(frame.query, "query", self._limits.name_bytes_max)
-                refusal = self.batches.commit(now, session, frame, asks)
+                refusal = self.batches.commit(now, session, frame, requests)
         except EventError as error:
             refusal = (str(error), "")
         if refusal is not None:
             reason, code = refusal
             refused = Refused(frame.request, reason[:_REASON_CHARACTERS_MAX], code)
-            asks.append(SendClient(session, refused))
-        yield from asks
+            requests.append(SendClient(session, refused))
+        yield from requests
 
     def _stage(
-        self, now: float, session: int, frame: Stage, asks: list[PartRequest], client: str
+        self, now: float, session: int, frame: Stage, requests: list[PartRequest], client: str
     ) -> Generator[WorkDone, None, Refusal | None]:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
@@ -710,7 +710,7 @@ class StagingArea:
         elif bad := (yield from self._first_invalid(drafts)):
             return f"chunk {index} of {name!r}: {bad}", ""
         else:
-            asks.append(self._tokens.add(now, name, drafts, frame.is_last, client))
+            requests.append(self._tokens.add(now, name, drafts, frame.is_last, client))
             gathering.staged_bytes += size_of(drafts)
             self._waiting_bytes += size_of(drafts)
         gathering.is_dirty = True
@@ -758,27 +758,27 @@ class StagingArea:
 
     def synced(self, now: float, batch: CommitGroup) -> list[PartRequest]:
         """The writes of this group are on disk, and the intake has processed it."""
-        asks: list[PartRequest] = [
+        requests: list[PartRequest] = [
             SendClient(session, Staged(number)) for session, number in batch.staged
         ]
         self._waiting -= len(batch.staged)
         self._waiting_bytes -= batch.staged_bytes
         self.batches.intended(batch.intended)
-        return asks + self.batches.go_on(now)
+        return requests + self.batches.go_on(now)
 
     def next_deadline(self) -> float | None:
         """When `time_passed` must be called."""
         return earliest(self.batches.again_at, self._tokens.old_at())
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         old = self._tokens.old(now)
         if old:
-            asks += self.batches.drop(old)
+            requests += self.batches.drop(old)
             what = f"{len(old)} staged tokens were dropped, {old[0]!r} first"
             kept_s = self._options.stage_keep_s
-            asks.append(Note("warning", f"{what}: not committed within {kept_s:g} s"))
+            requests.append(Note("warning", f"{what}: not committed within {kept_s:g} s"))
         again_at = self.batches.again_at
         if again_at is not None and again_at <= now:
-            asks += self.batches.go_on(now)
-        return asks
+            requests += self.batches.go_on(now)
+        return requests

@@ -343,15 +343,15 @@ class Ledger:
             return []
         mark = self.marks.at(tick)
         self.beginning = LogStart(tick, self.clock_ns, mark, dict(self.marks.vector(mark)))
-        asks: list[PartRequest] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
-        asks.append(Put(TABLE, KEY, _encoder.encode(self.beginning)))
+        requests: list[PartRequest] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
+        requests.append(Put(TABLE, KEY, _encoder.encode(self.beginning)))
         self.tail.forget(tick)
         self.tail.forgotten_ns = self.clock_ns
         self.marks.forget(tick)
         self.chapters.forget(tick)
         self.commit.gathering.is_dirty = True
         self.commit.gathering.forget = tick
-        return asks
+        return requests
 
     def save(self) -> list[PartRequest]:
         """Write a checkpoint if enough ticks were synced since the last one."""
@@ -409,8 +409,8 @@ class Ledger:
 
     def _delete_needed(self, tick: int, why: str) -> list[PartRequest]:
         oldest = self.tail.oldest
-        asks = self.forget(tick)
-        if asks:
+        requests = self.forget(tick)
+        if requests:
             what = f"ticks {oldest}–{self.tail.oldest - 1} are deleted"
-            asks.append(Note("warning", f"{what}: {why}, and retention is lossy"))
-        return asks
+            requests.append(Note("warning", f"{what}: {why}, and retention is lossy"))
+        return requests

@@ -171,10 +171,10 @@ class Origin:
             return []
         view = LogView(self._emitted, self._tail.last, self._tail.time_of)
         was_leaving = inquiry.is_leaving_alone
-        asks = self._apply_inquiry(inquiry.told(now, peer, hello, view))
+        requests = self._apply_inquiry(inquiry.told(now, peer, hello, view))
         if inquiry.is_leaving_alone and not was_leaving:
             self._ledger.commit.gathering.is_leaving_alone = True
-        return asks + self._resume_batches(now) + self._ledger.commit.please()
+        return requests + self._resume_batches(now) + self._ledger.commit.please()
 
     @property
     def may_be_told_of(self) -> bool:
@@ -199,16 +199,16 @@ class Origin:
     def started(self, now: float) -> list[PartRequest]:
         """The recovered state is on disk, and the network is ready."""
         self._is_started = True
-        asks: list[PartRequest] = [Marked(mark, vector) for mark, vector in self._marks]
+        requests: list[PartRequest] = [Marked(mark, vector) for mark, vector in self._marks]
         if self._tail.synced:
-            asks.append(self._head(now))
+            requests.append(self._head(now))
         forgotten = self._ledger.beginning.forgotten
         if forgotten:
             # A crash may have occurred between the checkpoint and the deletion.
-            asks.append(Forget(forgotten))
+            requests.append(Forget(forgotten))
         self._release_later(now)
-        asks += self.staging.started(now)
-        return asks + self._ledger.commit.please()
+        requests += self.staging.started(now)
+        return requests + self._ledger.commit.please()
 
     # -- clients and disk -----------------------------------------------------------------------
 
@@ -220,15 +220,15 @@ class Origin:
         if isinstance(frame, Advertises):
             return self._intake.offers.advertises(now, session, frame.filters, client)
         if not isinstance(frame, Publish):
-            asks = self.staging.frame(now, session, frame, client)
+            requests = self.staging.frame(now, session, frame, client)
         else:
-            asks = self._intake.publish(now, session, frame, client)
-        if isinstance(asks, list):
-            return asks + self._ledger.commit.please()
-        return self._then_commit(asks)
+            requests = self._intake.publish(now, session, frame, client)
+        if isinstance(requests, list):
+            return requests + self._ledger.commit.please()
+        return self._then_commit(requests)
 
-    def _then_commit(self, asks: Iterable[PartRequest]) -> Iterator[PartRequest]:
-        yield from asks
+    def _then_commit(self, requests: Iterable[PartRequest]) -> Iterator[PartRequest]:
+        yield from requests
         yield from self._ledger.commit.please()
 
     def know_hosts(self, host_of: Callable[[int], str]) -> None:
@@ -246,25 +246,25 @@ class Origin:
         batch = commit.synced(ticket)
         if batch is None:
             return []
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         if batch.is_leaving_alone:
             assert self.inquiry is not None
             self.inquiry.is_leaving_alone = False
         if batch.tick:
             self._tail.sync(batch.tick)
             if not self._is_rolled_back:
-                asks += self._emit(now, batch.tick)
-                asks += self._intake.synced(batch)
-            asks += self._ledger.save()
+                requests += self._emit(now, batch.tick)
+                requests += self._intake.synced(batch)
+            requests += self._ledger.save()
             if self._release_at is None:
-                asks += self._ledger.waive_held_back()
+                requests += self._ledger.waive_held_back()
                 self._release_later(now)
             self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
-        asks += self.staging.synced(now, batch)
+        requests += self.staging.synced(now, batch)
         if batch.forget:
-            asks.append(Forget(batch.forget))
-        asks += batch.replies.values()
-        return asks + commit.please()
+            requests.append(Forget(batch.forget))
+        requests += batch.replies.values()
+        return requests + commit.please()
 
     def log_read(self, now: float, read: LogRead) -> list[PartRequest]:
         """Use log records to answer a nack or a replay."""
@@ -275,12 +275,12 @@ class Origin:
         self._intake.is_full = full
         if not full:
             return [Note("info", "the disk has space for the log again; accepting events")]
-        asks: list[PartRequest] = [
+        requests: list[PartRequest] = [
             Note("warning", "the disk has no space for the log; refusing events")
         ]
         if self._options.retention == "lossy":
-            asks += self._ledger.make_room()
-        return asks + self._ledger.commit.please()
+            requests += self._ledger.make_room()
+        return requests + self._ledger.commit.please()
 
     # -- the network ----------------------------------------------------------------------------
 
@@ -291,15 +291,15 @@ class Origin:
             return []
         entries = self._tail.between(first, last)
         time_ns = self._ledger.head_time_ns(now)
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         for emit in emits_of(self._marks, first, entries, head=last, time_ns=time_ns):
             if emit.mark > self._marked:
                 self._marked = emit.mark
-                asks.append(Marked(emit.mark, self._marks.vector(emit.mark)))
-            asks.append(emit)
+                requests.append(Marked(emit.mark, self._marks.vector(emit.mark)))
+            requests.append(emit)
         self._emitted = last
         self._head_at = now + self._options.head_every_s
-        return asks
+        return requests
 
     def _head(self, now: float) -> Emission:
         self._head_at = now + self._options.head_every_s
@@ -329,8 +329,8 @@ class Origin:
         if done.tick > self._emitted:
             inquiry = self.inquiry
             if inquiry is not None and inquiry.believes_edges:
-                asks = self._apply_inquiry(inquiry.refuted(done.tick, edge, self._tail.last))
-                return asks + self._ledger.commit.please()
+                requests = self._apply_inquiry(inquiry.refuted(done.tick, edge, self._tail.last))
+                return requests + self._ledger.commit.please()
             raise RemoteError(
                 f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}: the"
                 " edge is wrong, or this log lost ticks that others have seen and whose"
@@ -351,11 +351,11 @@ class Origin:
             return [CarryTo(edge, NotKept(hold.request, tail.oldest))]
         if len(commit.gathering.replies) >= HOLDS_MAX:
             return []
-        asks: list[PartRequest] = [*self._ledger.release.hold(edge, tick, hold.request)]
+        requests: list[PartRequest] = [*self._ledger.release.hold(edge, tick, hold.request)]
         commit.gathering.is_dirty = True
         held = CarryTo(edge, Held(hold.request, tail.synced))
         commit.gathering.replies[edge, hold.request] = held
-        return asks + commit.please()
+        return requests + commit.please()
 
     def _released(self) -> int:
         return self._ledger.release.all_done()
@@ -376,10 +376,10 @@ class Origin:
         if self._options.keep_s:
             chapters, synced = self._ledger.chapters, self._tail.synced
             tick = min(tick, chapters.aged(self._options.keep_s, now, synced))
-        asks = waived + self._ledger.forget(tick)
+        requests = waived + self._ledger.forget(tick)
         if self._options.keep_s:
             self._release_later(now)
-        return asks
+        return requests
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -405,28 +405,28 @@ class Origin:
         )
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         if self.inquiry is not None and self._intake.hindrance:
-            asks += self._apply_inquiry(self.inquiry.time_passed(now))
-            asks += self._resume_batches(now)
+            requests += self._apply_inquiry(self.inquiry.time_passed(now))
+            requests += self._resume_batches(now)
         is_held = bool(self._intake.hindrance)
         if self._mark_at is not None and self._mark_at <= now and not is_held:
-            asks += self._mark(now)
+            requests += self._mark(now)
         if self._release_at is not None and self._release_at <= now:
-            asks += self._release(now)
-        asks += self.staging.time_passed(now)
-        asks += self._intake.offers.time_passed(now)
+            requests += self._release(now)
+        requests += self.staging.time_passed(now)
+        requests += self._intake.offers.time_passed(now)
         old_at = self._ledger.old_at()
         if old_at is not None and old_at <= now:
-            asks += self._ledger.forget_old(now)
+            requests += self._ledger.forget_old(now)
         if self._head_at is not None and self._head_at <= now:
             if self._is_rolled_back:
                 self._head_at = None
             else:
-                asks.append(self._head(now))
+                requests.append(self._head(now))
             if self._intake.is_full and self._options.retention == "lossy":
-                asks += self._ledger.make_room()
-        return asks + self._ledger.commit.please()
+                requests += self._ledger.make_room()
+        return requests + self._ledger.commit.please()
 
     def _mark(self, now: float) -> list[PartRequest]:
         """Append a mark, or retry later if there is no space for it."""

@@ -125,7 +125,7 @@ class PublishIntake:
     ) -> list[PartRequest]:
         publishers = self._ledger.publishers
         clock_ns = self._ledger.time_ns(now)
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         known: dict[Key, None] = {}
         refused: dict[Key, PublishRefused] = {}
         for place, (envelope, excess) in enumerate(checked):
@@ -148,7 +148,7 @@ class PublishIntake:
             if is_new and refusal is None:
                 refusal = self.no_name(session)
             refusal = refusal or self._departure_refusal() or outside.get(place)
-            refusal = refusal or self.no_room(asks)
+            refusal = refusal or self.no_room(requests)
             if refusal is not None:
                 reason, is_final, begun, code = refusal
                 if not is_final:
@@ -158,14 +158,14 @@ class PublishIntake:
             else:
                 if is_new:
                     self.brings(session)
-                asks += self.offers.published(session)
-                self._take(now, session, envelope, asks)
+                requests += self.offers.published(session)
+                self._take(now, session, envelope, requests)
         for key in known:
             safe = publishers.safe(key)
             if safe:
-                asks.append(SendClient(session, Confirmed(*key, safe)))
-        asks += [SendClient(session, frame) for frame in refused.values()]
-        return asks
+                requests.append(SendClient(session, Confirmed(*key, safe)))
+        requests += [SendClient(session, frame) for frame in refused.values()]
+        return requests
 
     def _checked(self, session: int, body: bytes) -> _Checked:
         excess = None
@@ -191,7 +191,7 @@ class PublishIntake:
     def _hindrance_refusal(self) -> PublishRefusal | None:
         return PublishRefusal(self.hindrance) if self.hindrance else None
 
-    def no_room(self, asks: list[PartRequest]) -> PublishRefusal | None:
+    def no_room(self, requests: list[PartRequest]) -> PublishRefusal | None:
         """Why no event can be accepted; None if one can. May add requests that free log space."""
         if self.hindrance:
             return self._hindrance_refusal()
@@ -207,10 +207,10 @@ class PublishIntake:
             )
         full = self._ledger.why_full()
         if full:
-            asks += self._ledger.forget_kept()
+            requests += self._ledger.forget_kept()
             full = self._ledger.why_full()
         if full and options.retention == "lossy":
-            asks += self._ledger.make_room()
+            requests += self._ledger.make_room()
             full = self._ledger.why_full()
         if full:
             reason = f"the log is full: {full} are not released by all edges; send again later"
@@ -233,13 +233,15 @@ class PublishIntake:
         if host:
             self._new_names_by_host[host] = self._new_names_by_host.get(host, 0) + 1
 
-    def _take(self, now: float, session: int, envelope: Envelope, asks: list[PartRequest]) -> None:
-        self.append(now, envelope, asks)
+    def _take(
+        self, now: float, session: int, envelope: Envelope, requests: list[PartRequest]
+    ) -> None:
+        self.append(now, envelope, requests)
         event_id = envelope.id
         key = (event_id.publisher, event_id.incarnation)
         self._pending.add(session, key)
 
-    def append(self, now: float, envelope: Envelope, asks: list[PartRequest]) -> int:
+    def append(self, now: float, envelope: Envelope, requests: list[PartRequest]) -> int:
         """Append an event that is the next of its publisher; returns its tick."""
         ledger = self._ledger
         time_ns = ledger.time_ns(now)
@@ -248,7 +250,7 @@ class PublishIntake:
             record: AnyRecord = BlankRecord(time_ns, event_id)
         else:
             record = EventRecord(time_ns, body)
-        asks.append(ledger.append(record, Datum(ledger.tail.last + 1, time_ns, body)))
+        requests.append(ledger.append(record, Datum(ledger.tail.last + 1, time_ns, body)))
         ledger.publishers.take(event_id)
         key = (event_id.publisher, event_id.incarnation)
         confirmed = ledger.commit.gathering.confirmed
@@ -261,15 +263,15 @@ class PublishIntake:
 
     def synced(self, batch: CommitGroup) -> list[PartRequest]:
         """Confirm the events that are synced now."""
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         gathering = self._ledger.commit.gathering.confirmed
         for key, sequence in batch.confirmed.items():
             self._ledger.publishers.make_safe(key, sequence)
             confirmed = Confirmed(*key, sequence)
-            asks += [SendClient(session, confirmed) for session in self._pending.sessions(key)]
+            requests += [SendClient(session, confirmed) for session in self._pending.sessions(key)]
             if key not in gathering:
                 self._pending.satisfied(key)
-        return asks
+        return requests
 
 
 def _wrong_publisher(publisher: str, client: str) -> PublishRefusal:

@@ -223,9 +223,9 @@ class PublisherAdvertisements:
 
     def batch_written(self, now: float) -> list[PartRequest]:
         """Advertise everything for a batch (rule 2)."""
-        asks = self._hold(_BATCHES, (EVERYTHING,))
+        requests = self._hold(_BATCHES, (EVERYTHING,))
         self._let_go(now, _BATCHES)
-        return asks
+        return requests
 
     def _charge(self, session: int, client: str, costs: Sequence[FilterCost]) -> None:
         """Replace the charge of a session (rule 7)."""

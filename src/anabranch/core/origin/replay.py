@@ -253,16 +253,18 @@ class Replays:
         ticks_left = self._options.nack_ticks_max
         bytes_left = self._options.replay_bytes_max
         resent = RangeSet()
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         # Every range costs at least one tick, so further ranges could not be served anyway.
         for first, last in self._split_by_location(
             self._resends.due(now, edge, ranges[:ticks_left])
         ):
-            has_pending_read = first >= tail.first and any(isinstance(ask, Read) for ask in asks)
+            has_pending_read = first >= tail.first and any(
+                isinstance(request, Read) for request in requests
+            )
             if ticks_left <= 0 or bytes_left <= 0 or has_pending_read:
                 break
             if last < tail.oldest:
-                asks.append(self._withheld(edge, first, last, time_ns))
+                requests.append(self._withheld(edge, first, last, time_ns))
                 ticks_left -= 1
             else:
                 last = min(last, first + ticks_left - 1)
@@ -275,11 +277,11 @@ class Replays:
                     found = self._emits(edge, first, entries, time_ns)
                 if not found:
                     break
-                asks += found
+                requests += found
                 ticks_left -= last - first + 1
             resent.add(first, last)
         self._resends.resent(now, edge, resent)
-        return asks
+        return requests
 
     def _split_by_location(self, ranges: RangeSet) -> Iterator[tuple[int, int]]:
         """The existing parts of these ranges; each is deleted, or on disk only, or in memory."""
@@ -341,8 +343,8 @@ class Replays:
         self, wanted: ReplayRequest, first: int, entries: Sequence[Entry]
     ) -> list[PartRequest]:
         found, work = answer(wanted, first, entries, self._tail.synced)
-        asks: list[PartRequest] = [CarryTo(wanted.edge, found)]
-        return [*asks, WorkDone(work)] if work > _REPORTED_WORK_MIN else asks
+        requests: list[PartRequest] = [CarryTo(wanted.edge, found)]
+        return [*requests, WorkDone(work)] if work > _REPORTED_WORK_MIN else requests
 
     def _search(self, wanted: ReplayRequest, low: int, high: int) -> list[PartRequest]:
         low = max(low, self._tail.oldest)
