@@ -1,29 +1,33 @@
-"""One broker: a router, links, and (if it takes clients) a home for them, behind one door.
+"""The broker: one state machine that connects links, a router and the client-facing parts.
 
     broker = Broker(config, recovered, now)
     effects = broker.handle(now, stimulus)
 
-The broker itself decides nothing about delivery. It greets neighbours, takes what one part asks
-for to the part that does it, numbers the syncs, and turns a broken protocol into a cut link. What
-one stimulus causes (an origin's tick reaches the own edge through the router) is worked off in
-order, and all of it before the next stimulus is looked at. Rules:
+The broker makes no delivery decisions itself. It runs the handshake with neighbours, routes the
+requests of one part to the part that serves them, numbers the syncs, and closes the connection of
+a peer that violates the protocol. Everything that one stimulus causes (for example, a tick of the
+origin that reaches the local edge through the router) is processed in order, and completely, before
+the next stimulus. A *life* is one run of the broker; a later life has a higher number.
 
-1. One call of `handle` does about `step_work_max` of work. What is left goes on with the next call;
-   until then `is_working` is true, and `next_deadline` is now. A part that has much to do returns
-   an iterator instead of a list; it says how much it has done (`WorkDone`), and may be interrupted
-   there. One that had much to do and returns a list says so at its end.
-2. Stimuli that come meanwhile wait, in order. So the parts see each stimulus handled whole before
-   the next one, however many calls that takes; only `now` moves on. The driver should hold back
-   whatever can wait.
-3. Heartbeats do not wait: neighbours are heard and pinged, and clients are told that the broker is
-   alive, in every call.
+Rules
 
-A life begins with its number: it is put into the catalog and synced before anything else happens.
-Until then clients are turned away and neighbours wait for their greeting. A broker that is to leave
-the network for good is told so, and tells when it may (`departing`). What of the catalog cannot be
-read is set aside with the number of the life (`catalog_recovery`).
+1. Bounded steps. One call of `handle` does about `step_work_max` of work and leaves the rest to
+   later calls; until then `is_working` is true and `next_deadline` is now. A part with a lot of
+   work returns an iterator instead of a list. The iterator yields the cost of finished work
+   (`WorkDone`) and may be suspended there. A part that did much work and returns a list ends it
+   with `WorkDone`.
+2. Order. Stimuli that arrive in the meantime are queued in order, so a part sees each stimulus
+   processed completely before the next one, regardless of the number of calls. Only `now` advances.
+   The driver should hold back input that can wait.
+3. Heartbeats are not queued. Every call records frames of neighbours as signs of life, sends due
+   pings, and answers keep-alive probes of clients.
+4. Start. The broker writes the number of its life to the catalog and syncs it before it does
+   anything else. Until then it rejects clients and delays its greeting to neighbours. Catalog
+   records that cannot be read are set aside in the same sync (`catalog_recovery`).
+5. Departure. A broker that receives `Depart` drains itself and then reports `is_drained`
+   (`departure`).
 
-State: in the parts; here only what is on the way. Safe to lose.
+State: the parts own it; the broker holds only work in progress. Safe to lose.
 """
 
 from collections import deque
@@ -72,31 +76,32 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 
 _LIFE_KEY = "life"
-#: Lives beyond this one could not be counted on; it is some centuries away.
+#: The highest valid life, several centuries away.
 _LIFE_MAX = (1 << 63) - (1 << 40)
-#: What taking something from one part to another costs, at least.
-_WISH_WORK = 20
-#: What routing one tick of an emission costs.
-_EMIT_WORK = 5
-#: Frames of a neighbour that may wait until it can be served; beyond that its link is cut.
+#: The minimum cost of routing a request to another part.
+_REQUEST_WORK = 20
+#: The cost of routing one tick of an emission.
+_EMISSION_TICK_WORK = 5
+#: Frames queued for a neighbour while the origin may not announce its stream; its link is cut
+#: beyond that.
 _WAITING_FRAMES_MAX = 1024
-#: The broker's own tickets.
+#: Tickets of the broker's own syncs.
 _LIFE, _DEPARTURE = 0, 1
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
-    """What a broker is told once."""
+    """The configuration of a broker, fixed for one life."""
 
     name: str
     network: Network
     routing: RoutingName = "tree"
     options: Options = Options()
     limits: Limits = DEFAULT_LIMITS
-    #: Makes a router of its own, in place of the one that `routing` names.
+    #: Overrides the router that `routing` names.
     router: RouterMaker | None = None
-    #: Of the network; grows with every change of it.
+    #: Revision of the network file; grows with every change.
     revision: int = 1
-    #: What is known of the own stream (`model.statistics`).
+    #: Statistics about the events of this broker's stream (`model.statistics`).
     statistics: bytes = b""
 
 
@@ -107,19 +112,19 @@ class Broker:
         self.config = config
         recovered = replace(recovered, aside=[], repairs=[])
         self.life = max(int(now * 1e9), _stored_life(recovered) + 1)
-        #: Whether the life is on disk.
+        #: The number of the life is on disk.
         self.is_ready = False
         network = config.network
         self.is_edge = config.name in network.edges
         self._links = Links(config.name, network.links_of(config.name), config.options)
-        #: What it knows of the streams of others.
+        #: This broker's knowledge of other brokers' streams, for rollback detection.
         self.witness = StreamWitness(config.name, network.edges, recovered)
         self._rollback = rollback.stored(recovered)
         self._is_first_life = not recovered.catalog.get("broker")
         routing = ROUTINGS[config.routing]
         if config.router is None and routing.needs_tree and not network.is_tree:
             raise LocalError(
-                f"{config.routing!r} routing needs a tree, and this network is none; use mesh"
+                f"{config.routing!r} routing requires a tree, but this network is not one; use mesh"
             )
         make_router = config.router or routing.make
         self.router: Router = make_router(
@@ -128,71 +133,72 @@ class Broker:
         parts = (config.name, network, config.options, config.limits, recovered, now)
         self.router.know_statistics(config.statistics)
         is_edge, scout = self.is_edge, self.router.scout
-        self._home = ClientServices(*parts, self._do, self.life, scout) if is_edge else None
-        newest = 0 if self._home is None else self._home.origin.newest
+        self._services = ClientServices(*parts, self._submit, self.life, scout) if is_edge else None
+        newest = 0 if self._services is None else self._services.origin.newest
         self._departed = departure.stored_departure(recovered, config.revision, newest)
-        #: Greetings of neighbours that came before the life was on disk.
+        #: Greetings of neighbours received before the life was on disk.
         self._hellos: dict[str, Hello] = {}
-        #: Neighbours that have greeted and may not hear of the own stream yet, and their frames.
-        self._waiting: dict[str, list[LinkFrame]] = {}
-        #: Streams whose contradictions were noted.
+        #: Neighbours that greeted while the origin may not announce its stream → queued frames.
+        self._held_frames: dict[str, list[LinkFrame]] = {}
+        #: Streams whose contradiction was logged.
         self._contradicted: dict[str, None] = {}
-        #: Records of the catalog that could not be read.
+        #: Catalog records that could not be read.
         self.set_aside = SetAsideRecords(recovered, config.limits, now)
         self._repairs = self.set_aside.effects(recovered)
         self._sync_number = 0
-        #: (sync number, who asked, its ticket), oldest first.
+        #: (sync number, requesting part, its ticket), oldest first.
         self._syncs: deque[tuple[int, Who, int]] = deque()
         self._sync_wanted: list[tuple[Who, int]] = []
-        #: (who wants it, what is left of that), oldest first; all of it follows from `_current`.
+        #: (part, its remaining requests), oldest first; all of them result from `_current`.
         self._work: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
-        #: (who does it, the rest of it): long work of a part, of which a portion was done.
-        self._long: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
+        #: (part, its remaining requests): long-running work, suspended between two portions.
+        self._long_work: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
         self._deferred: list[PartRequest | Outcome] = []
         self._current: Stimulus = contract.Started()
-        #: What happened meanwhile.
+        #: Stimuli that arrived while the broker was working.
         self._stimuli: deque[Stimulus] = deque()
-        #: Of the last call, for whoever watches: each stimulus that was worked on, and how many
-        #: effects there were before its own.
+        #: For observers: each stimulus that the last call worked on, and the number of effects
+        #: that preceded its own.
         self.worked_on: list[tuple[Stimulus, int]] = []
-        #: What was spent in this call.
+        #: Work done in this call.
         self._spent = 0
         self._now = now
 
     @property
     def is_working(self) -> bool:
-        """Whether it still works on what happened before; whoever can wait should."""
-        return bool(self._work or self._long or self._stimuli)
+        """Whether work is left from earlier stimuli; drivers should hold back input that can
+        wait."""
+        return bool(self._work or self._long_work or self._stimuli)
 
     @property
     def has_work_left(self) -> bool:
-        """Whether it still works on the last stimulus that it began with."""
-        return bool(self._work or self._long)
+        """Whether work is left from the stimulus that was started last."""
+        return bool(self._work or self._long_work)
 
     @property
     def origin(self) -> Origin | None:
-        """Where events enter; None if it takes no clients."""
-        return None if self._home is None else self._home.origin
+        """The part that takes events; None if this broker takes no clients."""
+        return None if self._services is None else self._services.origin
 
     @property
     def edge(self) -> Edge | None:
-        """Where they leave, likewise."""
-        return None if self._home is None else self._home.edge
+        """The part that delivers events; None if this broker takes no clients."""
+        return None if self._services is None else self._services.edge
 
     @property
     def filter_bytes(self) -> int:
-        """About how much memory the filters of clients take here."""
-        return self._home.memory.used if self._home else 0
+        """Estimated memory of the clients' filters."""
+        return self._services.memory.used if self._services else 0
 
     @property
     def points(self) -> JoinPoints | None:
-        """Where patterns are detected, likewise."""
-        return None if self._home is None else self._home.points
+        """The part that detects patterns; None if this broker takes no clients."""
+        return None if self._services is None else self._services.points
 
-    # -- the door -------------------------------------------------------------------------------
+    # -- interface ------------------------------------------------------------------------------
 
     def handle(self, now: float, stimulus: Stimulus) -> Effects:
-        """What to do about something that happened."""
+        """Process a stimulus; the driver performs the returned effects in order."""
         effects: Effects = []
         self._now = now
         self._spent = 0
@@ -205,29 +211,29 @@ class Broker:
                 if not self.has_work_left:
                     self._current = self._stimuli.popleft()
                     self.worked_on.append((self._current, len(effects)))
-                    self._take(now, self._current)
-                self._work_off(now, effects, work_max)
+                    self._dispatch(now, self._current)
+                self._drain_work(now, effects, work_max)
             except RemoteError as error:
-                # What else the frame would have caused is left undone.
+                # Discard everything else that the frame would have caused.
                 self._work.clear()
-                self._long.clear()
+                self._long_work.clear()
                 self._deferred = []
                 if isinstance(error, ContradictionError) and error.stream not in self._contradicted:
                     self._contradicted[error.stream] = None
                     effects.append(contract.Note("error", str(error)))
                 effects.append(_cut(self._current, str(error)))
-        heard = self.witness.puts(now) if self.is_ready or self._sync_wanted else []
-        if self._sync_wanted or heard:
+        seen_puts = self.witness.puts(now) if self.is_ready or self._sync_wanted else []
+        if self._sync_wanted or seen_puts:
             self._sync_number += 1
             for who, ticket in self._sync_wanted:
                 self._syncs.append((self._sync_number, who, ticket))
             self._sync_wanted.clear()
-            effects += heard
+            effects += seen_puts
             effects.append(contract.Sync(self._sync_number))
         return effects
 
     def next_deadline(self) -> float | None:
-        """When `TimePassed` is wanted."""
+        """When the driver must send `TimePassed`; None if no timer runs."""
         if self.is_working:
             return self._now
         deadlines = [part.next_deadline() for part in self._parts]
@@ -235,34 +241,34 @@ class Broker:
 
     @property
     def _parts(self) -> tuple[Links | Router | Origin | Edge | JoinPoints, ...]:
-        home = () if self._home is None else self._home.parts
-        return (self._links, self.router, *home)
+        services = () if self._services is None else self._services.parts
+        return (self._links, self.router, *services)
 
     # -- stimuli --------------------------------------------------------------------------------
 
     def _is_heartbeat(self, now: float, stimulus: Stimulus, effects: Effects) -> bool:
-        """Rule 3, while other work is under way; False if there is more to it."""
+        """Rule 3, while other work is in progress; False if the stimulus must be queued as well."""
         if isinstance(stimulus, contract.FrameReceived):
             is_ping = isinstance(stimulus.frame, Ping)
             if not is_ping or self._links.is_greeted(stimulus.peer):
                 self._links.heard(now, stimulus.peer)
             return is_ping
-        if isinstance(stimulus, contract.ClientFrameReceived) and self._home is not None:
-            is_asking = isinstance(stimulus.frame, Alive) and stimulus.session >= 0
-            if is_asking and self._home.edge.has_client(stimulus.session):
+        if isinstance(stimulus, contract.ClientFrameReceived) and self._services is not None:
+            is_probe = isinstance(stimulus.frame, Alive) and stimulus.session >= 0
+            if is_probe and self._services.edge.has_client(stimulus.session):
                 effects.append(contract.SendClient(stimulus.session, Alive()))
                 return True
         if isinstance(stimulus, contract.TimePassed):
             due = self._links.next_deadline()
             if due is not None and due <= now:
-                for wish in self._links.time_passed(now):
-                    if isinstance(wish, contract.Send):
-                        self._links.sent(now, wish.peer)
-                    effects.append(wish)
+                for request in self._links.time_passed(now):
+                    if isinstance(request, contract.Send):
+                        self._links.sent(now, request.peer)
+                    effects.append(request)
             return True
         return False
 
-    def _take(self, now: float, stimulus: Stimulus) -> None:
+    def _dispatch(self, now: float, stimulus: Stimulus) -> None:
         if isinstance(stimulus, contract.FrameReceived):
             self._frame(now, stimulus)
         elif isinstance(stimulus, contract.ClientFrameReceived):
@@ -272,58 +278,62 @@ class Broker:
         elif isinstance(stimulus, contract.TimePassed):
             self._time_passed(now)
         elif isinstance(stimulus, contract.Started):
-            self._do(None, self._repairs)
+            self._submit(None, self._repairs)
             self._repairs = []
             if self._departed is not None and self.departure is None:
-                self._do(None, [departure.void()])
-            self._do(None, [contract.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)])
+                self._submit(None, [departure.void()])
+            self._submit(
+                None, [contract.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)]
+            )
         elif isinstance(stimulus, contract.Depart):
             self._depart(now)
         elif isinstance(stimulus, contract.MoveJoinPoint):
-            if self._home is not None and self.is_ready:
-                points = self._home.points
-                self._do(points, points.move(now, stimulus.pattern, stimulus.target))
+            if self._services is not None and self.is_ready:
+                points = self._services.points
+                self._submit(points, points.move(now, stimulus.pattern, stimulus.target))
         elif not self._client_event(now, stimulus):
             self._link_event(now, stimulus)
 
     def _frame(self, now: float, stimulus: contract.FrameReceived) -> None:
         peer, frame = stimulus.peer, stimulus.frame
         if isinstance(frame, Ping) and not self._links.is_greeted(peer):
-            # It shows that somebody is there, but not who: the greeting is still waited for.
+            # A ping proves that the peer is alive but not who it is; wait for the greeting.
             return
         if not self._links.heard(now, peer) or isinstance(frame, Ping):
             return
         if isinstance(frame, Hello):
             self._links.greet(now, peer, frame)
             self._greeted(now, peer, frame)
-        elif peer in self._waiting:
-            if len(self._waiting[peer]) >= _WAITING_FRAMES_MAX:
-                raise RemoteError(f"{peer!r} sends too much while this broker waits for its disk")
-            self._waiting[peer].append(frame)
+        elif peer in self._held_frames:
+            if len(self._held_frames[peer]) >= _WAITING_FRAMES_MAX:
+                raise RemoteError(
+                    f"{peer!r} sent too many frames while this broker waits for its disk"
+                )
+            self._held_frames[peer].append(frame)
         elif self._links.is_greeted(peer):
-            self._do(None, self.router.frame(now, peer, frame))
+            self._submit(None, self.router.frame(now, peer, frame))
             self.witness.saw(frame)
         else:
-            raise RemoteError(f"{peer!r} does not greet")
+            raise RemoteError(f"{peer!r} sent a frame before its greeting")
 
     def _greeted(self, now: float, peer: str, hello: Hello) -> None:
-        """A neighbour has greeted; what it knows counts once the life has begun."""
+        """Process the greeting of a neighbour, or defer it until the life has begun."""
         if not self.is_ready:
             self._hellos[peer] = hello
             return
-        if self._home is not None:
-            origin = self._home.origin
-            self._do(origin, origin.told(now, peer, hello))
+        if self._services is not None:
+            origin = self._services.origin
+            self._submit(origin, origin.told(now, peer, hello))
             if not origin.may_be_told_of:
-                self._waiting[peer] = []
+                self._held_frames[peer] = []
                 return
-        self._do(None, self.router.link_up(now, peer))
+        self._submit(None, self.router.link_up(now, peer))
 
     def _serve_waiting(self, now: float) -> None:
-        """Neighbours may hear of the own stream now; what they sent meanwhile comes first."""
-        waiting, self._waiting = self._waiting, {}
+        """The origin may announce its stream: bring links up, then process their queued frames."""
+        waiting, self._held_frames = self._held_frames, {}
         for peer in waiting:
-            self._do(None, self.router.link_up(now, peer))
+            self._submit(None, self.router.link_up(now, peer))
         frames = [
             contract.FrameReceived(peer, frame) for peer in waiting for frame in waiting[peer]
         ]
@@ -331,53 +341,57 @@ class Broker:
 
     def _link_event(self, now: float, stimulus: Stimulus) -> None:
         if isinstance(stimulus, contract.LinkUp):
-            self._do(None, self._links.up(now, stimulus.peer))
+            self._submit(None, self._links.up(now, stimulus.peer))
             if self.is_ready:
                 self._greet(stimulus.peer)
         elif isinstance(stimulus, contract.LinkDown):
             self._hellos.pop(stimulus.peer, None)
-            was_waiting = self._waiting.pop(stimulus.peer, None) is not None
+            was_waiting = self._held_frames.pop(stimulus.peer, None) is not None
             if self._links.down(stimulus.peer) and self.is_ready and not was_waiting:
-                self._do(None, self.router.link_down(now, stimulus.peer))
+                self._submit(None, self.router.link_down(now, stimulus.peer))
         elif isinstance(stimulus, contract.LinkLoad):
             loads = stimulus.given, stimulus.gone, stimulus.waiting
             self.router.link_load(now, stimulus.peer, *loads)
         elif isinstance(stimulus, contract.BrokerLoad):
             if self.is_ready:
-                self._do(None, self.router.broker_load(now, stimulus))
+                self._submit(None, self.router.broker_load(now, stimulus))
         elif isinstance(stimulus, contract.LinkFull):
-            self._do(None, self.router.link_full(now, stimulus.peer, stimulus.full))
+            self._submit(None, self.router.link_full(now, stimulus.peer, stimulus.full))
         else:
-            assert self._home is not None
-            self._home.log_event(now, stimulus)
+            assert self._services is not None
+            self._services.log_event(now, stimulus)
 
     def _client_event(self, now: float, stimulus: Stimulus) -> bool:
-        if self._home is not None and self.is_ready:
-            return self._home.client_event(now, stimulus)
+        if self._services is not None and self.is_ready:
+            return self._services.client_event(now, stimulus)
         if isinstance(stimulus, contract.ClientCame):
             why = "the broker is starting" if self.is_edge else "this broker takes no clients"
-            self._do(None, [contract.CutClient(stimulus.session, why)])
+            self._submit(None, [contract.CutClient(stimulus.session, why)])
         return isinstance(stimulus, contract.ClientCame | contract.ClientLeft | contract.ClientFull)
 
     def _client_frame(self, now: float, stimulus: contract.ClientFrameReceived) -> None:
-        if self._home is not None and self.is_ready:
-            self._home.client_frame(now, stimulus.session, stimulus.frame)
+        if self._services is not None and self.is_ready:
+            self._services.client_frame(now, stimulus.session, stimulus.frame)
 
     def _synced(self, now: float, number: int) -> None:
         while self._syncs and self._syncs[0][0] <= number:
             _, who, ticket = self._syncs.popleft()
             if who is not None:
-                self._do(who, who.synced(now, ticket))
+                self._submit(who, who.synced(now, ticket))
             elif ticket == _LIFE:
                 self._begin(now)
-        if self._waiting and self._home is not None and self._home.origin.may_be_told_of:
+        if (
+            self._held_frames
+            and self._services is not None
+            and self._services.origin.may_be_told_of
+        ):
             self._serve_waiting(now)
 
     def _greet(self, peer: str) -> None:
-        self._do(None, self._links.hello(peer, self.life, self.witness.of(peer)))
+        self._submit(None, self._links.hello(peer, self.life, self.witness.of(peer)))
 
     def _inquiry(self, origin: Origin) -> RollbackInquiry:
-        """What the neighbours are asked before the origin goes on."""
+        """The inquiry that neighbours must answer before the origin accepts events."""
         config = self.config
         return RollbackInquiry(
             config.name,
@@ -389,14 +403,14 @@ class Broker:
         )
 
     def _begin(self, now: float) -> None:
-        """The life is on disk: greet whoever is there, and let the parts start."""
+        """The life is on disk: start the parts and greet all connected neighbours."""
         self.is_ready = True
-        home = self._home
-        if home is not None:
-            self._do(None, self.router.advertise(now, (), (), home.origin.newest))
-            home.started(now, self._inquiry(home.origin))
+        services = self._services
+        if services is not None:
+            self._submit(None, self.router.advertise(now, (), (), services.origin.newest))
+            services.started(now, self._inquiry(services.origin))
             if self.departure is not None:
-                home.depart(now)
+                services.depart(now)
         for peer in self._links.all():
             self._greet(peer)
             hello = self._hellos.pop(peer, None)
@@ -407,33 +421,33 @@ class Broker:
 
     @property
     def departure(self) -> departure.Departure | None:
-        """Whether it departs."""
+        """The departure in progress, if any."""
         found = self._departed
         is_meant = found is not None and found.revision >= self.config.revision and self.is_edge
         return found if is_meant else None
 
     @property
     def is_drained(self) -> bool:
-        """Whether it departs, and the others need it no longer. From then on they never will."""
-        departure, home = self.departure, self._home
-        if departure is None or home is None or not self.is_ready:
+        """Whether this broker departs and no other broker needs it; once true, it stays true."""
+        departure, services = self.departure, self._services
+        if departure is None or services is None or not self.is_ready:
             return False
-        return home.is_drained(departure) and not self._syncs and not self.is_working
+        return services.is_drained(departure) and not self._syncs and not self.is_working
 
     @property
     def last_needed(self) -> int:
-        """The last tick with an event of a broker that departs, but for batches under way."""
-        assert self._home is not None
+        """The last tick with an event of a departing broker, not counting batches in progress."""
+        assert self._services is not None
         assert self.departure is not None
-        return self._home.last_needed(self.departure)
+        return self._services.last_needed(self.departure)
 
     def _depart(self, now: float) -> None:
-        home = self._home
-        if home is None or not self.is_ready or self.departure is not None:
+        services = self._services
+        if services is None or not self.is_ready or self.departure is not None:
             return
-        self._departed = departure.Departure(self.config.revision, home.origin.newest)
-        self._do(None, [self._departed.put(), RequestSync(_DEPARTURE)])
-        home.depart(now)
+        self._departed = departure.Departure(self.config.revision, services.origin.newest)
+        self._submit(None, [self._departed.put(), RequestSync(_DEPARTURE)])
+        services.depart(now)
 
     def _time_passed(self, now: float) -> None:
         for part in self._parts:
@@ -441,128 +455,132 @@ class Broker:
             if deadline is None or deadline > now:
                 continue
             who = part if isinstance(part, Edge | Origin | JoinPoints) else None
-            self._do(who, part.time_passed(now))
+            self._submit(who, part.time_passed(now))
 
-    # -- what the parts want --------------------------------------------------------------------
+    # -- requests of the parts ------------------------------------------------------------------
 
-    def _do(self, who: Who, wishes: Iterable[PartRequest | Outcome]) -> None:
-        if isinstance(wishes, list) and wishes and isinstance(wishes[-1], WorkDone):
-            # The work is done, not only promised: it counts before others are begun.
-            self._spent += wishes.pop().work
-        if who is not None and isinstance(wishes, chain):
-            # What is computed already, and then work that has not begun.
+    def _submit(self, who: Who, requests: Iterable[PartRequest | Outcome]) -> None:
+        if isinstance(requests, list) and requests and isinstance(requests[-1], WorkDone):
+            # This work is already done, so it counts before other work starts.
+            self._spent += requests.pop().work
+        if who is not None and isinstance(requests, chain):
+            # Computed requests come first, then work that has not started.
             computed: list[PartRequest | Outcome] = []
-            for wish in wishes:
-                if isinstance(wish, WorkDone):
-                    self._long.append((who, wishes))
+            for request in requests:
+                if isinstance(request, WorkDone):
+                    self._long_work.append((who, requests))
                     break
-                computed.append(wish)
-            self._do(who, computed)
-        elif who is not None and not isinstance(wishes, list | tuple):
-            self._long.append((who, iter(wishes)))
-        elif wishes:
-            self._work.append((who, iter(wishes)))
+                computed.append(request)
+            self._submit(who, computed)
+        elif who is not None and not isinstance(requests, list | tuple):
+            self._long_work.append((who, iter(requests)))
+        elif requests:
+            self._work.append((who, iter(requests)))
 
-    def _go_on_long(self, effects: Effects, work_max: int) -> None:
-        """Long work of a part, begun when all that was computed before is done: effects keep
-        the order in which they were computed; what it asks of others waits until it is done."""
-        who, wishes = self._long[0]
-        for wish in wishes:
-            if isinstance(wish, WorkDone):
-                self._spent += wish.work
+    def _continue_long_work(self, effects: Effects, work_max: int) -> None:
+        """Continue long-running work of a part after all computed requests are done.
+
+        Effects keep the order in which they were computed; requests to other parts wait until the
+        work is complete."""
+        who, requests = self._long_work[0]
+        for request in requests:
+            if isinstance(request, WorkDone):
+                self._spent += request.work
                 if self._spent >= work_max:
                     return
-            elif isinstance(wish, Effect) and not _is_for_a_part(wish):
-                effects.append(wish)
+            elif isinstance(request, Effect) and not _is_internal(request):
+                effects.append(request)
             else:
-                self._deferred.append(wish)
-        self._long.popleft()
+                self._deferred.append(request)
+        self._long_work.popleft()
         deferred, self._deferred = self._deferred, []
-        self._do(who, deferred)
+        self._submit(who, deferred)
 
-    def _work_off(self, now: float, effects: Effects, work_max: int) -> None:
-        """Do what the parts want, until enough has been done."""
+    def _drain_work(self, now: float, effects: Effects, work_max: int) -> None:
+        """Process the requests of the parts until the work limit is reached."""
         work = self._work
-        while work or self._long:
+        while work or self._long_work:
             if not work:
                 if self._spent >= work_max:
                     return
-                self._go_on_long(effects, work_max)
+                self._continue_long_work(effects, work_max)
                 continue
-            who, wishes = work[0]
-            for wish in wishes:
-                if isinstance(wish, WorkDone):
-                    self._spent += wish.work
+            who, requests = work[0]
+            for request in requests:
+                if isinstance(request, WorkDone):
+                    self._spent += request.work
                     if self._spent >= work_max:
                         return
-                elif isinstance(wish, contract.Send):
-                    if isinstance(wish.frame, Hello) or self._links.is_greeted(wish.peer):
-                        self._links.sent(now, wish.peer)
-                        effects.append(wish)
+                elif isinstance(request, contract.Send):
+                    if isinstance(request.frame, Hello) or self._links.is_greeted(request.peer):
+                        self._links.sent(now, request.peer)
+                        effects.append(request)
                 elif (
-                    isinstance(wish, contract.SendClient | contract.CutClient) and wish.session < 0
+                    isinstance(request, contract.SendClient | contract.CutClient)
+                    and request.session < 0
                 ):
-                    assert self._home is not None
-                    self._home.to_point(now, wish)
-                elif isinstance(wish, Effect):
-                    effects.append(wish)
-                elif isinstance(wish, RequestSync):
-                    self._sync_wanted.append((who, wish.ticket))
+                    assert self._services is not None
+                    self._services.to_point(now, request)
+                elif isinstance(request, Effect):
+                    effects.append(request)
+                elif isinstance(request, RequestSync):
+                    self._sync_wanted.append((who, request.ticket))
                 else:
-                    self._spent += _WISH_WORK
-                    self._pass_on(now, wish, effects)
+                    self._spent += _REQUEST_WORK
+                    self._route_request(now, request, effects)
                     if self._spent >= work_max:
                         return
             work.popleft()
 
-    def _pass_on(self, now: float, wish: PartRequest | Outcome, effects: Effects) -> None:
-        router, home = self.router, self._home
-        if isinstance(wish, CarryTo):
-            self._do(None, router.carry(now, wish.target, wish.content))
+    def _route_request(self, now: float, request: PartRequest | Outcome, effects: Effects) -> None:
+        router, services = self.router, self._services
+        if isinstance(request, CarryTo):
+            self._submit(None, router.carry(now, request.target, request.content))
             return
-        if isinstance(wish, CarriedMessage):
-            self._deliver(now, wish, effects)
+        if isinstance(request, CarriedMessage):
+            self._deliver_carried(now, request, effects)
             return
-        assert home is not None
-        if isinstance(wish, Arrival):
-            self._do(home.edge, home.edge.arrival(now, wish))
-        elif isinstance(wish, Emission):
-            self._spent += _EMIT_WORK * len(wish.data)
-            self._do(None, router.publish(now, wish))
-        elif isinstance(wish, ChangeInterest):
-            self._do(None, router.interest_changes(now, wish.added, wish.removed))
-        elif isinstance(wish, InterestVersions):
-            self._do(home.edge, home.edge.versions(now, wish.versions))
-        elif isinstance(wish, ChangeAdvertisements):
-            parts = wish.added, wish.removed, home.origin.newest
-            self._do(None, router.advertise(now, *parts))
-        elif isinstance(wish, Marked):
-            self._do(None, router.marked(now, wish.mark, wish.vector))
-        elif isinstance(wish, VectorAdvance):
-            self._do(home.origin, home.origin.vector_advance(now, wish.vector))
-        elif isinstance(wish, JoinPointRequest):
-            home.from_point(now, wish)
+        assert services is not None
+        if isinstance(request, Arrival):
+            self._submit(services.edge, services.edge.arrival(now, request))
+        elif isinstance(request, Emission):
+            self._spent += _EMISSION_TICK_WORK * len(request.data)
+            self._submit(None, router.publish(now, request))
+        elif isinstance(request, ChangeInterest):
+            self._submit(None, router.interest_changes(now, request.added, request.removed))
+        elif isinstance(request, InterestVersions):
+            self._submit(services.edge, services.edge.versions(now, request.versions))
+        elif isinstance(request, ChangeAdvertisements):
+            parts = request.added, request.removed, services.origin.newest
+            self._submit(None, router.advertise(now, *parts))
+        elif isinstance(request, Marked):
+            self._submit(None, router.marked(now, request.mark, request.vector))
+        elif isinstance(request, VectorAdvance):
+            self._submit(services.origin, services.origin.vector_advance(now, request.vector))
+        elif isinstance(request, JoinPointRequest):
+            services.from_point(now, request)
         else:
-            raise AssertionError(f"nobody takes {wish!r}")
+            raise AssertionError(f"no part takes {request!r}")
 
-    def _deliver(self, now: float, delivery: CarriedMessage, effects: Effects) -> None:
-        """A carried message; a bad one is its sender's fault, not the neighbour's."""
+    def _deliver_carried(self, now: float, delivery: CarriedMessage, effects: Effects) -> None:
+        """Deliver a carried message. Its sender is to blame for an invalid one, not the
+        neighbour."""
         try:
-            if self._home is None:
-                raise RemoteError("this broker is no edge")
-            self._home.carried(now, delivery)
+            if self._services is None:
+                raise RemoteError("this broker is not an edge")
+            self._services.carried(now, delivery)
         except RemoteError as error:
             effects.append(contract.Note("warning", f"from {delivery.source!r}: {error}"))
 
 
 def _stored_life(recovered: Recovered) -> int:
-    """The life before this one, as far as it can be read; and no key that nobody knows."""
+    """The number of the previous life, if it can be read; unknown keys are set aside."""
 
     def read(key: str, value: bytes) -> int:
         if key == departure.KEY:
             return 0
         if key != _LIFE_KEY:
-            raise ValueError(f"the table {TABLE!r} has no such key")
+            raise ValueError(f"table {TABLE!r} has no such key")
         return number_in(value, _LIFE_MAX)
 
     good, bad = decoded(recovered, TABLE, read)
@@ -572,15 +590,15 @@ def _stored_life(recovered: Recovered) -> int:
     return good.get(_LIFE_KEY, 0)
 
 
-def _is_for_a_part(effect: Effect) -> bool:
-    """Whether a part of the broker takes it first: the links, or a join point."""
+def _is_internal(effect: Effect) -> bool:
+    """Whether a part of this broker processes the effect first: the links or a join point."""
     if isinstance(effect, contract.SendClient | contract.CutClient):
         return effect.session < 0
     return isinstance(effect, contract.Send)
 
 
 def _cut(stimulus: Stimulus, reason: str) -> Effect:
-    """What a broken protocol costs."""
+    """The effect that closes the connection of the peer that sent the stimulus."""
     if isinstance(stimulus, contract.FrameReceived):
         return contract.CutLink(stimulus.peer, reason)
     assert isinstance(stimulus, contract.ClientFrameReceived), reason

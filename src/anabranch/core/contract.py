@@ -1,27 +1,32 @@
-"""The door of the core: what goes into a broker, and what comes out.
+"""The interface of the broker core: stimuli in, effects out.
 
     effects = broker.handle(now, stimulus)
     deadline = broker.next_deadline()
 
-A broker never acts; it says what is to be done. Whoever drives it (a process with sockets and a
-disk, or the simulator) performs the effects *in order* and reports back with stimuli. Rules:
+A broker performs no I/O. It returns effects, and its driver (a process with sockets and a disk, or
+the simulator) performs them *in order* and reports the results as stimuli.
 
-1. Same state, same `now`, same stimulus: same effects. No clock, no randomness, no I/O in here.
-2. `now` is in seconds of the broker's own clock, which is set by the machine's when a life begins
-   and never goes back within it; it may jump forward. Between lives anything may happen to it.
-3. What must survive a crash is an `Append` or a `Put`, followed by a `Sync` with a number. When
-   everything before that `Sync` is on disk, and only then, the driver says `Synced(number)`.
-   Numbers grow; `Synced(5)` includes everything up to 5. A crash keeps any beginning of the
-   unsynced appends and, independently, any beginning of the unsynced puts.
-4. A confirmation that promises durability is an effect of `Synced`.
-5. Frames to one link or session arrive in order or not at all: when a link goes down, what was on
-   the way is lost. `LinkUp` follows `LinkDown` before anything arrives again.
-6. A frame that breaks the protocol costs its sender the link or session: the broker answers with
-   `CutLink` or `CutClient` and forgets whatever else the frame would have caused. A client frame
-   is taken whole or not at all (the driver may hand a large one over in parts). Carried messages
-   are their sender's fault, not the neighbour's: they are dropped with a note.
-7. What one stimulus causes may take several calls (`broker`): effects come in order all the same,
-   and `next_deadline` is now until all is done.
+Rules
+
+1. Deterministic. The same state, `now` and stimulus give the same effects. The core uses no clock,
+   no randomness and no I/O.
+2. Time. `now` is in seconds of the broker's clock. It is set from the machine's clock when a life
+   begins and never goes back during that life; it may jump forward. Between lives it may change in
+   any way.
+3. Durability. State that must survive a crash is an `Append` or a `Put`, followed by a numbered
+   `Sync`. The driver sends `Synced(number)` when everything before that `Sync` is on disk, and
+   never earlier. Numbers grow; `Synced(5)` covers every number up to 5. A crash keeps any prefix of
+   the unsynced appends and, independently, any prefix of the unsynced puts.
+4. Confirmations. A confirmation that promises durability is an effect of `Synced`.
+5. Connections. Frames to one link or session arrive in order or not at all. When a link goes down,
+   frames in flight are lost. After `LinkDown`, nothing arrives before the next `LinkUp`.
+6. Protocol errors. A peer whose frame violates the protocol loses its link or session: the broker
+   returns `CutLink` or `CutClient` and discards everything else that the frame would have caused. A
+   client frame is accepted completely or not at all (the driver may pass a large one in parts). The
+   sender of an invalid carried message is to blame, not the neighbour that forwarded it; such a
+   message is dropped with a note.
+7. Bounded steps. One stimulus may take several calls (`broker`). Effects keep their order, and
+   `next_deadline` is now until the work is done.
 """
 
 from collections.abc import Sequence
@@ -33,35 +38,36 @@ from anabranch.model.frames import LinkFrame
 
 
 class Stimulus(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened."""
+    """An input of the broker: something that happened."""
 
 
 class Started(Stimulus, frozen=True):
-    """The first stimulus of a life, after `recover`."""
+    """The first stimulus of a life, after recovery."""
 
 
 class LinkUp(Stimulus, frozen=True):
-    """There is a connection to this broker now."""
+    """The link to this neighbour is connected."""
 
     peer: str
 
 
 class LinkDown(Stimulus, frozen=True):
-    """There is none any more."""
+    """The link to this neighbour is disconnected."""
 
     peer: str
 
 
 class LinkFull(Stimulus, frozen=True):
-    """More is waiting to be sent on this link than its bound; or not any more."""
+    """The send queue of this link exceeded its limit, or drained below it."""
 
     peer: str
     full: bool
 
 
 class LinkLoad(Stimulus, frozen=True):
-    """Bytes that were given to a link, and that went out, since the last report; and those that
-    wait. Said every now and then while anything does, or not at all."""
+    """Bytes queued and sent on a link since the last report, and bytes still queued.
+
+    The driver sends it occasionally while bytes are queued; it may also omit it."""
 
     peer: str
     given: int
@@ -70,8 +76,8 @@ class LinkLoad(Stimulus, frozen=True):
 
 
 class BrokerLoad(Stimulus, frozen=True):
-    """How busy the broker was for so many seconds: events that came, how long they took all
-    together, and how long one waited before that. Said every now and then, or not at all."""
+    """The load of the broker over `for_s` seconds: events processed, total processing time, and the
+    queueing delay of an event. The driver sends it occasionally; it may also omit it."""
 
     for_s: float
     events: int
@@ -80,35 +86,35 @@ class BrokerLoad(Stimulus, frozen=True):
 
 
 class FrameReceived(Stimulus, frozen=True):
-    """A frame came over a link."""
+    """A frame arrived over a link."""
 
     peer: str
     frame: LinkFrame
 
 
 class ClientCame(Stimulus, frozen=True):
-    """A client connected; the driver chooses the session's number, never twice in a life."""
+    """A client connected. The driver chooses the session number, which is unique in this life."""
 
     session: int
-    #: The host it connects from, for quotas; "" if that is not known.
+    #: The client's host, for quotas; "" if unknown.
     host: str = ""
 
 
 class ClientLeft(Stimulus, frozen=True):
-    """A session is over."""
+    """The session has ended."""
 
     session: int
 
 
 class ClientFull(Stimulus, frozen=True):
-    """More is waiting for this client than its bound; or not any more."""
+    """The send queue of this client exceeded its limit, or drained below it."""
 
     session: int
     full: bool
 
 
 class ClientFrameReceived(Stimulus, frozen=True):
-    """A frame came from a client."""
+    """A frame arrived from a client."""
 
     session: int
     frame: AnyClientFrame
@@ -121,7 +127,7 @@ class Synced(Stimulus, frozen=True):
 
 
 class LogRead(Stimulus, frozen=True):
-    """What a `Read` asked for: records from its first tick on, without a gap."""
+    """The result of a `Read`: records from its first tick on, without a gap."""
 
     request: int
     first: int
@@ -129,46 +135,46 @@ class LogRead(Stimulus, frozen=True):
 
 
 class LogFull(Stimulus, frozen=True):
-    """There is no room for further appends; or there is again."""
+    """The disk has no space for further appends, or has space again."""
 
     full: bool
 
 
 class Depart(Stimulus, frozen=True):
-    """The broker is to leave the network: see `departing`."""
+    """The broker must leave the network (`departure`)."""
 
 
 class MoveJoinPoint(Stimulus, frozen=True):
-    """A pattern is to be detected at another broker, if it is detected here; see `points`."""
+    """Move a pattern's join point to another broker, if it is at this one (`join_points`)."""
 
     pattern: str
     target: str
 
 
 class TimePassed(Stimulus, frozen=True):
-    """The deadline has come."""
+    """The time of `next_deadline` has come."""
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):
-    """Something to be done."""
+    """An output of the broker: something that the driver must do."""
 
 
 class Send(Effect, frozen=True):
-    """Send a frame over a link; lost if the link is down."""
+    """Send a frame over a link; dropped if the link is down."""
 
     peer: str
     frame: LinkFrame
 
 
 class SendClient(Effect, frozen=True):
-    """Send a frame to a client; lost if the session is over."""
+    """Send a frame to a client; dropped if the session has ended."""
 
     session: int
     frame: AnyClientFrame
 
 
 class CutLink(Effect, frozen=True):
-    """Close a link; the driver reports `LinkDown` and may connect again."""
+    """Close a link; the driver reports `LinkDown` and may reconnect."""
 
     peer: str
     reason: str
@@ -182,14 +188,14 @@ class CutClient(Effect, frozen=True):
 
 
 class Append(Effect, frozen=True):
-    """Add a record to the log of this broker's stream. Ticks are dense."""
+    """Append a record to the log of this broker's stream. Ticks are dense."""
 
     tick: int
     record: bytes
 
 
 class Put(Effect, frozen=True):
-    """Remember a value in the catalog; None forgets it."""
+    """Store a value in the catalog; None deletes it."""
 
     table: str
     key: str
@@ -197,13 +203,13 @@ class Put(Effect, frozen=True):
 
 
 class Sync(Effect, frozen=True):
-    """Make everything appended and put so far durable, then say `Synced(number)`."""
+    """Make all earlier appends and puts durable, then report `Synced(number)`."""
 
     number: int
 
 
 class Read(Effect, frozen=True):
-    """Read records of the log, from `first` up to `last` or fewer; `LogRead` answers."""
+    """Read log records from `first` up to at most `last`; `LogRead` returns them."""
 
     request: int
     first: int
@@ -218,7 +224,7 @@ class Forget(Effect, frozen=True):
 
 
 class Note(Effect, frozen=True):
-    """Something worth a line in the log of the process."""
+    """A message for the log of the process."""
 
     level: str
     text: str
@@ -228,7 +234,7 @@ Effects = list[Effect]
 
 
 class DamagedRecord(msgspec.Struct, frozen=True):
-    """A record of the catalog that cannot be read, and why."""
+    """A catalog record that cannot be read, and why."""
 
     table: str
     key: str
@@ -237,46 +243,42 @@ class DamagedRecord(msgspec.Struct, frozen=True):
 
 
 class SetAsideRecord(msgspec.Struct, frozen=True):
-    """A damaged record that a start sets aside (`catalog_recovery`)."""
+    """A damaged record that this start sets aside (`catalog_recovery`)."""
 
     record: DamagedRecord
-    #: What takes its place; None: nothing does.
+    #: The value that replaces it; None deletes the row.
     instead: bytes | None
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What a broker finds when it starts: all that was synced, and perhaps some of the rest."""
+    """The state on disk at a start: everything synced, and possibly some unsynced writes."""
 
     #: table → key → value
     catalog: dict[str, dict[str, bytes]] = {}
     #: The oldest tick in the log.
     first_tick: int = 1
-    #: All records from `records_first` on; at least those that `ledger.first_needed` asks for.
+    #: All records from `records_first` on, which include those from `ledger.first_needed` on.
     records: Sequence[bytes] = ()
     #: 0: the same as `first_tick`.
     records_first: int = 0
-    #: Rows that the store could read but not believe; they are not in `catalog`.
+    #: Rows that fail the store's checks; they are not in `catalog`.
     damaged: tuple[DamagedRecord, ...] = ()
-    #: What reading it finds (`catalog_recovery`): records to be set aside, and rows that have to be
-    #: put before these go. Filled while a broker is made.
+    #: Output of reading the catalog (`catalog_recovery`): records to set aside, and rows to write
+    #: before those are removed. Filled while the broker is constructed.
     aside: list[SetAsideRecord] = msgspec.field(default_factory=list)
     repairs: list[Put] = msgspec.field(default_factory=list)
 
     @property
     def last_tick(self) -> int:
-        """The newest tick in the log."""
         return (self.records_first or self.first_tick) + len(self.records) - 1
 
 
-# The first of several deadlines, some of which there may not be.
-#
-# Asked after every stimulus, of every part of a broker; so it is a plain loop.
-
-
 def earliest(*times: float | None) -> float | None:
-    """The least of them; None if there is none."""
+    """The earliest of several optional deadlines; None if there is none.
+
+    A plain loop, because it runs for every part of a broker after every stimulus."""
     first: float | None = None
-    for each in times:
-        if each is not None and (first is None or each < first):
-            first = each
+    for time in times:
+        if time is not None and (first is None or time < first):
+            first = time
     return first

@@ -1,22 +1,24 @@
-"""Departing: how a broker leaves its network without breaking a promise.
+"""Departure: how an edge broker leaves the network without breaking a guarantee.
 
-A relay may go at any time. An edge has a log that others may need, durable subscriptions that only
-it knows, and publishers that wait for its word. So it *departs* while it is still part of the
-network; the others take a network without it only when it is *drained*. Rules:
+A relay may leave at any time. An edge has a log that others may need, durable subscriptions that
+no other broker holds, and publishers that wait for confirmations. So it *departs* while it is still
+part of the network, and the others adopt a network without it only once it is *drained*.
 
-1. From the moment it is told, it takes no new event: the refusal is final, so the event is in no
-   log; but batches that it intends to write (`batches`) it writes. It cuts its sessions, so that
-   clients go elsewhere with their subscriptions. Whoever comes back can learn the fate of what it
-   published or committed before, and nothing more.
-2. It is drained when no batch is under way, when every edge is done with every event of its log,
-   when the log has forgotten them, when there is no durable subscription here, not even one that
-   has ended and is not yielded by all other edges, and when the disk has all that. No later request
-   can undo this: holds are not granted for what is forgotten.
-3. That it departs is in the catalog, so a crash does not make it take events again. It holds for
-   the network of that revision: whoever gives it a later one with itself as an edge wants it back.
-   A row that cannot be read still says that it departs, from the network of this revision.
+Rules
 
-State: the row `departing` of the table `broker`: [revision, newest tick when it was told].
+1. Refusal. A departing broker accepts no new events. The refusal is final, so a refused event is in
+   no log. Batches whose intent is on disk (`batches`) are still written. The broker closes its
+   sessions so that clients move elsewhere with their subscriptions. A client that reconnects can
+   learn the fate of events that it published or committed before, and nothing else.
+2. Drained. The broker is drained when no batch is in progress, every edge is done with every event
+   of its log, the log has deleted them, no durable subscription is left (including ended ones that
+   other edges have not all yielded), and all of that is on disk. Later requests cannot undo this:
+   holds are not granted for deleted ticks.
+3. Persistence. The departure is recorded in the catalog, so the broker does not accept events again
+   after a crash. It applies to the network of that revision; a later revision that lists the broker
+   as an edge brings it back. An unreadable record counts as a departure from the current revision.
+
+State: the row `departing` of the table `broker`: [revision, newest tick at the time].
 """
 
 import msgspec
@@ -28,20 +30,19 @@ from anabranch.model.frame_parts import Position
 
 TABLE = "broker"
 KEY = "departing"
-#: What clients are told.
-REASON = "this broker leaves the network; go to another one"
+#: The reason that clients receive.
+REASON = "this broker is leaving the network; connect to another one"
 
 
 class Departure(msgspec.Struct, frozen=True, array_like=True):
-    """A broker is on its way out."""
+    """The departure of a broker."""
 
-    #: Of the network that it leaves.
+    #: Revision of the network that it leaves.
     revision: int
-    #: The newest tick it had then: no later one has an event, but for those of batches.
+    #: The newest tick at the time; later ticks have no events, except those of batches.
     head: int
 
     def put(self) -> Put:
-        """Remember it."""
         return Put(TABLE, KEY, _encoder.encode(self))
 
 
@@ -50,9 +51,9 @@ _decoder = msgspec.msgpack.Decoder(tuple[Count, Position])
 
 
 def stored_departure(recovered: Recovered, revision: int, newest: int) -> Departure | None:
-    """What the catalog has, for whichever network; an unreadable row is of this revision.
+    """The departure on record, of any revision; an unreadable row counts for this revision.
 
-    A crash may have kept the row and lost the newest ticks, so it is not of more than there are."""
+    A crash may keep the row and lose the newest ticks, so `head` is limited to `newest`."""
     good, bad = decoded(recovered, TABLE, _read)
     for each in bad:
         if each.key == KEY:
@@ -68,5 +69,5 @@ def _read(key: str, value: bytes) -> Departure | None:
 
 
 def void() -> Put:
-    """Forget it."""
+    """Delete the record."""
     return Put(TABLE, KEY, None)

@@ -1,21 +1,23 @@
-"""What filters of clients make one broker hold in memory, and when it takes no more.
+"""Memory quotas for the filters of clients.
 
-Subscriptions, advertisements and patterns are filters, and a broker holds them as long as their
-clients want. Each is charged with an estimate of its bytes (`model.normal.memory_cost`), to the
-client and to the broker. Rules:
+Subscriptions, advertisements and patterns are filters, and a broker holds them for as long as their
+clients want. Each filter is charged with an estimate of its bytes (`model.normal.memory_cost`), to
+its client and to the broker.
 
-1. All filters may come to `subscriptions_bytes_max`, those of one client to
-   `client_subscriptions_bytes_max`. What would exceed either is refused, and the refusal names the
-   quota.
-2. What was promised is held: subscriptions and patterns of the catalog are charged at a start, and
-   never refused. While they exceed a quota, nothing new is taken.
-3. An attribute name counts once for the broker, however many filters use it, and once for each
-   client that uses it.
-4. A pattern is charged to the client that defined it, with the subscription of its join point. That
-   subscription is not charged again.
-5. A client without a name, as in old records, has no quota; its filters count for the broker.
+Rules
 
-State: sums, made again from what is charged.
+1. All filters together may take `subscriptions_bytes_max`, those of one client
+   `client_subscriptions_bytes_max`. A filter that would exceed either quota is refused, and the
+   refusal names the quota.
+2. Accepted filters are kept: subscriptions and patterns in the catalog are charged at a start and
+   never refused. While they exceed a quota, no new filter is accepted.
+3. An attribute name counts once for the broker, regardless of the number of filters that use it,
+   and once for each client that uses it.
+4. A pattern is charged to the client that defined it, together with the subscription of its join
+   point. That subscription is not charged again.
+5. A client without a name, as in old records, has no quota; its filters count for the broker only.
+
+State: sums, rebuilt from the filters that are charged at a start.
 """
 
 from anabranch.model.limits import Limits
@@ -25,20 +27,20 @@ _REMEDY = "end subscriptions, drop patterns or advertise less, or use smaller fi
 
 
 class _Account:
-    """What is charged to the broker, or to one client."""
+    """The charges of the broker, or of one client."""
 
     __slots__ = ("bytes", "charges", "names")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.charges = 0
-        #: Attribute → the charges that name it, at least one.
+        #: Attribute → number of charges that use it, at least one.
         self.names: dict[str, int] = {}
 
     def with_more(self, cost: FilterCost) -> int:
-        """The bytes that there would be."""
-        fresh = sum(name not in self.names for name in cost.names)
-        return self.bytes + cost.bytes + NAME_BYTES * fresh
+        """The total after this charge."""
+        new_names = sum(name not in self.names for name in cost.names)
+        return self.bytes + cost.bytes + NAME_BYTES * new_names
 
     def charge(self, cost: FilterCost) -> None:
         self.bytes = self.with_more(cost)
@@ -67,28 +69,27 @@ class FilterMemory:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._all = _Account()
-        #: Those to whom something is charged.
+        #: Clients with at least one charge.
         self._clients: dict[str, _Account] = {}
 
     @property
     def used(self) -> int:
-        """The bytes of all that is charged."""
+        """The total of all charges."""
         return self._all.bytes
 
     def used_by(self, client: str) -> int:
-        """The bytes that are charged to a client."""
         account = self._clients.get(client)
         return 0 if account is None else account.bytes
 
     def objection(self, client: str, cost: FilterCost) -> str:
-        """Why this cannot be charged to a client; "" if it can (rule 1)."""
+        """Why a charge to a client is refused; "" if it is not (rule 1)."""
         account, limits = self._clients.get(client) or _Account(), self._limits
         quota = limits.client_subscriptions_bytes_max
         if client and account.with_more(cost) > quota:
             more = account.with_more(cost) - account.bytes
             return (
                 f"the filters of client {client!r} take about {account.bytes} bytes of this"
-                f" broker's memory, and with this, {more} more, they would exceed its quota of"
+                f" broker's memory; {more} more for this one would exceed its quota of"
                 f" {quota} (client_subscriptions_bytes_max); {_REMEDY}"
             )
         total, bytes_max = self._all, limits.subscriptions_bytes_max
@@ -96,19 +97,18 @@ class FilterMemory:
             more = total.with_more(cost) - total.bytes
             return (
                 f"the filters of all clients take about {total.bytes} bytes of this broker's"
-                f" memory, and with this, {more} more, they would exceed {bytes_max}"
-                f" (subscriptions_bytes_max); {_REMEDY}, or go to another broker"
+                f" memory; {more} more for this one would exceed the limit of {bytes_max}"
+                f" (subscriptions_bytes_max); {_REMEDY}, or use another broker"
             )
         return ""
 
     def charge(self, client: str, cost: FilterCost) -> None:
-        """This is held from now on; whoever need not hold it asks `objection` before."""
+        """Charge a filter. Callers that may refuse it call `objection` first."""
         self._all.charge(cost)
         if client:
             self._clients.setdefault(client, _Account()).charge(cost)
 
     def release(self, client: str, cost: FilterCost) -> None:
-        """What was charged is not held any more."""
         self._all.release(cost)
         if not client:
             return

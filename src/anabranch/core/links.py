@@ -1,21 +1,24 @@
-"""Links to neighbours: greeting, heartbeats, and when a link counts as dead.
+"""Links to neighbours: handshake, heartbeats and failure detection.
 
-Both ends of a new connection say `Hello`, with their name and life, and what they know of the
-other's stream (`rollback`). From then on the link is
-*greeted* and the router may use it. Rules:
+Both ends of a new connection send `Hello` with their name, their life and their knowledge of the
+other's stream (`rollback`). After that the link is *greeted*, and the router may use it.
 
-1. Nothing but `Hello` is sent or accepted before the greeting; a second one is an error.
-2. A neighbour that greets with another name than expected, another protocol version, or an older
-   life than it had before loses the link. So of two brokers with one name the younger stays. The
-   reason names both lives, which are clock readings in ns, and what to do. A life that leads this
-   broker's clock by more than `life_lead_s` loses the link too, and is not remembered: otherwise
-   one greeting with the highest life of all would keep the neighbour out until this broker ends.
-3. On a link where nothing else was sent for a while a `Ping` is sent; a link on which nothing was
-   heard for longer is cut. Suspicion may be wrong: it costs a connection, never a promise.
-4. How much longer is learnt (`_Patience`): from the pauses that the neighbour makes, and from links
-   that were cut although it lived. It is 2.5 heartbeats at least and `dead_after_s` at most.
+Rules
 
-State: per neighbour what is below; volatile, all of it safe to lose.
+1. Handshake. Only `Hello` is sent or accepted before the handshake; a second `Hello` is an error.
+2. Identity. A neighbour loses its link if it greets with an unexpected name, another protocol
+   version, or an older life than before; of two brokers with the same name, the younger one stays.
+   The reason names both lives, which are clock readings in ns, and the remedy. A life that is more
+   than `life_lead_s` ahead of this broker's clock also costs the link and is not recorded;
+   otherwise one greeting with the highest possible life would lock the neighbour out until this
+   broker restarts.
+3. Heartbeats. A link that was idle for a while sends a `Ping`. A link that received nothing for
+   longer than its bound is cut. A wrong suspicion costs a connection, never a guarantee.
+4. Adaptive bound. The bound is learned (`_SilenceBound`) from the neighbour's pauses and from links
+   that were cut although the neighbour was alive. It is at least 2.5 heartbeats and at most
+   `dead_after_s`.
+
+State: the fields below, per neighbour; volatile and safe to lose.
 """
 
 from anabranch.core.contract import CutLink, Effects, Send
@@ -25,9 +28,9 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
 from anabranch.model.instants import utc_text
 
-#: No silence of fewer heartbeats is suspicious.
-_LEAST_HEARTBEATS = 2.5
-#: How the reason begins for which a link is cut although its neighbour broke no rule.
+#: Silence of fewer heartbeats than this is never suspicious.
+_SILENT_HEARTBEATS_MIN = 2.5
+#: Prefix of the reason when a link is cut for silence rather than for a protocol error.
 SILENT = "nothing heard from"
 
 
@@ -37,32 +40,39 @@ def life_ahead(peer: str, life: int, now: float, lead_s: float) -> str:
         return ""
     return (
         f"the life of {peer!r} ({utc_text(life)}) leads this broker's clock"
-        f" ({utc_text(int(now * 1e9))}) by more than {lead_s:g} s (life_lead_s); set the clock that"
-        " is wrong, and start its broker again"
+        f" ({utc_text(int(now * 1e9))}) by more than {lead_s:g} s (life_lead_s); correct the wrong"
+        " clock and restart its broker"
     )
 
 
-class _Patience:
-    """How long one neighbour may be silent: an estimate that outlives its connections.
+class _SilenceBound:
+    """How long one neighbour may be silent: an estimate that survives reconnects.
 
-    Pauses (what is shorter than a quarter of a heartbeat is none) have a mean and a mean deviation,
-    both moving; a pause of a heartbeat above the mean plus four deviations is suspicious. A
-    neighbour that was cut and comes back in the same life was wrongly suspected: the bound doubles,
-    and shrinks again, by a part in a hundred with every pause."""
+    It keeps a moving mean and a moving mean deviation of the pauses; pauses shorter than a quarter
+    of a heartbeat are ignored. A pause that exceeds the mean plus four deviations by a heartbeat is
+    suspicious. A neighbour that is cut and reconnects in the same life was wrongly suspected: the
+    bound doubles, and then shrinks by one percent with every pause."""
 
-    __slots__ = ("_deviation_s", "_factor", "_greatest_s", "_heartbeat_s", "_least_s", "_mean_s")
+    __slots__ = (
+        "_bound_max_s",
+        "_bound_min_s",
+        "_deviation_s",
+        "_factor",
+        "_heartbeat_s",
+        "_mean_s",
+    )
 
     def __init__(self, options: Options) -> None:
         self._heartbeat_s = options.heartbeat_s
-        self._greatest_s = options.dead_after_s
-        self._least_s = min(_LEAST_HEARTBEATS * options.heartbeat_s, options.dead_after_s)
-        # Nothing is known yet, so the benefit of the doubt is the greatest.
+        self._bound_max_s = options.dead_after_s
+        self._bound_min_s = min(_SILENT_HEARTBEATS_MIN * options.heartbeat_s, options.dead_after_s)
+        # Nothing is measured yet, so the neighbour gets the maximum.
         self._mean_s = options.heartbeat_s
         self._deviation_s = options.dead_after_s / 4
         self._factor = 1.0
 
     def heard(self, pause_s: float) -> None:
-        """This long nothing had been heard."""
+        """Record that the neighbour sent something after this pause."""
         if pause_s * 4 < self._heartbeat_s:
             return
         off_s = pause_s - self._mean_s
@@ -71,14 +81,14 @@ class _Patience:
         self._factor = max(1.0, self._factor * 0.99)
 
     def was_wrong(self) -> None:
-        """It had been suspected, and lived."""
+        """Record that the neighbour was suspected but alive."""
         self._factor = min(self._factor * 2, 16.0)
 
     @property
     def bound_s(self) -> float:
-        """A longer silence is suspicious."""
+        """The longest silence that is not suspicious."""
         expected_s = self._mean_s + 4 * self._deviation_s + self._heartbeat_s
-        return min(max(expected_s, self._least_s) * self._factor, self._greatest_s)
+        return min(max(expected_s, self._bound_min_s) * self._factor, self._bound_max_s)
 
 
 class _Link:
@@ -99,71 +109,70 @@ class Links:
         self._name = name
         self._options = options
         self._links: dict[str, _Link] = {}
-        #: The life each neighbour last greeted with.
+        #: The life of each neighbour's last greeting.
         self._lives: dict[str, int] = dict.fromkeys(neighbours, 0)
-        self._patience = {peer: _Patience(options) for peer in neighbours}
-        #: Neighbours that were cut for their silence, and in which life.
+        self._silence_bounds = {peer: _SilenceBound(options) for peer in neighbours}
+        #: Neighbours whose link was cut for silence → their life.
         self._suspected: dict[str, int] = {}
         self._beat_at = 0.0
 
     def up(self, now: float, peer: str) -> Effects:
-        """A connection is there."""
         if peer not in self._lives:
-            return [CutLink(peer, f"{peer!r} is no neighbour of {self._name!r}")]
+            return [CutLink(peer, f"{peer!r} is not a neighbour of {self._name!r}")]
         if not self._links:
             self._beat_at = now + self._options.heartbeat_s / 2
         self._links[peer] = _Link(now)
         return []
 
     def hello(self, peer: str, life: int, heard: KnownStream) -> Effects:
-        """Greet, if the link is there, and tell what was heard of the neighbour's stream."""
+        """Greet a connected neighbour, with this broker's knowledge of its stream."""
         if peer not in self._links:
             return []
-        told = (heard.newest, heard.seen, heard.seen_ns)
-        return [Send(peer, Hello(PROTOCOL_VERSION, self._name, life, *told))]
+        known = (heard.newest, heard.seen, heard.seen_ns)
+        return [Send(peer, Hello(PROTOCOL_VERSION, self._name, life, *known))]
 
     def all(self) -> list[str]:
-        """The neighbours there is a connection to."""
+        """The connected neighbours."""
         return list(self._links)
 
     def down(self, peer: str) -> bool:
-        """It is gone; True if it was greeted."""
+        """Remove a link; True if it was greeted."""
         link = self._links.pop(peer, None)
         return link is not None and link.greeted
 
     def heard(self, now: float, peer: str) -> bool:
-        """Something came; False if there is no such link (a frame that outlived it)."""
+        """Record that a frame arrived; False if its link no longer exists."""
         link = self._links.get(peer)
         if link is None:
             return False
         if link.greeted:
-            self._patience[peer].heard(now - link.heard_at)
+            self._silence_bounds[peer].heard(now - link.heard_at)
         link.heard_at = now
         return True
 
     def greet(self, now: float, peer: str, hello: Hello) -> None:
-        """The neighbour said who it is."""
+        """Check a neighbour's greeting; `RemoteError` if it is unacceptable."""
         link = self._links[peer]
         if hello.protocol_version != PROTOCOL_VERSION:
             raise RemoteError(
-                f"{peer!r} speaks protocol {hello.protocol_version}, not {PROTOCOL_VERSION}"
+                f"{peer!r} uses protocol {hello.protocol_version}, not {PROTOCOL_VERSION}"
             )
         if hello.broker != peer:
             raise RemoteError(f"{peer!r} calls itself {hello.broker!r}")
         if hello.life < self._lives[peer]:
             raise RemoteError(
-                f"{peer!r} greets with life {hello.life}, but {self._lives[peer]} has begun: two"
-                " brokers have this name, or it lost its disk and its clock went back; set its"
-                " clock, restore its disk or give it a new name, and start it again"
+                f"{peer!r} greets with life {hello.life}, older than {self._lives[peer]}: two"
+                " brokers have this name, or it lost its disk and its clock went back; correct its"
+                " clock, restore its disk or give it a new name, and restart it"
             )
         if ahead := life_ahead(peer, hello.life, now, self._options.life_lead_s):
             raise RemoteError(ahead)
         if link.greeted:
-            raise RemoteError(f"{peer!r} greets twice")
+            raise RemoteError(f"{peer!r} greeted twice")
         self._lives[peer] = hello.life
         link.greeted = True
         if self._suspected.pop(peer, 0) == hello.life:
-            self._patience[peer].was_wrong()
+            self._silence_bounds[peer].was_wrong()
 
     def is_greeted(self, peer: str) -> bool:
         """Whether the router may use the link."""
@@ -172,17 +181,16 @@ class Links:
 
     def patience_s(self, peer: str) -> float:
         """How long this neighbour may be silent."""
-        return self._patience[peer].bound_s
+        return self._silence_bounds[peer].bound_s
 
     def sent(self, now: float, peer: str) -> None:
-        """Something was sent."""
         self._links[peer].sent_at = now
 
     def time_passed(self, now: float) -> Effects:
-        """Ping where it is due, and cut what is dead."""
+        """Send due pings, and cut links that were silent for too long."""
         effects: Effects = []
         for peer, link in self._links.items():
-            if now - link.heard_at >= self._patience[peer].bound_s:
+            if now - link.heard_at >= self._silence_bounds[peer].bound_s:
                 self._suspected[peer] = self._lives[peer]
                 effects.append(CutLink(peer, f"{SILENT} {peer!r}"))
             elif link.greeted and now - link.sent_at >= self._options.heartbeat_s:
@@ -192,5 +200,5 @@ class Links:
         return effects
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When `time_passed` must be called."""
         return self._beat_at if self._links else None

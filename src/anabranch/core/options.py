@@ -1,7 +1,7 @@
-"""How a broker behaves where a network may choose: intervals, windows, retention.
+"""Tunable broker behaviour: intervals, windows and retention.
 
-`Options()` suits a local network; the simulator draws others. Times are in seconds. Options that
-contradict each other are a `LocalError` when they are made.
+The defaults suit a local network; the simulator draws others. Times are in seconds. Contradictory
+options raise `LocalError` on construction.
 """
 
 from typing import Literal
@@ -10,166 +10,165 @@ import msgspec
 
 from anabranch.model.errors import LocalError
 
-#: What one subscription may hold back of a log, where nothing else is said.
+#: Default limit of the log bytes that one subscription may hold back.
 HELD_BACK_BYTES_MAX = 1 << 39
-#: Things that are done without a pause, at most, where nothing else is said.
+#: Default limit of items that are processed without a pause.
 _PORTION_MAX = 64
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """One value for every choice."""
+    """The options of one broker."""
 
     # -- links
-    #: A link on which nothing else was sent for this long gets a `Ping`.
+    #: An idle link sends a `Ping` this often.
     heartbeat_s: float = 0.5
-    #: A link on which nothing was heard for this long is cut.
+    #: The longest silence before a link is cut.
     dead_after_s: float = 2.0
-    #: How far the life of a neighbour, a time in ns, may lead this broker's clock.
+    #: How far a neighbour's life, a time in ns, may be ahead of this broker's clock.
     life_lead_s: float = 86_400.0
 
     # -- clients
-    #: A frame of a client has to be complete this long after its first byte.
+    #: Time limit for a client to complete a frame, from its first byte.
     frame_s: float = 30.0
 
     # -- steps
-    #: Work that one step does, in microseconds of an ordinary machine; what is left is done in
-    #: further steps, and others have their turn between them.
+    #: Work per step, in microseconds on an ordinary machine. The rest is done in further steps,
+    #: and other clients get their turn in between.
     step_work_max: int = 20_000
 
     # -- origin
-    #: A starting origin takes no event before its neighbours have told what they know of its
-    #: stream; if none is reached for this long it goes on alone, with a warning.
+    #: A starting origin accepts no events until its neighbours have reported their knowledge of its
+    #: stream. If it reaches none of them for this long, it continues alone, with a warning.
     start_alone_after_s: float = 10.0
-    #: `refuse`: a full log refuses events. `lossy`: it forgets its oldest ticks.
+    #: `refuse`: a full log refuses events. `lossy`: it deletes its oldest ticks.
     retention: Literal["refuse", "lossy"] = "refuse"
-    #: Ticks that nobody needs any more are kept for this long, for those who come later and ask
-    #: for them; unless the log is full.
+    #: Retention of ticks that all edges are done with, for later readers; unless the log is full.
     keep_s: float = 0.0
-    #: Ticks, and bytes of their records, that a log may hold before retention speaks.
+    #: Size of the log, in ticks and bytes of records, at which `retention` applies.
     log_ticks_max: int = 100_000_000
     log_bytes_max: int = 1 << 40
-    #: Bytes of a log that one subscription may hold back. A tick with more bytes after it is no
-    #: longer kept for subscriptions that have not acknowledged it; they are told it is withheld.
-    #: None: half of the disk, as far as that is known, and at most `HELD_BACK_BYTES_MAX`.
+    #: Log bytes that one subscription may hold back. A tick followed by more bytes is no longer
+    #: kept for subscriptions that have not acknowledged it; they receive it as withheld. None: half
+    #: of the disk, if its size is known, and at most `HELD_BACK_BYTES_MAX`.
     held_back_bytes_max: int | None = None
-    #: With lossy retention, ticks older than this are forgotten; None: age does not matter.
+    #: With lossy retention, the maximum age of ticks; None: no maximum.
     log_age_s_max: float | None = None
-    #: Ticks, and bytes of their events, kept in memory for gaps and replays.
+    #: Ticks, and bytes of their events, cached in memory for gap repair and replays.
     recent_ticks_max: int = 4_096
     recent_bytes_max: int = 64 * 1024 * 1024
-    #: Ticks, and bytes of their events, that may wait for the disk before events are refused.
+    #: Ticks, and bytes of their events, that may wait for the disk; beyond that events are refused.
     unsynced_ticks_max: int = 16_384
     unsynced_bytes_max: int = 64 * 1024 * 1024
-    #: Synced ticks after which the catalog takes over what records told, for a quick start.
+    #: A checkpoint is written to the catalog after this many synced ticks, for a quick start.
     checkpoint_ticks: int = 8_192
-    #: Publishers remembered. None is ever forgotten, so a new one beyond these is refused.
+    #: Publishers on record. None is ever deleted, so new publishers beyond this limit are refused.
     publishers_max: int = 1_000_000
-    #: New ones, sinks among them, that clients of one host may bring in a life of the broker.
+    #: New publishers and sinks that the clients of one host may add in one life of the broker.
     host_publishers_max: int = 100_000
-    #: How far the incarnation of a publisher, a time in ns, may lead this broker's clock. So may
-    #: the number of a batch.
+    #: How far a publisher's incarnation, a time in ns, may be ahead of this broker's clock. The
+    #: same bound applies to batch numbers.
     incarnation_lead_s: float = 86_400.0
-    #: Bytes of events that are staged and not committed (at most the share of staging in
-    #: `memory_bytes_max`), and the tokens they are staged with.
+    #: Bytes of staged, uncommitted events (at most the staging share of `memory_bytes_max`), and
+    #: the number of their tokens.
     stage_bytes_max: int = 128 * 1024 * 1024
     stage_tokens_max: int = 16_384
-    #: Of these, what one client may stage.
+    #: The same for one client.
     client_stage_bytes_max: int = 96 * 1024 * 1024
     client_stage_tokens_max: int = 8_192
-    #: What is staged and not committed for this long is dropped.
+    #: Staged events that are not committed for this long are dropped.
     stage_keep_s: float = 3_600.0
-    #: Events of a batch that are appended at once; others may publish in between.
+    #: Events of a batch that are appended in one step; other publishers may interleave.
     slice_events_max: int = 1_024
-    #: Reads of the log at a time; what would need another one is left undone, and asked for again.
+    #: Concurrent reads of the log; further requests are dropped, and the edge repeats them.
     reads_max: int = 64
-    #: New versions are gathered for this long before they become a mark.
+    #: New versions are collected for this long before they become a mark.
     mark_after_s: float = 0.02
-    #: An idle stream tells its head this often.
+    #: An idle stream announces its head this often.
     head_every_s: float = 0.5
     #: Ticks resent for one nack.
     nack_ticks_max: int = 1_024
 
     # -- edge
-    #: A gap may stay open this long before it is asked for,
+    #: A gap may stay open for this long before it is requested,
     nack_after_s: float = 0.05
-    #: and is asked for again after this long, doubling up to eight times of it.
+    #: and is requested again after this long, backing off to eight times that.
     nack_again_s: float = 0.4
-    #: A replay or a hold that is not answered is asked for again after this long, likewise.
+    #: An unanswered replay or hold is requested again after this long, with the same back-off.
     ask_again_s: float = 0.5
-    #: Cursors are written and origins are told this often.
+    #: Cursors are saved, and origins informed of progress, this often.
     done_every_s: float = 0.3
-    #: Ticks, and bytes of their events, that a line holds beyond a gap.
+    #: Ticks, and bytes of their events, that a reorder buffer holds beyond a gap.
     line_ticks_max: int = 8_192
     line_bytes_max: int = 64 * 1024 * 1024
-    #: Events one replay brings.
+    #: Events, and their bytes, per replay.
     replay_events_max: int = 256
     replay_bytes_max: int = 1_048_576
 
     # -- tree and mesh routing
-    #: Conjunctions that may come and go in one version of an edge's interest; when there are this
-    #: many, the version is told at once.
+    #: Conjunctions that may change in one version of an edge's interest; at this number the version
+    #: is announced at once.
     interest_conjunctions_max: int = 1_024
 
     # -- tree routing
-    #: Changes of subscriptions are gathered for this long into one version.
+    #: Subscription changes are collected for this long into one version.
     interest_after_s: float = 0.01
-    #: Silence waits this long for more silence or data to go with.
+    #: Silence waits this long to be coalesced with more silence or data.
     silence_after_s: float = 0.02
-    #: Repair of lagging interest: first timeout; it adapts to measured round trips.
+    #: First timeout for the repair of lagging interest; it adapts to measured round trips.
     lag_after_s: float = 1.0
-    #: Whether brokers replace many narrow conjunctions by few wide ones, and from how many on.
+    #: Whether brokers replace many narrow conjunctions by a few wide ones, and above how many.
     coarsen: bool = False
     coarsen_above: int = 64
     #: Whether covered conjunctions are left out on the way up.
     covering: bool = True
-    #: Whether vectors travel once per link and mark, and sufficiency is remembered.
+    #: Whether vectors are sent once per link and mark, and sufficiency results are cached.
     digests: bool = True
     sufficiency_cache: bool = True
 
     # -- mesh routing
-    #: Whether interest goes only where something is advertised that it meets. Otherwise every
-    #: origin advertises everything: routing by subscriptions alone.
+    #: Whether interest is sent only towards matching advertisements. Otherwise every origin
+    #: advertises everything, and routing uses subscriptions alone.
     advertisements: bool = True
-    #: Advertisements of one origin that are told one by one, and trees that it has for them.
+    #: Advertisements of one origin that are announced individually, and its trees for them.
     advertisements_max: int = 1_024
     trees_max: int = 8
-    #: Comparisons of interest with advertisements in one step; what is left is compared later, and
-    #: counts as wanted until then.
+    #: Comparisons of interest with advertisements per step; the rest are deferred, and count as
+    #: matching until then.
     comparisons_max: int = 8_192
-    #: An advertisement that nobody makes any more is withdrawn after this long.
+    #: An advertisement that no session makes any longer is withdrawn after this long.
     advertised_for_s: float = 5.0
-    #: `fixed`: events stay on their tree. `dynamic`: they take the path that costs least,
+    #: `fixed`: events stay on their tree. `dynamic`: they take the path of least cost,
     paths: Literal["fixed", "dynamic"] = "dynamic"
-    #: by this cost of links.
+    #: by this link cost.
     cost: Literal["utilisation", "waiting"] = "utilisation"
 
     # -- patterns
-    #: A join point writes this often down how far it has reported,
+    #: A join point saves its progress this often,
     pattern_save_s: float = 1.0
-    #: and lets time pass this often for what waits for that.
+    #: and lets time pass this often for conditions that depend on it.
     pattern_look_s: float = 0.1
-    #: What another broker does not answer is said again after this long.
+    #: A message that another broker does not answer is sent again after this long.
     pattern_again_s: float = 1.0
-    #: A join point that was moved, or dropped, is remembered for this long.
+    #: A moved or dropped join point is remembered for this long.
     pattern_gone_s: float = 600.0
-    #: What all join points of a broker try in one step, in the tries of `pattern_tries_max`: some
-    #: ten milliseconds. The rest waits for the next step.
+    #: Match attempts of all join points of a broker per step, in the unit of `pattern_tries_max`:
+    #: about ten milliseconds. The rest waits for the next step.
     pattern_step_tries: int = 20_000
-    #: Matches that one pattern publishes in a second, and all patterns of one client at one broker.
-    #: More wait.
+    #: Matches per second that one pattern, and all patterns of one client at one broker, may
+    #: publish. More are delayed.
     pattern_matches_per_s: int = 1_000
     pattern_client_matches_per_s: int = 5_000
-    #: A join point that is placed by cost looks for a better place this often.
+    #: A join point placed by cost looks for a better broker this often.
     pattern_review_s: float = 10.0
 
     @property
     def held_back_max(self) -> int:
-        """`held_back_bytes_max`, or what holds without it."""
+        """`held_back_bytes_max`, or its default."""
         given = self.held_back_bytes_max
         return HELD_BACK_BYTES_MAX if given is None else given
 
     def portion(self, work: int, at_most: int = _PORTION_MAX) -> int:
-        """How many things of so much work each are done without a pause."""
+        """How many items, of `work` each, are processed without a pause."""
         return max(1, min(at_most, self.step_work_max // (4 * work)))
 
     def __post_init__(self) -> None:
@@ -180,7 +179,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise LocalError(f"log_age_s_max is {age_s_max}; it must be positive, or None")
         if self.retention != "lossy":
             raise LocalError(
-                f"log_age_s_max is {age_s_max}, but retention is {self.retention!r}: ticks that"
-                " grow old would be forgotten although somebody may need them; set retention to"
+                f"log_age_s_max is {age_s_max}, but retention is {self.retention!r}, which keeps"
+                " ticks until every edge is done with them; set retention to"
                 " 'lossy', or log_age_s_max to None"
             )

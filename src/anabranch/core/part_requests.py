@@ -1,7 +1,7 @@
-"""What origin, edge and join points ask of the broker around them, beside effects.
+"""Requests of the origin, the edge and the join points to their broker, in addition to effects.
 
-None of them knows the router or the others. They return these values among their effects,
-and the broker turns them into calls. An `Emission` is for the router as it is.
+The parts know neither the router nor each other. They return these values among their effects, and
+the broker turns them into calls. An `Emission` goes to the router unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,63 +17,64 @@ from anabranch.model.version import Version
 
 
 class CarryTo(msgspec.Struct, frozen=True, gc=False):
-    """Take this to another broker, or to this one."""
+    """Carry a message to another broker, or to this one."""
 
     target: str
     content: AnyCarried
 
 
 class ChangeInterest(msgspec.Struct, frozen=True, gc=False):
-    """The edge's subscriptions changed; the broker tells the edge the versions of the added."""
+    """The edge's subscriptions changed; the broker reports the versions of the added ones."""
 
     added: Mapping[str, Filter]
     removed: Sequence[str] = ()
 
 
 class ChangeAdvertisements(msgspec.Struct, frozen=True, gc=False):
-    """What is published at the origin changed: filters that came, and that went."""
+    """The origin's advertisements changed: added and removed filters."""
 
     added: Sequence[str]
     removed: Sequence[str]
 
 
 class Marked(msgspec.Struct, frozen=True, gc=False):
-    """The own stream has this mark now."""
+    """This broker's stream has a new mark."""
 
     mark: int
     vector: Mapping[str, Version]
 
 
 class RequestSync(msgspec.Struct, frozen=True, gc=False):
-    """What was appended and put so far shall be synced; the broker numbers it.
+    """Sync all appends and puts so far.
 
-    The asker is told by `synced(now, ticket)` with the ticket it chose, which grows."""
+    The broker chooses the sync number, and calls `synced(now, ticket)` of the requesting part with
+    this ticket. Tickets of a part grow."""
 
     ticket: int
 
 
 class JoinPointRequest(msgspec.Struct, frozen=True, gc=False):
-    """What a join point does, as a client of its own broker would."""
+    """An action of a join point, as a client of its own broker."""
 
     session: int
 
 
 class JoinPointConnected(JoinPointRequest, frozen=True, gc=False):
-    """It connects."""
+    """The join point connects."""
 
 
 class JoinPointDisconnected(JoinPointRequest, frozen=True, gc=False):
-    """It is gone."""
+    """The join point disconnects."""
 
 
 class JoinPointFull(JoinPointRequest, frozen=True, gc=False):
-    """It takes no more for the time being, or takes again."""
+    """The join point accepts no more deliveries for now, or accepts them again."""
 
     full: bool
 
 
 class JoinPointFrame(JoinPointRequest, frozen=True, gc=False):
-    """It says something."""
+    """The join point sends a frame."""
 
     frame: AnyClientFrame
 

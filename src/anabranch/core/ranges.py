@@ -1,20 +1,22 @@
-"""Sets of ticks, kept as ranges.
+"""Sets of ticks, stored as ranges.
 
-What a broker knows of a stream is mostly long runs of neighbouring ticks, with few holes. So a set
-of ticks is kept as its maximal runs, and its size in memory depends on the number of holes and not
-on the number of ticks: a nack for a billion ticks is one range.
+A broker's knowledge of a stream is mostly long runs of consecutive ticks with few holes. A set of
+ticks is therefore stored as its maximal runs, and its size in memory depends on the number of holes
+rather than the number of ticks: a nack for a billion ticks is one range.
 
-Two sorted lists hold the first and the last tick of each run. Searching is a bisection; a change
-replaces one slice of both lists, which for the usual case, the end, moves nothing. Rules:
+Two sorted lists hold the first and the last tick of each run. A lookup is a bisection; a change
+replaces one slice of both lists, which moves nothing in the usual case, a change at the end.
 
-1. A range is (first, last), both inclusive, first ≤ last. Whoever takes ranges from a peer checks
-   that before it puts them in here.
-2. Runs neither overlap nor touch: 1–3 and 4–6 are 1–6.
-3. Questions may be empty (last < first); the answer is then empty.
-4. Nothing here bounds the number of runs. Who fills a set with what others send counts them with
-   `len` and stops.
+Rules
 
-Prior art: the range sets of QUIC implementations, which keep packet numbers so.
+1. A range is (first, last), both inclusive, first ≤ last. Callers check ranges that they receive
+   from peers before they add them.
+2. Runs neither overlap nor touch: 1–3 and 4–6 are stored as 1–6.
+3. Queries may be empty (last < first); the result is then empty.
+4. The number of runs is not bounded here. Callers that fill a set from remote input check `len` and
+   stop.
+
+Prior art: the range sets of QUIC implementations, which store packet numbers this way.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,7 +40,7 @@ class RangeSet:
     # -- changes --------------------------------------------------------------------------------
 
     def add(self, first: int, last: int) -> None:
-        """Put all ticks of a range in; some may be there already."""
+        """Add all ticks of a range; some may be present already."""
         assert first <= last, (first, last)
         firsts, lasts = self._firsts, self._lasts
         if lasts and firsts[-1] <= first <= lasts[-1] + 1:
@@ -55,7 +57,7 @@ class RangeSet:
         lasts[low:high] = (last,)
 
     def remove(self, first: int, last: int) -> None:
-        """Take all ticks of a range out; not all need to be there."""
+        """Remove all ticks of a range; some may be absent."""
         assert first <= last, (first, last)
         firsts, lasts = self._firsts, self._lasts
         # Runs [low, high) overlap the range.
@@ -74,13 +76,13 @@ class RangeSet:
         lasts[low:high] = kept_lasts
 
     def copy(self) -> "RangeSet":
-        """A set of the same ticks that changes on its own."""
+        """An independent copy."""
         other = RangeSet()
         other._firsts = self._firsts.copy()
         other._lasts = self._lasts.copy()
         return other
 
-    # -- questions ------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def __contains__(self, tick: int) -> bool:
         place = bisect_left(self._lasts, tick)
@@ -93,7 +95,7 @@ class RangeSet:
         return bool(self._firsts)
 
     def __len__(self) -> int:
-        """The number of runs; `count` tells the number of ticks."""
+        """The number of runs; `count` returns the number of ticks."""
         return len(self._firsts)
 
     def __eq__(self, other: object) -> bool:
@@ -101,7 +103,7 @@ class RangeSet:
             return NotImplemented
         return self._firsts == other._firsts and self._lasts == other._lasts
 
-    # It changes.
+    # Mutable, so not hashable.
     __hash__ = None  # type: ignore[assignment]
 
     def count(self) -> int:
@@ -109,19 +111,19 @@ class RangeSet:
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def first(self) -> int:
-        """The smallest tick; an error if there is none."""
+        """The smallest tick; `LocalError` if the set is empty."""
         if not self._firsts:
-            raise LocalError("an empty set of ticks has no first one")
+            raise LocalError("an empty set of ticks has no first tick")
         return self._firsts[0]
 
     def last(self) -> int:
-        """The greatest tick; an error if there is none."""
+        """The greatest tick; `LocalError` if the set is empty."""
         if not self._lasts:
-            raise LocalError("an empty set of ticks has no last one")
+            raise LocalError("an empty set of ticks has no last tick")
         return self._lasts[-1]
 
     def overlap(self, first: int, last: int) -> list[tuple[int, int]]:
-        """What of a range is in the set, ascending."""
+        """The parts of a range that are in the set, ascending."""
         firsts, lasts = self._firsts, self._lasts
         low = bisect_left(lasts, first)
         high = bisect_right(firsts, last, low)
@@ -133,15 +135,15 @@ class RangeSet:
         return found
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """What of a range is not in the set, ascending."""
-        lacking = []
-        for there_first, there_last in self.overlap(first, last):
-            if first < there_first:
-                lacking.append((first, there_first - 1))
-            first = there_last + 1
+        """The parts of a range that are not in the set, ascending."""
+        missing = []
+        for held_first, held_last in self.overlap(first, last):
+            if first < held_first:
+                missing.append((first, held_first - 1))
+            first = held_last + 1
         if first <= last:
-            lacking.append((first, last))
-        return lacking
+            missing.append((first, last))
+        return missing
 
     def __repr__(self) -> str:
         shown = [f"{first}–{last}" if first < last else str(first) for first, last in self]

@@ -1,8 +1,7 @@
-"""What a broker can say about itself, for people and for instruments.
+"""Status reports of a broker, for operators and monitoring.
 
-A report is a picture of one moment, taken between two steps; taking it changes nothing. It costs
-the same however many subscriptions there are: what would have to be looked at one by one is looked
-at up to `LOOKED_AT_MAX`.
+A report is a snapshot between two steps; taking it changes nothing. Its cost does not grow with the
+number of subscriptions: at most `LOOKED_AT_MAX` of them are examined individually.
 """
 
 from collections.abc import Iterator
@@ -18,81 +17,82 @@ from anabranch.core.origin.batches import SinkState
 from anabranch.core.patterns.join_points.join_points import PatternsReport, patterns_report
 from anabranch.core.routing.contract import MeshReport
 
-#: Subscriptions that are looked at to find those that are farthest behind,
+#: Subscriptions that are examined to find those with the greatest lag,
 LOOKED_AT_MAX = 10_000
-#: and how many of them are told.
+#: and how many of them are reported.
 CURSORS_MAX = 20
-#: Subscriptions that are named of a broker that departs, and of those whose clients are away.
+#: Names that are listed of subscriptions that keep a broker from departing, and of absent clients.
 KEPT_MAX = 100
-#: Batches under way that are told.
+#: Batches in progress that are reported.
 BATCHES_MAX = 20
 
 
 class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream as the edge knows it."""
+    """One stream as seen by the edge."""
 
     stream: str
-    #: The newest tick known to exist, and the one up to which nothing is missing.
+    #: The newest tick known to exist, and the tick up to which none is missing.
     head: int
     position: int
-    #: What the origin was told to be needed no more.
+    #: The tick up to which this edge has reported to the origin that it is done.
     done: int
-    #: Ticks that somebody here still needs, or may need.
+    #: Ticks that subscriptions here still need, or may need.
     lag: int
-    #: Subscriptions that follow the line, that catch up, and that have not started.
+    #: Subscriptions that are live, that are catching up, and that have not started.
     live: int
     behind: int
     waiting: int
 
 
 class CursorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable subscription, and how far behind it is."""
+    """A durable subscription and its lag."""
 
     subscription: str
     client: str
     is_connected: bool
-    #: Ticks over all streams that its client has not dealt with.
+    #: Unacknowledged ticks over all streams.
     lag: int
     unacked: int
 
 
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The log of the own stream."""
+    """The log of this broker's stream."""
 
-    #: The oldest tick there is, the newest that is synced, and what waits for that.
+    #: The oldest tick, the newest synced tick, and the ticks that wait for a sync.
     oldest: int
     head: int
     unsynced: int
     unsynced_bytes: int
-    #: Edge → version of its interest that the newest tick carries.
+    #: Edge → the version of its interest that the newest tick carries.
     vector: dict[str, str]
-    #: `asking`: neighbours are asked, and events wait; `open`; `rolled-back`: it is an old copy.
+    #: `asking`: neighbours are being asked, and events are refused; `open`; `rolled-back`: the log
+    #: is an old copy.
     state: str = "open"
-    #: Why events are refused; "" unless it asks or is rolled back.
+    #: Why events are refused; "" if `state` is `open`.
     hindrance: str = ""
 
 
 class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is under way."""
+    """A batch in progress."""
 
     sink: str
     batch: int
-    #: Its events, and how many of them the log has, synced or not.
+    #: Its events, and how many of them are appended, synced or not.
     events: int
     written: int
 
 
 class StagingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is staged at an origin, and the batches of its sinks."""
+    """Staged events at an origin, and the batches of its sinks."""
 
-    #: Tokens that nobody has committed; bytes of these and of batches under way.
+    #: Uncommitted tokens; bytes of these and of batches in progress.
     tokens: int
     size_bytes: int
     sinks: int
-    #: Batches that are intended and not done, and the first `BATCHES_MAX` of them.
+    #: Batches in progress, and the first `BATCHES_MAX` of them.
     under_way: int
     batches: tuple[BatchReport, ...]
-    #: Batches that were done in this life, and events that were written for any.
+    #: Batches completed in this life, and events written for batches.
     committed: int
     written: int
 
@@ -100,55 +100,54 @@ class StagingReport(msgspec.Struct, frozen=True, kw_only=True):
 class DepartureReport(msgspec.Struct, frozen=True, kw_only=True):
     """An edge that leaves the network, and what it waits for."""
 
-    #: The log has to forget everything up to here.
+    #: The log must delete everything up to this tick.
     head: int
     is_drained: bool
-    #: Edges that are not done with that.
+    #: Edges that are not done with that tick.
     needed_by: tuple[str, ...]
-    #: Durable subscriptions that are still here; at most `KEPT_MAX` of them.
+    #: Remaining durable subscriptions; at most `KEPT_MAX` of them.
     kept: tuple[str, ...]
 
 
 class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What this broker has done to find better places for patterns, in this life."""
+    """Placement searches of this broker's patterns in this life."""
 
-    #: Questions to other brokers, and moves that came of them.
+    #: Queries to other brokers, and resulting moves.
     asked: int
     moved: int
 
 
 class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker at one moment."""
+    """A snapshot of one broker."""
 
     life: int
     is_ready: bool
     is_edge: bool
-    #: Records of the catalog that this start could not read, and those that are kept aside.
+    #: Catalog records that this start could not read, and records kept aside.
     set_aside: int = 0
     set_aside_kept: int = 0
     subscriptions: int = 0
     clients: int = 0
     streams: tuple[StreamReport, ...] = ()
-    #: Durable subscriptions that are farthest behind, those first.
+    #: Durable subscriptions with the greatest lag, greatest first.
     cursors: tuple[CursorReport, ...] = ()
-    #: Durable subscriptions whose clients are not there, and the names of the first of them.
+    #: Durable subscriptions whose clients are disconnected, and the names of the first of them.
     away: int = 0
     away_names: tuple[str, ...] = ()
     log: LogReport | None = None
     staging: StagingReport | None = None
     departure: DepartureReport | None = None
-    #: Patterns that are detected here; None if it is no edge.
+    #: Patterns detected here; None if this broker is not an edge.
     patterns: PatternsReport | None = None
-    #: What the router counts.
+    #: Counters of the router.
     routing: dict[str, int] = {}
     #: None unless routing is `mesh`.
     mesh: MeshReport | None = None
-    #: None if it is no edge.
+    #: None if this broker is not an edge.
     placing: PlacementReport | None = None
 
 
 def report(broker: Broker) -> BrokerReport:
-    """What this broker can say about itself."""
     routing, mesh = broker.router.counted(), broker.router.mesh_report()
     state = None if broker.edge is None else broker.edge._state
     if state is None:
@@ -184,7 +183,7 @@ def report(broker: Broker) -> BrokerReport:
 
 
 def knows_subscriptions(broker: Broker) -> bool:
-    """Whether it has any subscription, or was told of one by a neighbour."""
+    """Whether the broker has a subscription, or a neighbour has announced one."""
     if broker.edge is not None and broker.edge._state.subscriptions:
         return True
     return broker.router.knows_interest

@@ -117,7 +117,7 @@ def check_set_aside(machine: Machine, table: str, key: str, value: bytes) -> Non
     """It is counted, told with its consequence, and kept; and it is gone from its table."""
     assert machine.broker.set_aside.count >= 1
     (line,) = [
-        text for text in machine.errors() if f"record {key!r} of the table {table!r} cannot" in text
+        text for text in machine.errors() if f"record {key!r} of table {table!r} cannot" in text
     ]
     consequence = CONSEQUENCES.get(f"{table}/{key}") or CONSEQUENCES[table]
     assert consequence.format(key=key) in line
@@ -411,7 +411,7 @@ def test_a_sink_that_wrote_here_commits_no_more() -> None:
         each.say(session, Commit(1, "sink", "q", 1, ("open",)))
         each.wait(1.0)
         (refused,) = each.heard(session, Refused)
-        assert "is not known any longer" in refused.reason
+        assert "is no longer known" in refused.reason
         each.say(session, Commit(2, "another", "q", 1, ("open",)))
         each.wait(1.0)
         if each is machine:
@@ -462,7 +462,7 @@ def test_what_is_set_aside_is_bounded_in_rows_bytes_and_lines() -> None:
     machine = Machine({"patterns_gone": broken}, limits=limits)
     assert machine.broker.set_aside.count == LINES_MAX + 50
     assert len(machine.errors()) == LINES_MAX + 1
-    assert "50 more records of the catalog are set aside" in machine.errors()[-1]
+    assert "50 more catalog records were set aside" in machine.errors()[-1]
     kept = [decode_aside(row) for row in machine.catalog[TABLE].values()]
     assert [len(row.value) for row in kept] == [100] * 10 + [0] * 10
     assert all(row.size == 100 for row in kept)

@@ -95,7 +95,7 @@ def test_life_that_leads_the_clock_is_refused_and_does_not_keep_the_neighbour_ou
 ) -> None:
     neighbour = Neighbour()
     neighbour.links.down("b")
-    with pytest.raises(RemoteError, match="set the clock"):
+    with pytest.raises(RemoteError, match="correct the wrong clock"):
         neighbour.greet(life)
     neighbour.links.down("b")
     neighbour.greet(8)

@@ -116,7 +116,7 @@ def test_ticks_beyond_the_head_are_not_there_to_be_sent() -> None:
 @pytest.mark.parametrize("bad", [(5, 4), (0, 3)])
 def test_range_that_is_none_raises(bad: tuple[int, int]) -> None:
     driver = filled()
-    with pytest.raises(RemoteError, match="which is none"):
+    with pytest.raises(RemoteError, match="not a range"):
         driver.origin.carried(driver.now, "b", Nack([(1, 1), bad]))
     assert ticks_of(driver.carry(Nack([(1, 1)]))) == [1]
 
@@ -358,7 +358,7 @@ def test_event_with_a_hop_limit_does_not_exist_further_away() -> None:
 
 def test_filter_that_is_none_raises() -> None:
     driver = filled()
-    with pytest.raises(RemoteError, match="filter that is none"):
+    with pytest.raises(RemoteError, match="invalid filter"):
         driver.origin.carried(driver.now, "b", replay(1, "n = 1", "n ="))
 
 
@@ -371,5 +371,5 @@ def test_too_many_filters_raise() -> None:
 @pytest.mark.parametrize("content", [Nack([(1, 1)]), Done(1), replay(1), Hold(1, 1)])
 def test_whoever_is_no_edge_has_nothing_to_ask(content: Nack | Done | Replay | Hold) -> None:
     driver = filled()
-    with pytest.raises(RemoteError, match="no edge"):
+    with pytest.raises(RemoteError, match="not an edge"):
         driver.origin.carried(driver.now, "x", content)

@@ -178,7 +178,7 @@ def test_refusals_that_hold_for_ever_say_so_and_others_do_not() -> None:
     driver.publish(body(4, incarnation=2))
     told = [(refusal.reason, refusal.is_final) for refusal in driver.refusals()]
     assert [is_final for _, is_final in told] == [True, True, False, False, False, False]
-    words = ("is over", "publishers are", "is expected", "behind", "not released", "no room")
+    words = ("is over", "publishers are", "is expected", "behind", "not released", "no space")
     assert all(word in reason for word, (reason, _) in zip(words, told, strict=True))
 
 
@@ -235,7 +235,7 @@ def test_publisher_beyond_the_limit_is_refused_and_nobody_is_forgotten() -> None
         driver.publish(body(1, name), client=name)
     driver.publish_synced(body(2))
     assert [refusal.publisher for refusal in driver.refusals()] == ["r"]
-    assert "publishers are remembered" in driver.refusals()[0].reason
+    assert "publishers are on record" in driver.refusals()[0].reason
     assert driver.confirmations() == [("p", 1, 1), ("q", 1, 1), ("p", 1, 2)]
 
 
@@ -398,7 +398,7 @@ def test_one_host_brings_a_limited_number_of_publishers() -> None:
         driver.publish_synced(body(1, name), session=1, client=name)
     refused = driver.refusals()
     assert [(each.publisher, each.is_final) for each in refused] == [("p3", True)]
-    assert "host 10.0.0.1 has brought 2 names" in refused[0].reason
+    assert "host 10.0.0.1 has added 2 names" in refused[0].reason
     assert "(host_publishers_max)" in refused[0].reason
     driver.publish_synced(body(2, "p1"), session=2, client="p1")
     driver.publish_synced(body(1, "p3"), session=3, client="p3")

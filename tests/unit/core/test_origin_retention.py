@@ -50,9 +50,7 @@ def test_ticks_are_forgotten_when_they_are_old_and_not_before() -> None:
     driver.sync_all()
     assert (driver.forgotten, driver.origin.oldest) == (3, 4)
     notes = [ask.text for ask in asks if isinstance(ask, contract.Note)]
-    assert notes == [
-        "ticks 1–3 are given up: they are older than 640.0 s, and its retention is lossy"
-    ]
+    assert notes == ["ticks 1–3 are deleted: they are older than 640.0 s, and retention is lossy"]
     driver.wait(100.0)
     driver.sync_all()
     assert driver.origin.oldest == 6

@@ -223,10 +223,10 @@ def test_an_origin_alone_goes_on_until_a_neighbour_knows_better(
             place, m = scene.place, scene.m
             async with place.origin(neighbours=NOWHERE) as a:
                 await publish(a, "alone", 100, AFTER)
-            assert "goes on after tick" in caplog.text
+            assert "continues after tick" in caplog.text
             async with place.origin(m) as a:
                 await until(lambda: log_of(a).state == "rolled-back")
-                assert "were made since" in log_of(a).hindrance
+                assert "were appended since" in log_of(a).hindrance
             base = place.renew()
             async with place.origin(m) as a:
                 assert await scene.arrive(100, AFTER) > base

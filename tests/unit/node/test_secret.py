@@ -108,7 +108,7 @@ def test_a_greeting_with_the_last_life_counts_for_nothing_without_its_proof(
     async def story() -> None:
         async with running(config("m", tmp_path, CHAIN, neighbours=NOWHERE, secret=SECRET)) as node:
             last = await dial(node, greeting_of(life=INT_MAX))
-            assert "set the clock" in await last.refusal()
+            assert "correct the wrong clock" in await last.refusal()
             soon = greeting_of(life=2**60)
             pretender = await dial(node, soon)
             theirs = await pretender.greeting()
@@ -363,7 +363,7 @@ def test_without_a_secret_a_life_far_ahead_does_not_keep_the_neighbour_out(
             ahead_ns = int((node._driver.clock.now() + lead_s + 10) * 1e9)
             for life in (INT_MAX, ahead_ns):
                 stranger = await dial(node, greeting_of(nonce=b"", life=life))
-                assert "set the clock" in await stranger.refusal()
+                assert "correct the wrong clock" in await stranger.refusal()
                 await stranger.close()
             assert untouched(node)
             neighbour = await dial(node, greeting_of(nonce=b""))

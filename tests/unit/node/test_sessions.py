@@ -136,7 +136,10 @@ def test_an_event_outside_of_what_its_session_advertised_is_refused_for_good(
             (refusal,) = liar.of("TellPublishRefused")
             assert isinstance(refusal, TellPublishRefused)
             assert refusal.final
-            assert "not among what its publisher advertised, which is price > 10" in refusal.reason
+            assert (
+                "does not match the publisher's advertisements, which are price > 10"
+                in refusal.reason
+            )
             other.publish({"price": 9})
             await until(lambda: other.confirmed() == 1)
             await liar.close()

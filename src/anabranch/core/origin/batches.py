@@ -1,38 +1,41 @@
-"""Batches: what was staged becomes part of the stream, all of a batch or nothing, once.
+"""Batches: staged events become part of the stream atomically and exactly once.
 
-A commit names tokens, and what is staged with them becomes a batch of a sink. Theory of operation:
+Clients stage events under tokens; a commit names tokens, and their events become a batch of a sink.
 
     commit ─► intent ─► synced ─► events, slice by slice ─► all synced ─► Committed, row: done
                                                                           chunks are deleted
 
-From the moment that the intent is on disk the batch will be in the log, whoever dies: a start goes
-on with every intent it finds, and what is in the log already is known by its id (`sinks`). Rules:
+Once the intent is on disk, the batch will be in the log even after a crash: a start resumes every
+intent that it finds, and recognises events that are already in the log by their id (`SinkState`).
 
-1. The intent is put and synced before the first event of its batch is appended. From then on the
-   batch consists of these tokens, whatever is asked later.
-2. Events go through the intake, at most `slice_events_max` and about `SLICE_BYTES_MAX` at a time,
-   the next ones when these are synced; so other publishers go on, and a batch keeps its order among
-   their events. Where the intake has no room, it is tried again after `AGAIN_S`. One chunk of all
-   batches is decoded at a time.
-3. When all are synced, whoever waits is told. Then the row is put as done, after it the chunks are
-   deleted, and at last the row forgets its tokens: a crash keeps puts in their order, so an intent
-   that is there has its chunks, or all its events are in the log. Chunks that a crash left behind
-   are swept at the start. A sink that is idle takes the same room whatever it has written.
-4. Batches of a sink ascend, one at a time. A commit of the batch under way waits for the same
-   answer as those before; one of a batch that is over is told so. Tokens that it names and that
-   are in no batch are dropped. A higher batch while one is under way is refused, and so is another
-   query than the one that the sink began with. What a lower batch is told rests on the intent, so
-   nobody is told before that is on disk.
+Rules
+
+1. Intent. The intent is written and synced before the first event of its batch is appended. From
+   then on the batch consists of these tokens, regardless of later requests.
+2. Slices. Events go through the intake, at most `slice_events_max` and about `SLICE_BYTES_MAX` at a
+   time, the next ones when these are synced. So other publishers continue, and a batch keeps its
+   order among their events. When the intake has no space, the broker retries after `AGAIN_S`. One
+   chunk of all batches is decoded at a time.
+3. Completion. When all events are synced, waiting clients are informed. Then the row is written as
+   done, then the chunks are deleted, and finally the row drops its tokens. A crash keeps puts in
+   their order, so a surviving intent has its chunks, or all its events are in the log. Chunks left
+   over from a crash are deleted at the start. The memory of an idle sink does not depend on how
+   much it has written.
+4. Order. Batches of a sink ascend, one at a time. A commit of the batch in progress waits for the
+   same reply as earlier ones; a commit of a completed batch is answered at once. Tokens that it
+   names and that are in no batch are dropped. A higher batch is refused while another is in
+   progress, and so is a query other than the sink's first one. The reply about a lower batch
+   depends on the intent, so none is sent before the intent is on disk.
 5. A refused commit changes nothing.
-6. Sinks and clients do not share names: the publisher of a sink's events is `sink/` and its name,
-   and no client's name begins so. The number of its first batch, or of the next one, may lead this
-   broker's clock (in ns) by `incarnation_lead_s`, so that no number is the last one for ever.
-7. A broker that departs begins no batch, but ends those it intends to write.
-8. Whoever knows a token may commit or discard it, and whoever knows sink and query may commit: the
-   tasks, the driver and its successor are clients of different names.
+6. Names. Sinks and clients do not share names: the publisher of a sink's events is `sink/` plus its
+   name, and no client's name begins with that. The number of a new batch may be ahead of this
+   broker's clock (in ns) by at most `incarnation_lead_s`, so that no number exhausts the sequence.
+7. A departing broker starts no batch, but completes those whose intent is on disk.
+8. Any client that knows a token may commit or discard it, and any client that knows the sink and
+   the query may commit: the tasks, the driver and its successor are clients with different names.
 
-State: intents are in the catalog, events in the log; who waits is safe to lose, and so is which
-tokens were in batches that are done (the newest `stage_tokens_max` of these take no chunk).
+State: intents are in the catalog, events in the log. Waiting clients are safe to lose, and so is
+the record of tokens of completed batches (the newest `stage_tokens_max` of them accept no chunk).
 """
 
 from bisect import bisect_right
@@ -78,26 +81,6 @@ from anabranch.model.frame_parts import Position
 from anabranch.model.limits import STORED_LIMITS, Limits
 from anabranch.model.names import SINK_PREFIX, check_name, check_optional_name
 
-# Sinks: who commits batches into a stream, and how far each has got.
-#
-# A sink is a name under which one query writes numbered batches. Its row tells of the newest of
-# them and is, until the batch is in the log, an *intent*: this batch consists of these tokens,
-# whatever anybody says later. Rules:
-#
-# 1. The events of a batch are published by the sink itself: its name is their publisher, the number
-#    of its batches so far is their incarnation, and their sequences count from 1 over the tokens in
-#    the order given. So the log can tell which of them it has.
-# 2. A row tells the ticks of a batch where the records are not read at a start any more. A crash
-#    may keep a put and lose the appends that came with it: where a record says otherwise, the row
-#    is wrong, and where the log has no event of the batch, so are its ticks.
-# 3. Nobody is forgotten, because whoever is forgotten might commit a batch again. Where a row
-#    cannot be read, the sink has its name still if it has published: nobody else gets it, and no
-#    batch is committed under it again.
-#
-# Table `sinks`: sink → [query, batch, incarnation, tokens, count, done, first tick, last tick,
-# prefixed].
-
-
 TABLE = "sinks"
 INCARNATION_MAX = 1 << 62
 _NAME_BYTES_MAX = 65_535
@@ -106,20 +89,20 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class SinkRow(msgspec.Struct, frozen=True, array_like=True):
-    """One row of `sinks`: the newest batch."""
+    """A row of the table `sinks`: the newest batch of a sink."""
 
     query: str
     batch: Count
     incarnation: Count
-    #: What it consists of; when it is done, those whose rows may still be there.
+    #: Its tokens; once it is done, those whose rows may still exist.
     tokens: tuple[str, ...]
-    #: Its events.
+    #: Number of its events.
     count: Count
     is_done: bool = False
-    #: The ticks of the first and the last event; 0 if that is not known, or there is none.
+    #: The ticks of the first and the last event; 0 if unknown, or if there are none.
     first: Position = 0
     last: Position = 0
-    #: Whether the publisher of its events is called `sink/…`; in rows of version 0.1 it is not.
+    #: Whether the publisher of its events is `sink/…`; false in rows of version 0.1.
     is_prefixed: bool = False
 
 
@@ -127,7 +110,7 @@ _decoder = msgspec.msgpack.Decoder(SinkRow)
 
 
 class Waiter(msgspec.Struct, frozen=True):
-    """Who wants to hear that a batch is in the log."""
+    """A commit request that waits until its batch is in the log."""
 
     session: int
     request: int
@@ -135,7 +118,7 @@ class Waiter(msgspec.Struct, frozen=True):
 
 
 class PendingBatch:
-    """A batch that is not in the log yet, or not all of it."""
+    """A batch that is not yet completely in the log."""
 
     __slots__ = (
         "_chunks",
@@ -152,13 +135,13 @@ class PendingBatch:
     def __init__(self, tokens: list[StagedToken]) -> None:
         self.tokens = tokens
         self._chunks = [chunk for token in tokens for chunk in token.chunks]
-        #: The places of the first events of these, and at last how many events there are.
+        #: The position of each chunk's first event, and finally the number of events.
         self._starts = [*accumulate((chunk.events for chunk in self._chunks), initial=0)]
-        #: Whether the intent is on disk: nothing is appended before.
+        #: The intent is on disk: nothing is appended before.
         self.is_intended = False
-        #: Whether staged events are missing, so that it can never be done.
+        #: Staged events are missing, so the batch can never be completed.
         self.is_lost = False
-        #: Sequences up to this one are in the log, synced or not.
+        #: Events up to this sequence are in the log, synced or not.
         self.appended = 0
         self.first = 0
         self.last = 0
@@ -166,31 +149,50 @@ class PendingBatch:
 
     @property
     def count(self) -> int:
-        """How many events are there, those in the log included."""
+        """The number of its events, including those in the log."""
         return self._starts[-1]
 
     def locate(self, place: int) -> tuple[StagedChunk, int]:
-        """The chunk that has the event of this place, and which one of it that is."""
-        # The last of those that start there: the others have no events.
+        """The chunk that contains the event at this position, and its index in the chunk."""
+        # The last chunk that starts there: any others are empty.
         index = bisect_right(self._starts, place) - 1
         return self._chunks[index], place - self._starts[index]
 
     def note(self, tick: int) -> None:
-        """The next event is in the log."""
+        """Record that the next event is in the log."""
         self.appended += 1
         self.first = self.first or tick
         self.last = tick
 
 
 class SinkState:
-    """One sink: its newest batch, and what is to be done for it."""
+    """A sink: a name under which one query writes numbered batches.
+
+    Its row describes the newest batch. Until the batch is in the log, the row is an *intent*: this
+    batch consists of these tokens, regardless of later requests.
+
+    Rules
+
+    1. The sink itself publishes the events of a batch: its name is their publisher, the number of
+       its batches so far is their incarnation, and their sequences count from 1 over the tokens in
+       the given order. So the log can tell which of them it has.
+    2. The row records the ticks of a batch, for starts that no longer read its records. A crash may
+       keep a put and lose the appends that came with it: if a record contradicts the row, the row
+       is wrong, and if the log has no event of the batch, so are the row's ticks.
+    3. Sinks are never deleted, because a deleted sink might commit a batch again. If a row cannot
+       be read but the sink has published, its name stays reserved: no other sink gets it, and no
+       batch is committed under it again.
+
+    Table `sinks`: sink → [query, batch, incarnation, tokens, count, done, first tick, last tick,
+    prefixed].
+    """
 
     __slots__ = ("name", "row", "work")
 
     def __init__(self, name: str, row: SinkRow, work: PendingBatch | None = None) -> None:
         self.name = name
         self.row = row
-        #: None if the newest batch is done.
+        #: The batch in progress; None if the newest batch is done.
         self.work = work
 
     @property
@@ -200,30 +202,30 @@ class SinkState:
         return publisher, self.row.incarnation
 
     def put(self, row: SinkRow) -> Put:
-        """This is its row from now on."""
+        """Replace its row."""
         self.row = row
         return Put(TABLE, self.name, _encoder.encode(row))
 
 
 def stored_sinks(recovered: Recovered) -> dict[str, SinkState]:
-    """All sinks, as the catalog has them; none has its work yet."""
+    """All sinks in the catalog, without their pending batches."""
     last = recovered.last_tick
 
     def read(name: str, value: bytes) -> SinkState:
         check_name(name, "the sink", _NAME_BYTES_MAX)
         row = _decoder.decode(value)
         if row.is_done and row.last > last:
-            raise ValueError(f"its batch ends with tick {row.last}, and the log with {last}")
+            raise ValueError(f"its batch ends with tick {row.last}, but the log with {last}")
         if row.incarnation > INCARNATION_MAX:
-            raise ValueError(f"there were never {row.incarnation} batches")
+            raise ValueError(f"{row.incarnation} is not a possible number of batches")
         return SinkState(name, row)
 
     return rows(recovered, TABLE, read)
 
 
 def find_ticks(recovered: Recovered, sinks: Iterable[SinkState]) -> dict[str, tuple[int, int]]:
-    """Sink → the ticks of the first and the last record of its newest batch, of those that are
-    read at a start."""
+    """Sink → the ticks of the first and the last record of its newest batch, among the records that
+    a start reads."""
     wanted = {sink.key: sink.name for sink in sinks}
     found: dict[str, tuple[int, int]] = {}
     first_tick = recovered.records_first or recovered.first_tick
@@ -248,11 +250,11 @@ SLICE_BYTES_MAX = 1_048_576
 AGAIN_S = 0.1
 #: Requests that may wait for one batch.
 COMMITS_WAITING_MAX = 256
-#: Batches under way; every sync looks at all of them.
+#: Batches in progress; every sync examines all of them.
 UNDER_WAY_MAX = 1_024
 
-#: Why not, and the code of that.
-No = tuple[str, str]
+#: The reason of a refusal, and its code.
+Refusal = tuple[str, str]
 
 
 class Batches:
@@ -291,23 +293,23 @@ class Batches:
         self._sinks_max = options.publishers_max
         self._lead_ns = int(options.incarnation_lead_s * 1e9)
         self._sinks = stored_sinks(recovered)
-        #: Those with a batch under way.
+        #: Sinks with a batch in progress.
         self._busy: dict[str, SinkState] = {}
-        #: The chunk whose events were appended last, with all of its events.
+        #: The chunk whose events were appended last, with all of its decoded events.
         self._decoded: tuple[StagedChunk, list[bytes]] | None = None
-        #: Tokens of these, and the newest ones of batches that are done.
+        #: Tokens of batches in progress, and the newest tokens of completed ones.
         self._taken: set[str] = set()
         self._spent: dict[str, None] = {}
         self._spent_max = options.stage_tokens_max
-        #: Batches that were done in this life, and events that were appended for any.
+        #: Batches completed in this life, and events appended for batches.
         self.committed = 0
         self.written = 0
-        #: When to look for room again.
+        #: When to retry after the intake had no space.
         self.again_at: float | None = None
         self._recover(recovered)
 
     def _recover(self, recovered: Recovered) -> None:
-        """Find the intents again, and how much of each the log has."""
+        """Find the intents, and how many events of each the log has."""
         undone = [sink for sink in self._sinks.values() if not sink.row.is_done]
         ticks = find_ticks(recovered, undone)
         for sink in undone:
@@ -321,101 +323,104 @@ class Batches:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is under way."""
+        """Whether a batch is in progress."""
         return bool(self._busy)
 
     @property
     def newest(self) -> int:
-        """The last tick of a batch, of those that are done."""
+        """The newest tick of a completed batch."""
         return max((sink.row.last for sink in self._sinks.values()), default=0)
 
     @property
     def sinks(self) -> int:
-        """How many there are."""
+        """The number of sinks."""
         return len(self._sinks)
 
     def under_way(self) -> Iterable[SinkState]:
-        """The sinks with a batch under way."""
+        """The sinks with a batch in progress."""
         return self._busy.values()
 
     def owns(self, token: str) -> bool:
-        """Whether a batch has this token, or had it not long ago."""
+        """Whether a batch has this token, or had it recently."""
         return token in self._taken or token in self._spent
 
     def started(self, now: float) -> list[PartRequest]:
-        """What was recovered is on disk: sweep what is left over, and go on with every intent."""
-        asks: list[PartRequest] = []
+        """The recovered state is on disk: delete leftover chunks, and resume every intent."""
+        requests: list[PartRequest] = []
         for sink in self._sinks.values():
             if sink.row.is_done and sink.row.tokens:
-                asks += self.drop(sink.row.tokens)
-                asks.append(sink.put(replace(sink.row, tokens=())))
+                requests += self.drop(sink.row.tokens)
+                requests.append(sink.put(replace(sink.row, tokens=())))
                 self._ledger.commit.gathering.is_dirty = True
         for sink in self._busy.values():
             work, row = sink.work, sink.row
             assert work is not None
             if work.appended < row.count and work.count != row.count:
                 work.is_lost = True
-                text = f"sink {sink.name!r}: {_lost(sink)}"
-                asks.append(Note("error", f"{text}; restore the catalog, or go on with another"))
+                text = f"sink {sink.name!r}: {_lost_reason(sink)}"
+                requests.append(
+                    Note("error", f"{text}; restore the catalog, or continue with another sink")
+                )
                 continue
             work.is_intended = True
             if work.appended:
-                # The records that say so may not be read by the next start.
-                asks.append(sink.put(replace(row, first=work.first, last=work.last)))
-        return asks + self.go_on(now)
+                # The next start may not read the records that contain this.
+                requests.append(sink.put(replace(row, first=work.first, last=work.last)))
+        return requests + self.go_on(now)
 
     def left(self, session: int) -> None:
-        """A session is over."""
         for sink in self._busy.values():
             if sink.work is not None:
                 waiting = sink.work.waiting
-                sink.work.waiting = [each for each in waiting if each.session != session]
+                sink.work.waiting = [waiter for waiter in waiting if waiter.session != session]
 
     def drop(self, names: Iterable[str]) -> list[PartRequest]:
-        """Forget what is staged with these tokens, as far as no batch has taken it."""
+        """Drop the events staged under these tokens, unless a batch has taken them."""
         puts = self._tokens.drop(self._tokens.take(names))
         self._ledger.commit.gathering.is_dirty |= bool(puts)
         return [*puts]
 
     # -- commits --------------------------------------------------------------------------------
 
-    def commit(self, now: float, session: int, frame: Commit, asks: list[PartRequest]) -> No | None:
-        """A client commits a batch; why that cannot be, or None."""
+    def commit(
+        self, now: float, session: int, frame: Commit, requests: list[PartRequest]
+    ) -> Refusal | None:
+        """Process a commit; returns the refusal, or None."""
         sink = self._sinks.get(frame.sink)
         if sink is None:
-            return self._intend(now, session, frame, asks)
+            return self._intend(now, session, frame, requests)
         row, work = sink.row, sink.work
         if frame.query != row.query:
-            whose = f"the sink {frame.sink!r} belongs to the query {row.query!r}"
+            whose = f"sink {frame.sink!r} belongs to the query {row.query!r}"
             return f"{whose}, not to {frame.query!r}; give each query a sink", OTHER_QUERY
         if frame.batch < row.batch and work is not None and not work.is_intended:
-            return f"batch {row.batch} of {frame.sink!r} begins; ask again", BUSY
+            return f"batch {row.batch} of {frame.sink!r} is starting; commit again later", BUSY
         if frame.batch < row.batch or (frame.batch == row.batch and work is None):
             ticks = (row.first, row.last) if frame.batch == row.batch else (0, 0)
-            asks += self.drop(frame.tokens)
+            requests += self.drop(frame.tokens)
             known = Committed(frame.request, frame.sink, frame.batch, *ticks, was_known=True)
-            asks.append(SendClient(session, known))
+            requests.append(SendClient(session, known))
             return None
         if work is None:
-            return self._intend(now, session, frame, asks)
+            return self._intend(now, session, frame, requests)
         if frame.batch != row.batch:
-            text = f"batch {row.batch} of {frame.sink!r} is under way; commit it again, and then"
+            text = f"batch {row.batch} of {frame.sink!r} is in progress; commit it again before"
             return f"{text} {frame.batch}", OTHER_BATCH
         if work.is_lost:
-            return f"{_lost(sink)}; go on with another sink", UNKNOWN_TOKEN
+            return f"{_lost_reason(sink)}; continue with another sink", UNKNOWN_TOKEN
         if len(work.waiting) >= COMMITS_WAITING_MAX:
-            return f"{len(work.waiting)} requests wait for batch {row.batch} already", BUSY
-        asks += self.drop(frame.tokens)
+            return f"{len(work.waiting)} requests already wait for batch {row.batch}", BUSY
+        requests += self.drop(frame.tokens)
         work.waiting.append(Waiter(session, frame.request, was_known=True))
         return None
 
     def _intend(
-        self, now: float, session: int, frame: Commit, asks: list[PartRequest]
-    ) -> No | None:
-        """A batch begins."""
-        no = self._no_batch(now, frame) or self._no_sink(now, session, frame.sink)
-        if no is not None:
-            return no
+        self, now: float, session: int, frame: Commit, requests: list[PartRequest]
+    ) -> Refusal | None:
+        """Start a batch."""
+        refusal = self._batch_refusal(now, frame) or self._sink_refusal(now, session, frame.sink)
+        if refusal is not None:
+            return refusal
         work = PendingBatch(self._tokens.take(frame.tokens))
         work.waiting.append(Waiter(session, frame.request, was_known=False))
         sink = self._sinks.get(frame.sink)
@@ -428,66 +433,68 @@ class Batches:
         self._taken.update(frame.tokens)
         sink.work = work
         self._busy[frame.sink] = sink
-        asks.append(sink.put(row))
+        requests.append(sink.put(row))
         gathering = self._ledger.commit.gathering
         gathering.is_dirty = True
         gathering.intended.append(frame.sink)
         return None
 
-    def _no_batch(self, now: float, frame: Commit) -> No | None:
-        """Why a batch cannot begin."""
+    def _batch_refusal(self, now: float, frame: Commit) -> Refusal | None:
+        """Why a batch cannot start; None if it can."""
         if self._intake.is_departing:
             return departure.REASON, DEPARTING
         if self._intake.is_full:
-            return "the disk has no room; commit again later", BUSY
+            return "the disk has no space; commit again later", BUSY
         if len(self._busy) >= UNDER_WAY_MAX:
-            return f"{len(self._busy)} batches are under way; commit again later", BUSY
+            return f"{len(self._busy)} batches are in progress; commit again later", BUSY
         if len(set(frame.tokens)) != len(frame.tokens):
-            return "a token is named twice; name each of them once", ""
+            return "a token is named twice; name each token once", ""
         for name in frame.tokens:
             token = self._tokens.find(name)
             if token is None or not token.is_complete:
                 what = "not staged here, or was dropped" if token is None else "not complete"
-                return f"{name!r} is {what}; stage it anew with another token", UNKNOWN_TOKEN
+                return (
+                    f"{name!r} is {what}; stage its events again with another token",
+                    UNKNOWN_TOKEN,
+                )
         clock_ns = self._ledger.time_ns(now)
         if frame.batch > clock_ns + self._lead_ns:
-            text = f"batch {frame.batch} is beyond this broker's clock, which is at {clock_ns} ns"
-            return f"{text}; number batches by counting, or by a clock that is right", ""
+            text = f"batch {frame.batch} is ahead of this broker's clock, which is at {clock_ns} ns"
+            return f"{text}; number batches consecutively, or by a correct clock", ""
         return None
 
-    def _no_sink(self, now: float, session: int, name: str) -> No | None:
-        """Why this session cannot make a sink of this name; None if it can, or there is one."""
+    def _sink_refusal(self, now: float, session: int, name: str) -> Refusal | None:
+        """Why this session cannot create a sink of this name; None if it can, or if it exists."""
         if name in self._sinks:
             return None
-        # A sink whose batches are empty is no publisher, but remembered as well.
+        # A sink whose batches are empty is not a publisher, but counts as well.
         if len(self._sinks) >= self._sinks_max:
-            return f"{len(self._sinks)} sinks are remembered here, and no more can be", ""
+            return f"{len(self._sinks)} sinks are on record here, the maximum (publishers_max)", ""
         first = EventId(SINK_PREFIX + name, 1, 1)
         if first.publisher in self._ledger.publishers:
-            return f"the newest batch of {name!r} is not known any longer; use another sink", ""
-        refusal = self._ledger.publishers.refusal(first, self._ledger.time_ns(now))
-        refusal = refusal or self._intake.no_name(session)
-        return None if refusal is None else (refusal.reason, "")
+            return f"the newest batch of {name!r} is no longer known; use another sink", ""
+        publisher_refusal = self._ledger.publishers.refusal(first, self._ledger.time_ns(now))
+        publisher_refusal = publisher_refusal or self._intake.no_name(session)
+        return None if publisher_refusal is None else (publisher_refusal.reason, "")
 
     # -- the log --------------------------------------------------------------------------------
 
     def intended(self, names: Iterable[str]) -> None:
-        """The intents of these sinks are on disk."""
         for name in names:
             work = self._busy[name].work
             assert work is not None
             work.is_intended = True
 
     def go_on(self, now: float) -> list[PartRequest]:
-        """Do what can be done for every batch under way."""
-        asks: list[PartRequest] = []
+        """Advance every batch in progress as far as possible."""
+        requests: list[PartRequest] = []
         self.again_at = None
         for sink in list(self._busy.values()):
-            asks += self._advance(now, sink)
-        return asks
+            requests += self._advance(now, sink)
+        return requests
 
     def _advance(self, now: float, sink: SinkState) -> list[PartRequest]:
-        """The next slice of a batch, or its end; nothing while the disk is at it."""
+        """Append the next slice of a batch or complete it; nothing while a sync is pending."""
         work = sink.work
         assert work is not None
         if not work.is_intended or work.appended > self._ledger.publishers.safe(sink.key):
@@ -497,24 +504,24 @@ class Batches:
         return self._finish(sink, work)
 
     def _append(self, now: float, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         before, size = work.appended, 0
         for draft in self._drafts(work, self._slice_events_max):
-            if self._intake.no_room(asks) is not None:
+            if self._intake.no_room(requests) is not None:
                 self.again_at = now + AGAIN_S
                 break
             body = identified(draft, EventId(*sink.key, work.appended + 1))
-            work.note(self._intake.append(now, decode_envelope(body, STORED_LIMITS), asks))
+            work.note(self._intake.append(now, decode_envelope(body, STORED_LIMITS), requests))
             size += len(body)
             if size >= SLICE_BYTES_MAX:
                 break
         if work.appended > before:
-            asks += self._intake.offers.batch_written(now)
+            requests += self._intake.offers.batch_written(now)
         self.written += work.appended - before
         is_all = work.appended == sink.row.count
         if work.appended > before and (before == 0 or is_all):
-            asks.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
-        return asks
+            requests.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
+        return requests
 
     def _drafts(self, work: PendingBatch, events_max: int) -> Iterator[bytes]:
         """The next events of a batch."""
@@ -528,50 +535,51 @@ class Batches:
             place += len(drafts)
 
     def _finish(self, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
-        """All events of a batch are safe."""
+        """All events of a batch are synced: complete it."""
         tokens = sink.row.tokens
         done = replace(sink.row, is_done=True, first=work.first, last=work.last)
-        asks: list[PartRequest] = [sink.put(done), *self._tokens.drop(work.tokens)]
-        asks.append(sink.put(replace(done, tokens=())))
-        asks += _told(sink, work)
+        requests: list[PartRequest] = [sink.put(done), *self._tokens.drop(work.tokens)]
+        requests.append(sink.put(replace(done, tokens=())))
+        requests += _replies(sink, work)
         self._ledger.commit.gathering.is_dirty = True
         sink.work = self._decoded = None
         del self._busy[sink.name]
         self._spend(tokens)
         self.committed += 1
-        return asks
+        return requests
 
     def _spend(self, tokens: Iterable[str]) -> None:
-        """Remember for a while that these were in a batch: a chunk that comes late is in vain."""
+        """Record for a while that these tokens were in a batch, to refuse late chunks."""
         self._taken.difference_update(tokens)
         self._spent.update(dict.fromkeys(tokens))
         for name in list(islice(self._spent, max(len(self._spent) - self._spent_max, 0))):
             del self._spent[name]
 
 
-def _lost(sink: SinkState) -> str:
+def _lost_reason(sink: SinkState) -> str:
     row = sink.row
-    return f"staged events of batch {row.batch} are lost: it stays undone"
+    return f"staged events of batch {row.batch} are lost: it stays incomplete"
 
 
-def _told(sink: SinkState, work: PendingBatch) -> list[PartRequest]:
-    """Whoever waits is told that a batch is in the log."""
+def _replies(sink: SinkState, work: PendingBatch) -> list[PartRequest]:
+    """The replies to all requests that wait for a batch."""
     waiting, work.waiting = work.waiting, []
     row = sink.row
     what = (sink.name, row.batch, row.first, row.last)
     return [
-        SendClient(who.session, Committed(who.request, *what, who.was_known)) for who in waiting
+        SendClient(waiter.session, Committed(waiter.request, *what, waiter.was_known))
+        for waiter in waiting
     ]
 
 
 _REASON_CHARACTERS_MAX = 1_000
-#: Answers that wait for the disk.
+#: Replies that may wait for a sync.
 STAGES_WAITING_MAX = 4_096
 
-#: What checking an event costs, and how many of its bytes cost one more.
+#: The cost of checking an event, and the number of bytes that add one to it.
 _DRAFT_WORK = 3
 _DRAFT_BYTES = 16
-#: What is checked of a chunk before others may have their turn.
+#: The cost of checking in one slice of a chunk.
 _SLICE_WORK = 2_000
 
 ForStaging = Stage | Commit | Discard
@@ -582,27 +590,29 @@ def _work_of(drafts: list[bytes]) -> int:
 
 
 class StagingArea:
-    """Staging: events that are brought for a later commit. This is the door for all of it.
+    """Staging: events that clients send for a later commit, and the interface to batches.
 
-    Many tasks stage events with tokens of their own, in chunks (`tokens`); then one commit names
-    the tokens, and they become a batch of a sink (`batches`). Rules:
+    Many tasks stage events under their own tokens, in chunks (`staged_events`); then one commit
+    names the tokens, and they become a batch of a sink.
 
-    1. A chunk is answered when it is on disk. It is taken whole or refused, and a refusal changes
-       nothing.
-    2. Its events are checked as if they were published, and one that is none is named by its
-       position. They have no ids until they are committed. Many are checked in slices, and nothing
-       else happens before the chunk is taken or refused.
-    3. A chunk that comes again is answered again, if it is the same. If it is another one, two
-       tasks use one token, and the later one is refused.
-    4. A token of a batch takes no further chunks.
-    5. What is not taken for lack of room has the code `busy`, and may be sent again; a token that
-       is more than all that may be staged has not, since it would be in vain. What waits for the
-       disk is bounded too: answers by `STAGES_WAITING_MAX`, bytes by `unsynced_bytes_max`, so that
-       neither a slow disk nor others' confirmations suffer from a flood of chunks. A chunk that
-       lacks those before it has the code `unknown-token`: if they are still to come, it may follow
-       them; if they were here, they were dropped, and it is in vain.
+    Rules
 
-    State: that of the parts; see there.
+    1. A chunk is confirmed when it is on disk. It is accepted as a whole or refused, and a refusal
+       changes nothing.
+    2. Its events are checked as if they were published; the refusal names an invalid event by its
+       position. Events have no ids until they are committed. A large chunk is checked in slices,
+       and no other stimulus is processed before it is accepted or refused.
+    3. A duplicate chunk is confirmed again. If its content differs, two tasks use the same token,
+       and the later one is refused.
+    4. A token that is in a batch accepts no further chunks.
+    5. A chunk refused for lack of space has the code `busy` and may be sent again; a token that
+       exceeds the whole staging quota has another code, because retrying is futile. Pending writes
+       are bounded too, replies by `STAGES_WAITING_MAX` and bytes by `unsynced_bytes_max`, so that a
+       flood of chunks neither overloads a slow disk nor delays the confirmations of others. A chunk
+       that arrives before its predecessors has the code `unknown-token`: if they are still to come,
+       it may follow them; if they were here, they were dropped, and it is futile.
+
+    State: the parts own it.
     """
 
     def __init__(
@@ -621,24 +631,24 @@ class StagingArea:
         self._limits = limits
         self._tokens = StagedTokens(recovered, options, now)
         self.batches = Batches(ledger, intake, self._tokens, recovered, options)
-        #: Chunks whose answers wait for the disk, and bytes of those that are new.
+        #: Chunks whose replies wait for a sync, and the bytes of the new ones.
         self._waiting = 0
         self._waiting_bytes = 0
 
     @property
     def tokens(self) -> int:
-        """Tokens that nobody has committed."""
+        """Uncommitted tokens."""
         return self._tokens.count
 
     @property
     def size(self) -> int:
-        """Bytes that are staged, those of batches under way included."""
+        """Staged bytes, including those of batches in progress."""
         return self._tokens.size
 
     def frame(
         self, now: float, session: int, frame: ForStaging, client: str
     ) -> Iterable[PartRequest]:
-        """A client wants something. A chunk of many events is checked in slices."""
+        """Process a staging frame; a chunk of many events is checked in slices."""
         if isinstance(frame, Discard):
             return self.batches.drop(frame.tokens)
         answer = self._answer(now, session, frame, client)
@@ -648,30 +658,30 @@ class StagingArea:
     def _answer(
         self, now: float, session: int, frame: Stage | Commit, client: str
     ) -> Iterator[PartRequest]:
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         try:
             if isinstance(frame, Stage):
                 check_name(frame.token, "token", self._limits.name_bytes_max)
-                no = yield from self._stage(now, session, frame, asks, client)
+                refusal = yield from self._stage(now, session, frame, requests, client)
             else:
                 bytes_max = self._limits.name_bytes_max - len(SINK_PREFIX)
                 check_name(frame.sink, "sink", bytes_max)
                 check_optional_name(frame.query, "query", self._limits.name_bytes_max)
-                no = self.batches.commit(now, session, frame, asks)
+                refusal = self.batches.commit(now, session, frame, requests)
         except EventError as error:
-            no = (str(error), "")
-        if no is not None:
-            reason, code = no
+            refusal = (str(error), "")
+        if refusal is not None:
+            reason, code = refusal
             refused = Refused(frame.request, reason[:_REASON_CHARACTERS_MAX], code)
-            asks.append(SendClient(session, refused))
-        yield from asks
+            requests.append(SendClient(session, refused))
+        yield from requests
 
     def _stage(
-        self, now: float, session: int, frame: Stage, asks: list[PartRequest], client: str
-    ) -> Generator[WorkDone, None, No | None]:
+        self, now: float, session: int, frame: Stage, requests: list[PartRequest], client: str
+    ) -> Generator[WorkDone, None, Refusal | None]:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
-            return f"what is staged as {name!r} was committed; choose another token", ""
+            return f"token {name!r} was committed; choose another token", ""
         if self._waiting >= STAGES_WAITING_MAX:
             return f"{self._waiting} chunks wait for the disk; stage again later", BUSY
         token = self._tokens.find(name)
@@ -680,18 +690,21 @@ class StagingArea:
         if token is not None and index < expected:
             is_last = token.is_complete and index == expected - 1
             if token.chunks[index].drafts() != drafts or is_last != frame.is_last:
-                return f"another chunk {index} of {name!r} is here already; choose a new token", ""
+                return (
+                    f"a different chunk {index} of {name!r} is already staged; choose a new token",
+                    "",
+                )
         elif token is not None and token.is_complete:
             return f"{name!r} is complete with {expected} chunks; choose another token", ""
         elif index > expected:
-            text = f"chunk {expected} of {name!r} is not here, or not any more"
-            return f"{text}; stage it anew with another token", UNKNOWN_TOKEN
-        elif no := self._no_room(name, drafts, client):
-            return no
-        elif bad := (yield from self._bad(drafts)):
+            text = f"chunk {expected} of {name!r} is missing, or was dropped"
+            return f"{text}; stage the events again with another token", UNKNOWN_TOKEN
+        elif refusal := self._space_refusal(name, drafts, client):
+            return refusal
+        elif bad := (yield from self._first_invalid(drafts)):
             return f"chunk {index} of {name!r}: {bad}", ""
         else:
-            asks.append(self._tokens.add(now, name, drafts, frame.is_last, client))
+            requests.append(self._tokens.add(now, name, drafts, frame.is_last, client))
             gathering.staged_bytes += size_of(drafts)
             self._waiting_bytes += size_of(drafts)
         gathering.is_dirty = True
@@ -699,24 +712,24 @@ class StagingArea:
         self._waiting += 1
         return None
 
-    def _no_room(self, name: str, drafts: list[bytes], client: str) -> No | None:
+    def _space_refusal(self, name: str, drafts: list[bytes], client: str) -> Refusal | None:
         if self._intake.is_departing:
             return departure.REASON, DEPARTING
         if self._intake.is_full:
-            return "the disk has no room; stage again later", BUSY
+            return "the disk has no space; stage again later", BUSY
         if self._tokens.never_fits(name, drafts):
             quota = min(
                 (self._options.stage_bytes_max, "stage_bytes_max"),
                 (self._options.client_stage_bytes_max, "client_stage_bytes_max"),
             )
-            text = f"{name!r} has more than {quota[0]} bytes, which is all that a client may stage"
-            return f"{text} ({quota[1]}); stage less with a token", TOO_LARGE
+            text = f"{name!r} has more than {quota[0]} bytes, the most that a client may stage"
+            return f"{text} ({quota[1]}); stage less per token", TOO_LARGE
         if self._waiting_bytes > self._options.unsynced_bytes_max:
-            return "the disk is behind: too much waits for it; stage again later", BUSY
+            return "the disk is behind: too many bytes wait for a sync; stage again later", BUSY
         full = self._tokens.why_full(name, drafts, client)
         return (f"{full}; commit or discard some, or stage again later", BUSY) if full else None
 
-    def _bad(self, drafts: list[bytes]) -> Generator[WorkDone, None, str]:
+    def _first_invalid(self, drafts: list[bytes]) -> Generator[WorkDone, None, str]:
         work = 0
         for place, draft in enumerate(drafts):
             try:
@@ -730,39 +743,36 @@ class StagingArea:
         return ""
 
     def left(self, session: int) -> None:
-        """A session is over."""
         self.batches.left(session)
 
     # -- the disk and the clock -----------------------------------------------------------------
 
     def started(self, now: float) -> list[PartRequest]:
-        """What was recovered is on disk."""
         return self.batches.started(now)
 
     def synced(self, now: float, batch: CommitGroup) -> list[PartRequest]:
-        """What the disk was given with this is safe; the intake has been told."""
-        asks: list[PartRequest] = [
+        """The writes of this group are on disk, and the intake has processed it."""
+        requests: list[PartRequest] = [
             SendClient(session, Staged(number)) for session, number in batch.staged
         ]
         self._waiting -= len(batch.staged)
         self._waiting_bytes -= batch.staged_bytes
         self.batches.intended(batch.intended)
-        return asks + self.batches.go_on(now)
+        return requests + self.batches.go_on(now)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When `time_passed` must be called."""
         return earliest(self.batches.again_at, self._tokens.old_at())
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """A deadline may have come."""
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         old = self._tokens.old(now)
         if old:
-            asks += self.batches.drop(old)
-            what = f"{len(old)} tokens were dropped, {old[0]!r} the first"
+            requests += self.batches.drop(old)
+            what = f"{len(old)} staged tokens were dropped, {old[0]!r} first"
             kept_s = self._options.stage_keep_s
-            asks.append(Note("warning", f"{what}: not committed within {kept_s:g} s"))
+            requests.append(Note("warning", f"{what}: not committed within {kept_s:g} s"))
         again_at = self.batches.again_at
         if again_at is not None and again_at <= now:
-            asks += self.batches.go_on(now)
-        return asks
+            requests += self.batches.go_on(now)
+        return requests

@@ -1,23 +1,26 @@
-"""The ledger: all that an origin remembers, in memory and on disk.
+"""The ledger: the durable state of an origin, in memory and on disk.
 
-Everything an origin promised can be found in its log, record by record. Before the oldest records
-are deleted, the catalog takes over what only they told: which events of each publisher are safe,
-which mark the first remaining ticks carry, and what each edge is done with. Rules:
+The log alone is enough to restore every guarantee of an origin. Before the oldest records are
+deleted, the catalog takes over the state that only they carry: which events of each publisher are
+synced, which mark the first remaining ticks carry, and what each edge is done with.
 
-1. Ticks are dense, and their times never decrease, whatever the clock does.
-2. The *beginning* (table `stream`) is put last: a crash keeps puts in their order, so where the
-   beginning is, the rest is too.
-3. Records are deleted only when the beginning is synced. So the log starts at the beginning or
-   before it; ticks before it are treated as deleted even if they are still there.
-4. What is decided to be deleted is gone at once, for everybody who asks.
-5. Restoring reads every record after the newest checkpoint (`checkpoint`) once; only the newest
-   stay in memory.
-6. What is too old or too much goes by `chapters`; only lossy retention forgets for that.
-7. A row of the catalog that cannot be read is set aside (`catalog_recovery`), and the log speaks in
-   its place, as far as it goes: for the beginning its first tick, for a mark and for a publisher
-   its records. A log that does not reach what a readable row says is refused, as a damaged one is.
-8. Vectors name edges of the network as it was. What is read of them is what the network of this
-   life has: neighbours know no other names.
+Rules
+
+1. Ticks are dense, and their times never decrease, regardless of the clock.
+2. The *beginning* (table `stream`) is written last: a crash keeps puts in their order, so if the
+   beginning is on disk, the rest is too.
+3. Records are deleted only after the beginning is synced. So the log starts at the beginning or
+   before it; ticks before it count as deleted even if they still exist.
+4. A tick counts as deleted for every reader as soon as its deletion is decided.
+5. A start reads every record after the newest checkpoint (`retention`) once; only the newest
+   records stay in memory.
+6. The limits of age and size are enforced per section (`LogSections`); only lossy retention deletes
+   ticks for them.
+7. A catalog row that cannot be read is set aside (`catalog_recovery`), and the log replaces it as
+   far as possible: its first tick replaces the beginning, its records replace marks and publishers.
+   A log that ends before a position that a readable row states is refused, like a damaged one.
+8. Vectors may name edges of an earlier network. They are restricted to the edges of this life's
+   network when they are read, because neighbours know no others.
 """
 
 from itertools import islice
@@ -64,7 +67,7 @@ from anabranch.model.version import Version
 
 
 class CommitGroup:
-    """What a sync brings about."""
+    """The consequences of one sync."""
 
     __slots__ = (
         "confirmed",
@@ -79,123 +82,122 @@ class CommitGroup:
     )
 
     def __init__(self) -> None:
-        #: Whether there is anything to sync.
+        #: Whether the group has anything to sync.
         self.is_dirty = False
-        #: The newest tick in here, 0 if there is none.
+        #: The newest tick of the group; 0 if there is none.
         self.tick = 0
-        #: Publisher and incarnation → the highest sequence in here.
+        #: Publisher and incarnation → the highest sequence of the group.
         self.confirmed: dict[Key, int] = {}
-        #: Records up to this tick may be deleted then, 0 if none.
+        #: Records up to this tick may be deleted after the sync; 0 if none.
         self.forget = 0
-        #: What other brokers are told then, by who they are and what they asked.
+        #: (broker, request) → the reply to send after the sync.
         self.replies: dict[tuple[str, int], CarryTo] = {}
-        #: Chunks that are safe then, by who staged them: session and request.
+        #: Staged chunks to confirm, as (session, request).
         self.staged: list[tuple[int, int]] = []
-        #: What those among them take that are new.
+        #: Bytes of the new chunks among them.
         self.staged_bytes = 0
-        #: Sinks whose intent is safe then.
+        #: Sinks whose intent is part of the group.
         self.intended: list[str] = []
-        #: Whether the disk has forgotten then that the origin went on alone (`rollback`).
+        #: Whether the group removes the record that the origin continued alone (`rollback`).
         self.is_leaving_alone = False
 
 
 class GroupCommit:
-    """Group commit: what waits for the disk, in batches.
+    """Group commit: writes wait for the disk in groups.
 
-    Whatever is appended or put while a sync is under way waits for the next one. So there is at
-    most one sync at a time, and under load one sync serves many events: the slower the disk, the
-    larger the batches. What has to follow from a sync (confirmations, knowledge for the network,
-    deletion) stands in the batch that it needs, and happens when that batch is synced and not
-    before.
+    Writes made during a sync wait for the next one. So at most one sync is in progress, and under
+    load one sync covers many events: the slower the disk, the larger the groups. The consequences
+    of a sync (confirmations, emissions, deletions) are recorded in its group, and take effect when
+    that group is synced and not before.
 
-    State: what is under way. Safe to lose: whatever was not synced was not promised.
+    State: the group in progress and the next one. Safe to lose: unsynced writes were not confirmed.
     """
 
-    __slots__ = ("_asked", "_ticket", "gathering")
+    __slots__ = ("_in_progress", "_ticket", "gathering")
 
     def __init__(self) -> None:
         self.gathering = CommitGroup()
-        self._asked: CommitGroup | None = None
+        self._in_progress: CommitGroup | None = None
         self._ticket = 0
 
     def please(self) -> list[RequestSync]:
-        """Ask for a sync if there is something to sync and none is under way."""
-        if self._asked is not None or not self.gathering.is_dirty:
+        """Request a sync if there are writes and no sync is in progress."""
+        if self._in_progress is not None or not self.gathering.is_dirty:
             return []
-        self._asked, self.gathering = self.gathering, CommitGroup()
+        self._in_progress, self.gathering = self.gathering, CommitGroup()
         self._ticket += 1
         return [RequestSync(self._ticket)]
 
     def synced(self, ticket: int) -> CommitGroup | None:
-        """The batch that this ticket stands for; None if that is an old story."""
-        batch = self._asked
+        """The group of this ticket; None if the ticket is out of date."""
+        batch = self._in_progress
         if batch is None or ticket < self._ticket:
             return None
-        self._asked = None
+        self._in_progress = None
         return batch
 
 
 TABLE = "stream"
 KEY = "beginning"
 
-#: Lossy retention forgets this part of the log at a time.
+#: Lossy retention deletes one part of this many at a time.
 _LOSSY_PART = 8
 
 
 class LogStart(msgspec.Struct, frozen=True, array_like=True):
-    """Where the log begins, and what was true there."""
+    """Where the log begins, and the state at that point."""
 
-    #: The newest tick that was deleted.
+    #: The newest deleted tick.
     forgotten: Position = 0
-    #: No tick after it was made before this.
+    #: No later tick is older than this.
     time_ns: Nanoseconds = 0
-    #: The newest mark up to there.
+    #: The newest mark up to that tick.
     mark: Position = 0
     vector: dict[str, Version] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
-#: All fields have to be there: one that says nothing would say that nothing was deleted.
+#: All fields are required: a default would claim that nothing was deleted.
 _decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, Position, dict[str, Version]])
 
 
 class _Stored(NamedTuple):
-    """What the catalog says about the stream, as far as it can be read."""
+    """The catalog's state of the stream, as far as it can be read."""
 
     beginning: LogStart
     checkpoint: Checkpoint
     marks: dict[int, dict[str, Version]]
     publishers: dict[str, Place]
-    #: Rows of publishers that cannot be read.
+    #: Publisher rows that cannot be read.
     lost: list[DamagedRecord]
 
 
 def first_needed(catalog: Catalog) -> int:
-    """The first tick whose record a start has to read, by what the catalog says."""
+    """The first tick whose record a start must read, according to the catalog."""
     stored = _stored(Recovered({table: dict(rows) for table, rows in catalog.items()}))
     return max(stored.beginning.forgotten, stored.checkpoint.tick) + 1
 
 
 def stored_beginning(catalog: Catalog) -> LogStart:
-    """Where the catalog says that the log begins."""
+    """Where the log begins, according to the catalog."""
     return _stored(Recovered({table: dict(rows) for table, rows in catalog.items()})).beginning
 
 
 def _stored(recovered: Recovered) -> _Stored:
-    """Read it, and set aside what cannot be read (rule 7); publishers are left to the caller."""
+    """Read the catalog and set unreadable rows aside (rule 7), except those of publishers."""
     good, bad = decoded(recovered, TABLE, _read)
     beginning, checkpoint = good.get(KEY, LogStart()), good.get(CHECKPOINT, Checkpoint())
     assert isinstance(beginning, LogStart)
     assert isinstance(checkpoint, Checkpoint)
-    for each in bad:
+    for damaged in bad:
         instead = None
-        if each.key == KEY:
+        if damaged.key == KEY:
             beginning = LogStart(recovered.first_tick - 1)
             instead = _encoder.encode(beginning)
-        set_aside(recovered, each, instead)
+        set_aside(recovered, damaged, instead)
     marks, no_marks = read_marks(recovered)
-    for each in no_marks:
-        set_aside(recovered, each)
+    for damaged in no_marks:
+        set_aside(recovered, damaged)
     publishers, lost = publishers_table.stored(recovered)
     if (no_marks or lost) and checkpoint.tick:
         checkpoint = Checkpoint()
@@ -207,15 +209,15 @@ def _read(key: str, value: bytes) -> LogStart | Checkpoint:
     if key == CHECKPOINT:
         return read_checkpoint(value)
     if key != KEY:
-        raise ValueError(f"the table {TABLE!r} has no such key")
+        raise ValueError(f"table {TABLE!r} has no such key")
     found = LogStart(*_decoder.decode(value))
     if found.mark > found.forgotten:
-        raise ValueError(f"mark {found.mark} is beyond tick {found.forgotten}, where it begins")
+        raise ValueError(f"mark {found.mark} is after tick {found.forgotten}, where the log begins")
     return found
 
 
 class Ledger:
-    """The memory of one origin. See the rules at the top of this module."""
+    """The durable state of one origin. See the rules at the top of this module."""
 
     __slots__ = (
         "_edges",
@@ -239,7 +241,7 @@ class Ledger:
     ) -> None:
         self._options = options
         self._edges = frozenset(network.edges)
-        #: The clock of this life, as it was told last.
+        #: The last reading of this life's clock.
         self._now = now
         bytes_max = min(options.log_bytes_max, options.held_back_max)
         self.chapters = LogSections(options.log_age_s_max, bytes_max, options.keep_s)
@@ -259,11 +261,11 @@ class Ledger:
         self.publishers.replace_lost(recovered, stored.lost, now)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
         self.commit = GroupCommit()
-        #: How often ticks were given up for the quota of bytes held back, in this life.
+        #: How often ticks were released for `held_back_bytes_max` in this life.
         self.waived = 0
-        known_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
+        newest_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
         #: Invariant: never decreases, and no tick is later.
-        self.clock_ns = max(int(now * 1e9), known_ns)
+        self.clock_ns = max(int(now * 1e9), newest_ns)
 
     def _with_marks(self, stored: dict[int, dict[str, Version]]) -> InterestMarks:
         beginning = self.beginning
@@ -274,11 +276,11 @@ class Ledger:
         return marks
 
     def _restricted(self, vector: dict[str, Version]) -> dict[str, Version]:
-        """Rule 8."""
+        """Restrict a vector to edges of this network (rule 8)."""
         return {edge: version for edge, version in vector.items() if edge in self._edges}
 
     def _read(self, recovered: Recovered, options: Options) -> LogTail:
-        """Read what the catalog does not tell: the records after the checkpoint."""
+        """Read the records after the checkpoint."""
         oldest = self.beginning.forgotten + 1
         first = max(self.beginning.forgotten, self.checkpoint.tick) + 1
         begins = recovered.records_first or recovered.first_tick
@@ -286,9 +288,9 @@ class Ledger:
         ends = begins + len(recovered.records) - 1
         if recovered.first_tick > oldest or not 0 <= skipped <= len(recovered.records):
             raise LocalError(
-                f"the log has ticks {recovered.first_tick} to {ends}, but the catalog says that"
-                f" it begins with {oldest} and has {first - 1}; they do not belong together,"
-                " restore both"
+                f"the log has ticks {recovered.first_tick} to {ends}, but according to the catalog"
+                f" it begins with {oldest} and reaches {first - 1}; they do not belong together,"
+                " restore both from the same backup"
             )
         self.chapters.restore(self.checkpoint.chapters, self._now)
         self.chapters.forget(self.beginning.forgotten)
@@ -311,19 +313,19 @@ class Ledger:
     # -- time -----------------------------------------------------------------------------------
 
     def time_ns(self, now: float) -> int:
-        """The time of a tick that is made now."""
+        """The time for a tick that is appended now."""
         self._now = now
         self.clock_ns = max(self.clock_ns, int(now * 1e9))
         return self.clock_ns
 
     def head_time_ns(self, now: float) -> int:
-        """No tick that is not synced was or will be made before this time."""
+        """No unsynced or future tick is older than this time."""
         return self.tail.head_time_ns(self.time_ns(now))
 
     # -- changes --------------------------------------------------------------------------------
 
     def append(self, record: AnyRecord, entry: Entry) -> Append:
-        """The next tick."""
+        """Append the next tick."""
         self.tail.append(entry)
         tick = self.tail.last
         self.commit.gathering.tick = tick
@@ -333,26 +335,26 @@ class Ledger:
         return Append(tick, data)
 
     def forget(self, tick: int) -> list[PartRequest]:
-        """The log begins after this tick, or after the newest one that is synced, from now on.
+        """Start the log after this tick, or after the newest synced one if that is lower.
 
-        When what is returned is synced, records up to there may be deleted."""
+        Records up to there may be deleted once the returned puts are synced."""
         tick = min(tick, self.tail.synced)
         if tick < self.tail.oldest:
             return []
         mark = self.marks.at(tick)
         self.beginning = LogStart(tick, self.clock_ns, mark, dict(self.marks.vector(mark)))
-        asks: list[PartRequest] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
-        asks.append(Put(TABLE, KEY, _encoder.encode(self.beginning)))
+        requests: list[PartRequest] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
+        requests.append(Put(TABLE, KEY, _encoder.encode(self.beginning)))
         self.tail.forget(tick)
         self.tail.forgotten_ns = self.clock_ns
         self.marks.forget(tick)
         self.chapters.forget(tick)
         self.commit.gathering.is_dirty = True
         self.commit.gathering.forget = tick
-        return asks
+        return requests
 
     def save(self) -> list[PartRequest]:
-        """A checkpoint of what is synced, if there is enough of it since the last one."""
+        """Write a checkpoint if enough ticks were synced since the last one."""
         synced = self.tail.synced
         known = max(self.checkpoint.tick, self.beginning.forgotten)
         if synced - known < self._options.checkpoint_ticks:
@@ -363,7 +365,7 @@ class Ledger:
         return [*marks, *self.publishers.checkpoint(), checkpoint_put(self.checkpoint)]
 
     def why_full(self) -> str:
-        """Why the log can take no further event, as far as it is not for the disk; "" if it can."""
+        """Why the log accepts no further event, disk space aside; "" if it does."""
         tail, options = self.tail, self._options
         if tail.log_ticks >= options.log_ticks_max:
             return f"{tail.log_ticks} ticks"
@@ -372,11 +374,11 @@ class Ledger:
         return ""
 
     def forget_kept(self) -> list[PartRequest]:
-        """Forget what is kept although nobody needs it."""
+        """Delete ticks that are kept although every edge is done with them."""
         return self.forget(self.release.all_done()) if self._options.keep_s else []
 
     def waive_held_back(self) -> list[PartRequest]:
-        """Stop keeping what subscriptions hold back beyond `held_back_bytes_max`."""
+        """Release ticks that subscriptions hold back beyond `held_back_bytes_max`."""
         bytes_max = self._options.held_back_max
         if self.chapters.size <= bytes_max:
             return []
@@ -389,26 +391,26 @@ class Ledger:
         return [Note("warning", f"{text} more than {bytes_max} bytes (held_back_bytes_max).")]
 
     def make_room(self) -> list[PartRequest]:
-        """Forget the oldest ticks although somebody may need them."""
+        """Delete the oldest ticks although edges may need them."""
         part = self.tail.oldest - 1 + max(self.tail.log_ticks // _LOSSY_PART, 1)
         bytes_max = self._options.log_bytes_max
         if self.chapters.size >= bytes_max:
             part = max(self.chapters.beyond(bytes_max - bytes_max // _LOSSY_PART - 1), part)
-        return self._give_up(part, "the log is full")
+        return self._delete_needed(part, "the log is full")
 
     def forget_old(self, now: float) -> list[PartRequest]:
-        """Forget ticks that are older than the limit although somebody may need them."""
+        """Delete ticks older than the limit although edges may need them."""
         tick = self.chapters.too_old(now, self.tail.synced)
-        return self._give_up(tick, f"they are older than {self._options.log_age_s_max} s")
+        return self._delete_needed(tick, f"they are older than {self._options.log_age_s_max} s")
 
     def old_at(self) -> float | None:
-        """When `forget_old` will have something to forget."""
+        """When `forget_old` will have ticks to delete."""
         return self.chapters.old_at(self.tail.synced)
 
-    def _give_up(self, tick: int, why: str) -> list[PartRequest]:
+    def _delete_needed(self, tick: int, why: str) -> list[PartRequest]:
         oldest = self.tail.oldest
-        asks = self.forget(tick)
-        if asks:
-            what = f"ticks {oldest}–{self.tail.oldest - 1} are given up"
-            asks.append(Note("warning", f"{what}: {why}, and its retention is lossy"))
-        return asks
+        requests = self.forget(tick)
+        if requests:
+            what = f"ticks {oldest}–{self.tail.oldest - 1} are deleted"
+            requests.append(Note("warning", f"{what}: {why}, and retention is lossy"))
+        return requests

@@ -1,17 +1,21 @@
-"""The tail: the recent end of the log, in memory.
+"""The log of a stream: its records, its marks, and its recent ticks in memory.
 
-What edges ask for is mostly recent, so the newest ticks are kept as they are sent. Ticks below are
-in the log only. Rules:
+A broker's log has one record per tick (`LogRecord`). Some ticks are marks, which hold the versions
+of interest that ticks carry (`InterestMarks`). Edges mostly request recent ticks, so the newest
+ones are kept in memory in the form in which they are sent (`LogTail`); older ticks are on disk
+only.
 
-1. Ticks run without a gap from `first` to `last`; `oldest` ≤ `first` is where the log begins, and
-   `synced` ≤ `last` how much of it is on disk. What is not synced is always here.
-2. What leaves the origin is never beyond `synced`.
-3. A tick without an event is *quiet*: silence, if it is a mark; withheld, if its event was
-   transient and is gone, or if it is lost. The body of a transient event is nowhere but here, for
-   as long as it fits.
+Rules of the tail
+
+1. Ticks run without a gap from `first` to `last`; the log begins at `oldest` ≤ `first`, and is on
+   disk up to `synced` ≤ `last`. Unsynced ticks are always in memory.
+2. The origin never sends a tick beyond `synced`.
+3. A tick without an event is *silent* if it is a mark, and *withheld* if its event was transient
+   and is gone, or if the event is lost. The body of a transient event is only in memory, for as
+   long as it fits.
 4. Times never decrease with the tick.
 
-State: found again in the log, but for the bodies of transient events, which are safe to lose.
+State: restored from the log, except the bodies of transient events, which are safe to lose.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,21 +36,23 @@ MarkVector = Mapping[str, Version]
 
 
 class InterestMarks:
-    """Marks: which versions of interest the ticks of a stream carry.
+    """Marks: the versions of interest that the ticks of a stream carry.
 
     A mark is a tick without an event. It holds a vector: for each edge, the version of its interest
-    that the network knew when the mark was made. Every tick carries the vector of the newest mark
-    at or before it, the mark itself included; before the first mark the vector is empty. In
+    that the network knew when the mark was appended. Every tick carries the vector of the newest
+    mark at or before it, including the mark itself; before the first mark the vector is empty. In
     Gryphon's terms the vector is V^m, and the tick of the mark is its digest: unique, ordered, and
-    on disk before anybody hears of it. Rules:
+    on disk before it is announced.
+
+    Rules
 
     1. Vectors never decrease with the tick.
-    2. The newest mark at or before what is forgotten is kept: the first ticks of the log carry it.
-    3. At most `MARKS_MAX` are kept. Beyond that the oldest ticks share one: a tick whose mark is
-       dropped carries the mark before it. A lower vector promises less and is never wrong; whoever
-       needs more of so old a tick asks for it by its own filter.
+    2. The newest mark at or before the deleted ticks is kept: the first ticks of the log carry it.
+    3. At most `MARKS_MAX` marks are kept. Beyond that the oldest ticks share one: a tick whose mark
+       is dropped carries the mark before it. A lower vector promises less and is never wrong; an
+       edge that needs more of such an old tick requests it with its own filter.
 
-    State: found again in the records of the log; the mark at its beginning in the catalog.
+    State: restored from the records of the log; the mark at its beginning from the catalog.
 
     Prior art: Zhao 2006, §4.1.3 (V^m), §4.4 (digests).
     """
@@ -71,7 +77,7 @@ class InterestMarks:
         return ((tick, self._vectors[tick]) for tick in self._ticks)
 
     def add(self, mark: int, vector: MarkVector) -> None:
-        """A new mark, later than all others."""
+        """Add a mark, later than all others."""
         assert mark > self._ticks[-1], (mark, self._ticks[-1])
         self._ticks.append(mark)
         self._vectors[mark] = vector
@@ -79,18 +85,18 @@ class InterestMarks:
             del self._vectors[self._ticks.pop(1)]
 
     def at(self, tick: int) -> int:
-        """The mark that this tick carries; for a forgotten tick, the oldest mark there is."""
+        """The mark that this tick carries; for a deleted tick, the oldest mark."""
         return self._ticks[max(bisect_right(self._ticks, tick) - 1, 0)]
 
     def forget(self, tick: int) -> None:
-        """No tick up to this one will be asked for any more."""
-        gone = max(bisect_right(self._ticks, tick) - 1, 0)
-        for mark in self._ticks[:gone]:
+        """Drop marks that only ticks up to this one carry."""
+        dropped = max(bisect_right(self._ticks, tick) - 1, 0)
+        for mark in self._ticks[:dropped]:
             del self._vectors[mark]
-        del self._ticks[:gone]
+        del self._ticks[:dropped]
 
     def spans(self, first: int, last: int) -> list[tuple[int, int, int]]:
-        """These ticks, by the mark they carry: (mark, first, last), ascending."""
+        """These ticks by the mark that they carry: (mark, first, last), ascending."""
         found = []
         place = bisect_right(self._ticks, first)
         mark = self._ticks[max(place - 1, 0)]
@@ -103,29 +109,22 @@ class InterestMarks:
         return found
 
 
-# Records: what stands in the log of a broker, one for each tick of its stream.
-#
-#
-# A record is a MessagePack array: tag, time, content. Rules:
-#
-# 1. Every record has the origin's clock of when it was made, so "from time t on" finds its tick.
-# 2. A record does not hold its own tick: the log knows the place of each, and says so where it
-#    frames and checks them (`store`).
-# 3. Bytes that come out of a log have passed its checksums. If they cannot be read nevertheless, a
-#    newer or a broken program wrote them; that is an error of this side, and tells what was wrong.
-#
-# This module keeps no state.
-
-
-#: Who is named as the publisher of events that the log has lost: they were in ticks that a repair
-#: gave up, or that a renewal left out.
+#: Publisher of the ids of lost events: those in ticks that a repair gave up or a renewal left out.
 LOST_PUBLISHER = "anabranch-log-repair"
 
 
 class LogRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """One tick in the log."""
+    """The record of one tick: a MessagePack array of tag, time and content.
 
-    #: The origin's clock when the tick was made.
+    1. Every record has the origin's clock at the time of the append, so "from time t on" can find
+       its tick.
+    2. A record does not contain its own tick: the log knows the position of each record, and checks
+       it with the framing (`store`).
+    3. Bytes from a log have passed its checksums. If they cannot be decoded nevertheless, a newer
+       or faulty program wrote them; that is a local error, which names the problem.
+    """
+
+    #: The origin's clock when the tick was appended.
     time_ns: Nanoseconds
 
 
@@ -137,7 +136,7 @@ class EventRecord(LogRecord, frozen=True, tag=1):
 
 
 class BlankRecord(LogRecord, frozen=True, tag=2):
-    """A tick whose event was transient: its body was in memory only, and not for long."""
+    """A tick whose event was transient: its body was in memory only, for a short time."""
 
     id: EventId
 
@@ -150,7 +149,7 @@ class MarkRecord(LogRecord, frozen=True, tag=3):
 
 AnyRecord = EventRecord | BlankRecord | MarkRecord
 
-#: Everything that reading unknown bytes can raise.
+#: All errors that decoding arbitrary bytes can raise.
 _FAILURES = (
     msgspec.DecodeError,
     UnicodeDecodeError,
@@ -158,33 +157,31 @@ _FAILURES = (
     OverflowError,
     MemoryError,
 )
-_COMPLAINT_CHARACTERS_MAX = 200
+_REASON_CHARACTERS_MAX = 200
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 
 
 def encode_record(record: AnyRecord) -> bytes:
-    """The bytes that stand for `record` in the log."""
     return _encoder.encode(record)
 
 
 def decode_record(data: bytes) -> AnyRecord:
-    """The record that `data` stands for."""
     try:
         return _decoder.decode(data)
     except _FAILURES as error:
         raise LocalError(
-            f"a record of {len(data)} bytes in the log is none that this version can read"
-            f" ({str(error)[:_COMPLAINT_CHARACTERS_MAX]}); start the version that wrote the log"
+            f"a record of {len(data)} bytes in the log cannot be read by this version"
+            f" ({str(error)[:_REASON_CHARACTERS_MAX]}); run the version that wrote the log"
         ) from error
 
 
-#: Ticks, and bytes of their events, that go out at once.
+#: Ticks, and bytes of their events, per emission.
 EMIT_TICKS_MAX = 1_024
 EMIT_BYTES_MAX = 1_048_576
 
-#: Why a tick is withheld whose event the log has lost.
+#: The reason of withheld ticks whose event the log has lost.
 LOST = "lost"
 
 
@@ -202,7 +199,7 @@ _time_of = attrgetter("time_ns")
 
 
 def entry_of(tick: int, record: AnyRecord) -> Entry:
-    """What the log tells of a tick."""
+    """The tick as the log has it."""
     if isinstance(record, EventRecord):
         return Datum(tick, record.time_ns, record.body)
     if isinstance(record, BlankRecord):
@@ -212,12 +209,11 @@ def entry_of(tick: int, record: AnyRecord) -> Entry:
 
 
 def size_of(entry: Entry) -> int:
-    """The bytes of its event."""
     return len(entry.body) if isinstance(entry, Datum) else 0
 
 
 def fitting(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
-    """As many of these as have at most so many bytes; one if even the first has more."""
+    """The first entries with at most `bytes_max` bytes in total; at least one."""
     size = 0
     for place, entry in enumerate(entries):
         size += size_of(entry)
@@ -242,11 +238,11 @@ class LogTail:
     def __init__(self, oldest: int, first: int) -> None:
         #: The oldest tick of the log, or the next one if the log is empty.
         self.oldest = oldest
-        #: No tick that was forgotten was made after this.
+        #: No deleted tick is newer than this.
         self.forgotten_ns = 0
         #: The oldest tick in memory, or the next one if there is none.
         self.first = first
-        #: The newest tick that is on disk.
+        #: The newest tick on disk.
         self.synced = first - 1
         self._entries: list[Entry] = []
         self._bytes = 0
@@ -264,11 +260,11 @@ class LogTail:
 
     @property
     def last_time_ns(self) -> int:
-        """When the newest tick was made; 0 if it is not in memory."""
+        """The time of the newest tick; 0 if it is not in memory."""
         return self._entries[-1].time_ns if self._entries else 0
 
     def append(self, entry: Entry) -> None:
-        """The next tick."""
+        """Append the next tick."""
         self._entries.append(entry)
         if isinstance(entry, Datum):
             size = len(entry.body)
@@ -281,7 +277,7 @@ class LogTail:
         return self._entries[first - self.first : last - self.first + 1]
 
     def time_of(self, tick: int) -> int | None:
-        """When a tick was made; None if that is not in memory, or the tick is lost."""
+        """The time of a tick; None if it is not in memory, or if the tick is lost."""
         place = tick - self.first
         entry = self._entries[place] if 0 <= place < len(self._entries) else None
         if entry is None or (isinstance(entry, SilentTick) and entry.reason == LOST):
@@ -289,11 +285,11 @@ class LogTail:
         return entry.time_ns
 
     def first_at(self, time_ns: int) -> int:
-        """The first tick in memory that was made at this time or later, or the next one."""
+        """The first tick in memory at or after this time, or the next one."""
         return self.first + bisect_left(self._entries, time_ns, key=_time_of)
 
     def head_time_ns(self, clock_ns: int) -> int:
-        """No tick after `synced` was or will be made before this time."""
+        """No tick after `synced` is older than this time."""
         place = self.synced + 1 - self.first
         return self._entries[place].time_ns if place < len(self._entries) else clock_ns
 
@@ -306,9 +302,9 @@ class LogTail:
         self.synced = tick
 
     def trim(self, ticks_max: int, bytes_max: int) -> None:
-        """Drop the oldest from memory beyond these bounds, but nothing that is not synced."""
+        """Drop the oldest synced ticks from memory beyond these limits."""
         excess = len(self._entries) - ticks_max
-        # Not one by one: the list moves as a whole.
+        # Not one by one, because each deletion moves the whole list.
         if excess * 4 <= ticks_max and self._bytes <= bytes_max:
             return
         size = self._bytes
@@ -321,20 +317,20 @@ class LogTail:
         self._drop(count, size)
 
     def forget(self, tick: int) -> None:
-        """The log begins after this tick, which is synced."""
+        """Start the log after this tick, which is synced."""
         self.oldest = tick + 1
         if self.first <= tick:
             count = tick + 1 - self.first
             self._drop(count, self._bytes - sum(map(size_of, self._entries[:count])))
 
     def _drop(self, count: int, size: int) -> None:
-        """Drop some; so many bytes are left."""
+        """Drop the first `count` entries; `size` bytes are left."""
         self._bytes = size
         del self._entries[:count]
         self.first += count
 
 
-# -- as knowledge -------------------------------------------------------------------------------
+# -- emissions ----------------------------------------------------------------------------------
 
 
 def emits_of(
@@ -346,19 +342,19 @@ def emits_of(
     time_ns: int,
     target: str = "",
 ) -> list[Emission]:
-    """These ticks as knowledge, each part under one mark and of bounded size."""
+    """These ticks as emissions, each with one mark and of bounded size."""
     emits = []
     for mark, start, end in marks.spans(first, first + len(entries) - 1):
         while start <= end:
             stop = min(end, start + EMIT_TICKS_MAX - 1)
             part = fitting(entries[start - first : stop - first + 1], EMIT_BYTES_MAX)
-            data, silent, withheld = _sorted_out(start, part)
+            data, silent, withheld = _by_kind(start, part)
             emits.append(Emission(mark, data, silent, withheld, head, time_ns, target))
             start += len(part)
     return emits
 
 
-def _sorted_out(
+def _by_kind(
     first: int, entries: Sequence[Entry]
 ) -> tuple[list[Datum], list[tuple[int, int]], list[Hole]]:
     data: list[Datum] = []
@@ -377,7 +373,7 @@ def _sorted_out(
 
 
 def add_hole(holes: list[Hole], tick: int, reason: str) -> None:
-    """One more tick is withheld; it joins the hole before it if that is for the same reason."""
+    """Add a withheld tick; extend the last hole if it adjoins with the same reason."""
     if holes and holes[-1].last == tick - 1 and holes[-1].reason == reason:
         holes[-1] = Hole(holes[-1].first, tick, reason)
     else:

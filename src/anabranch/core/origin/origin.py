@@ -1,39 +1,42 @@
-"""The origin: where events enter the network and become ticks of a stream.
+"""The origin: accepts events from publishers and turns them into ticks of this broker's stream.
 
-One stream per broker, named like it. An event that a publisher sends is appended to the log and
-gets the next tick; when the log is synced, and not before, its publisher is confirmed and the
-network is told. Between events stand *marks*: ticks without an event that hold the versions of
-interest which later ticks carry (see `marks`). Theory of operation:
+Each broker has one stream, named after it. An event is appended to the log and gets the next tick.
+After the log is synced, and not before, the origin confirms the event to its publisher and emits it
+to the network. Between events stand *marks*: ticks without an event that hold the versions of
+interest that later ticks carry (`log_tail`).
 
-    publish ─► append ─┐                         ┌─► confirmed to the publisher
-    vector ──► mark ───┼─► sync (one at a time) ─┼─► marked, emitted to the network
-    done ────► puts ───┘                         └─► records may be deleted
+    publish ─► append ─┐                         ┌─► confirm to the publisher
+    vector ──► mark ───┼─► sync (one at a time) ─┼─► announce marks, emit to the network
+    done ────► puts ───┘                         └─► delete records
 
-`ledger` remembers, `intake` takes events, `staging` takes batches, `history` answers edges that
-lack something, `release` knows what edges are done with; here they meet the network and the clock.
-Rules:
+`ledger` holds the durable state, `publish_intake` accepts events, `batches` stages and commits
+batches, `replay` serves edges that lack ticks, and `retention` tracks the ticks that edges are done
+with. This module connects them to the network and the clock.
 
-1. Nothing leaves before it is synced: no confirmation, no tick, no mark, no head.
-2. A new mark is the maximum of the newest one and of what the router says, so vectors never
-   decrease. New versions are gathered for `mark_after_s`.
-3. A full log still takes `MARKS_RESERVE` marks of `MARKS_RESERVE_BYTES`, so that subscriptions
-   start; a full disk does not.
-4. Ticks are deleted up to what all edges are done with, at most once per `done_every_s`, not before
-   they are `keep_s` old (unless the log is full), and only when the catalog has what their records
-   told. With lossy retention, ticks older than `log_age_s_max` go as well, done or not; whoever
-   asks for them is told that they are withheld.
-5. A stream that is idle, and not empty, tells its head every `head_every_s`. The first thing it
-   tells after a start is its marks, and then its head; whoever lacks ticks then asks.
-6. It appends nothing before its neighbours have told what they know of the stream, and nothing any
-   more if they know ticks that this log does not have (`rollback`). In the latter case it neither
-   confirms nor emits what is under way.
-7. No tick after a head was made before the time that the head tells (but after a crash the clock
-   may have gone back).
+Rules
 
-`started` has to be called first, when what was recovered is on disk for good. Questions that come
-before are not answered; whoever needs an answer asks again.
+1. Durability. Nothing leaves before it is synced: no confirmation, no tick, no mark, no head.
+2. Marks. A new mark is the maximum of the newest mark and the versions that the router reports, so
+   vectors never decrease. New versions are collected for `mark_after_s`.
+3. Reserve. A full log still takes `MARKS_RESERVE` marks of `MARKS_RESERVE_BYTES`, so that
+   subscriptions can start; a full disk does not.
+4. Retention. Ticks are deleted once all edges are done with them, at most once per `done_every_s`,
+   not before they are `keep_s` old (unless the log is full), and only after the catalog holds the
+   state that their records carry. With lossy retention, ticks older than `log_age_s_max` are also
+   deleted; edges that request them receive them as withheld.
+5. Heads. An idle, non-empty stream announces its head every `head_every_s`. After a start it first
+   announces its marks and then its head, so that edges request the ticks that they lack.
+6. Rollback. The origin appends nothing until its neighbours have reported their knowledge of the
+   stream. If they have seen ticks that this log lacks, it stops appending, and neither confirms nor
+   emits pending events (`rollback`).
+7. Head time. No tick after a head is older than the time in that head (except after a crash, when
+   the clock may have gone back).
 
-State: see the parts; here only deadlines, and what the network was told. Safe to lose.
+`started` must be called first, once the recovered state is on disk. Earlier requests are not
+answered; edges repeat requests that they need.
+
+State: the parts own it; this module holds only deadlines and the position up to which the network
+was informed. Safe to lose.
 
 Prior art: the publisher-hosting broker of Gryphon, Zhao 2006, §3.1.2, §4.1.3.
 """
@@ -62,7 +65,7 @@ from anabranch.model.version import Version, raise_to
 
 MARKS_RESERVE = 1_024
 MARKS_RESERVE_BYTES = 1_048_576
-#: Holds that wait for one sync.
+#: Holds that may wait for one sync.
 HOLDS_MAX = 1_024
 
 ForOrigin = Nack | Done | Replay | Hold
@@ -72,7 +75,7 @@ FromClient = Publish | Advertises | ForStaging
 class Origin:
     """One stream and its log. See the rules at the top of this module."""
 
-    def __init__(  # noqa: PLR0917 - every part of a broker is made of these
+    def __init__(  # noqa: PLR0917 - the arguments of every part of a broker
         self,
         name: str,
         network: Network,
@@ -91,15 +94,15 @@ class Origin:
         self._tail = ledger.tail
         self._marks = ledger.marks
         self._intake = PublishIntake(ledger, options, limits, memory or FilterMemory(limits))
-        #: What is staged, and batches; see there.
+        #: Staged events and batches (`batches`).
         self.staging = StagingArea(ledger, self._intake, options, limits, recovered, now=now)
-        self._history = Replays(ledger.tail, ledger.marks, options)
+        self._replays = Replays(ledger.tail, ledger.marks, options)
         self._is_started = False
-        #: What its neighbours know of the stream; None if nobody is asked.
+        #: The inquiry among neighbours for rollback detection; None if there is none.
         self.inquiry: RollbackInquiry | None = None
-        #: The newest mark's vector, or what the next mark will have.
+        #: The vector of the newest mark, or of the next one if it is pending.
         self._vector = dict(ledger.marks.vector(ledger.marks.newest))
-        #: The newest tick, and the newest mark, that the network was told.
+        #: The newest tick, and the newest mark, that the network was sent.
         self._emitted = ledger.tail.synced
         self._marked = ledger.marks.newest
         self._head_at: float | None = None
@@ -108,12 +111,12 @@ class Origin:
 
     @property
     def head(self) -> int:
-        """The newest tick that is synced."""
+        """The newest synced tick."""
         return self._tail.synced
 
     @property
     def oldest(self) -> int:
-        """The oldest tick that the log has, or the next one if it is empty."""
+        """The oldest tick in the log, or the next one if the log is empty."""
         return self._tail.oldest
 
     @property
@@ -123,11 +126,11 @@ class Origin:
 
     @property
     def reads(self) -> int:
-        """Reads of the log that are under way."""
-        return self._history.reads
+        """Log reads in progress."""
+        return self._replays.reads
 
     def depart(self, now: float) -> None:
-        """Take no new event any more, and keep nothing that nobody needs."""
+        """Refuse new events from now on, and keep only ticks that edges still need."""
         self._intake.is_departing = True
         self._options = replace(self._options, keep_s=0.0)
         self._release_at = None
@@ -135,12 +138,12 @@ class Origin:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a batch is under way, which will make further ticks whatever happens."""
+        """Whether a batch is in progress, which will append further ticks in any case."""
         return self.staging.batches.is_busy
 
     @property
     def committed(self) -> int:
-        """The newest tick of a batch that is done."""
+        """The newest tick of a completed batch."""
         return self.staging.batches.newest
 
     def needing(self, tick: int) -> list[str]:
@@ -149,45 +152,44 @@ class Origin:
 
     @property
     def log_bytes(self) -> int:
-        """The bytes of all records in the log."""
         return self._ledger.chapters.size
 
     @property
     def vector(self) -> Mapping[str, Version]:
-        """What the newest synced tick carries."""
+        """The vector that the newest synced tick carries."""
         return self._marks.vector(self._marks.at(self._tail.synced))
 
     def inquire(self, now: float, inquiry: RollbackInquiry) -> list[PartRequest]:
-        """Append nothing until its neighbours have told what they know. Before `started`."""
+        """Append nothing until the neighbours have answered. Called before `started`."""
         self.inquiry = inquiry
-        return self._inquired(inquiry.begin(now))
+        return self._apply_inquiry(inquiry.begin(now))
 
     def told(self, now: float, peer: str, hello: Hello) -> list[PartRequest]:
-        """A neighbour has greeted, and told what it knows of the stream."""
+        """Process a neighbour's greeting, which reports its knowledge of the stream."""
         inquiry = self.inquiry
         if inquiry is None:
             return []
         view = LogView(self._emitted, self._tail.last, self._tail.time_of)
         was_leaving = inquiry.is_leaving_alone
-        asks = self._inquired(inquiry.told(now, peer, hello, view))
+        requests = self._apply_inquiry(inquiry.told(now, peer, hello, view))
         if inquiry.is_leaving_alone and not was_leaving:
             self._ledger.commit.gathering.is_leaving_alone = True
-        return asks + self._go_on(now) + self._ledger.commit.please()
+        return requests + self._resume_batches(now) + self._ledger.commit.please()
 
     @property
     def may_be_told_of(self) -> bool:
-        """Whether neighbours may hear of the stream now (`rollback`, rule 3)."""
+        """Whether the stream may be announced to neighbours now (`rollback`, rule 3)."""
         return self.inquiry is None or not self.inquiry.is_leaving_alone
 
-    def _inquired(self, effects: Sequence[Effect]) -> list[PartRequest]:
+    def _apply_inquiry(self, effects: Sequence[Effect]) -> list[PartRequest]:
         assert self.inquiry is not None
         self._intake.hindrance = self.inquiry.hindrance
         if any(isinstance(effect, Put) for effect in effects):
             self._ledger.commit.gathering.is_dirty = True
         return [*effects]
 
-    def _go_on(self, now: float) -> list[PartRequest]:
-        """Batches wait for the moment in which ticks may be appended."""
+    def _resume_batches(self, now: float) -> list[PartRequest]:
+        """Resume batches if ticks may be appended."""
         return [] if self._intake.hindrance else self.staging.batches.go_on(now)
 
     @property
@@ -195,109 +197,109 @@ class Origin:
         return self.inquiry is not None and self.inquiry.verdict is not None
 
     def started(self, now: float) -> list[PartRequest]:
-        """What was recovered is on disk, and the network listens."""
+        """The recovered state is on disk, and the network is ready."""
         self._is_started = True
-        asks: list[PartRequest] = [Marked(mark, vector) for mark, vector in self._marks]
+        requests: list[PartRequest] = [Marked(mark, vector) for mark, vector in self._marks]
         if self._tail.synced:
-            asks.append(self._head(now))
+            requests.append(self._head(now))
         forgotten = self._ledger.beginning.forgotten
         if forgotten:
-            # A crash may have come between the checkpoint and the deletion.
-            asks.append(Forget(forgotten))
+            # A crash may have occurred between the checkpoint and the deletion.
+            requests.append(Forget(forgotten))
         self._release_later(now)
-        asks += self.staging.started(now)
-        return asks + self._ledger.commit.please()
+        requests += self.staging.started(now)
+        return requests + self._ledger.commit.please()
 
     # -- clients and disk -----------------------------------------------------------------------
 
     def client_frame(
         self, now: float, session: int, frame: FromClient, client: str
     ) -> Iterable[PartRequest]:
-        """A client publishes events, or stages them. `RemoteError` if one of the former is none."""
+        """Process a publishing frame of a client; `RemoteError` if a published event is
+        malformed."""
         if isinstance(frame, Advertises):
             return self._intake.offers.advertises(now, session, frame.filters, client)
         if not isinstance(frame, Publish):
-            asks = self.staging.frame(now, session, frame, client)
+            requests = self.staging.frame(now, session, frame, client)
         else:
-            asks = self._intake.publish(now, session, frame, client)
-        if isinstance(asks, list):
-            return asks + self._ledger.commit.please()
-        return self._slowly(asks)
+            requests = self._intake.publish(now, session, frame, client)
+        if isinstance(requests, list):
+            return requests + self._ledger.commit.please()
+        return self._then_commit(requests)
 
-    def _slowly(self, asks: Iterable[PartRequest]) -> Iterator[PartRequest]:
-        yield from asks
+    def _then_commit(self, requests: Iterable[PartRequest]) -> Iterator[PartRequest]:
+        yield from requests
         yield from self._ledger.commit.please()
 
     def know_hosts(self, host_of: Callable[[int], str]) -> None:
-        """Where the client of a session connects from."""
+        """Set the lookup from a session to its client's host."""
         self._intake.host_of = host_of
 
     def client_left(self, now: float, session: int) -> list[PartRequest]:
-        """A session is over."""
         self._intake.left(now, session)
         self.staging.left(session)
         return []
 
     def synced(self, now: float, ticket: int) -> list[PartRequest]:
-        """What was asked to be synced with this ticket is on disk."""
+        """The writes of this ticket are on disk: emit, confirm and delete accordingly."""
         commit = self._ledger.commit
         batch = commit.synced(ticket)
         if batch is None:
             return []
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         if batch.is_leaving_alone:
             assert self.inquiry is not None
             self.inquiry.is_leaving_alone = False
         if batch.tick:
             self._tail.sync(batch.tick)
             if not self._is_rolled_back:
-                asks += self._emit(now, batch.tick)
-                asks += self._intake.synced(batch)
-            asks += self._ledger.save()
+                requests += self._emit(now, batch.tick)
+                requests += self._intake.synced(batch)
+            requests += self._ledger.save()
             if self._release_at is None:
-                asks += self._ledger.waive_held_back()
+                requests += self._ledger.waive_held_back()
                 self._release_later(now)
             self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
-        asks += self.staging.synced(now, batch)
+        requests += self.staging.synced(now, batch)
         if batch.forget:
-            asks.append(Forget(batch.forget))
-        asks += batch.replies.values()
-        return asks + commit.please()
+            requests.append(Forget(batch.forget))
+        requests += batch.replies.values()
+        return requests + commit.please()
 
     def log_read(self, now: float, read: LogRead) -> list[PartRequest]:
-        """The log was read for somebody."""
-        return self._history.log_read(read, self._ledger.head_time_ns(now))
+        """Use log records to answer a nack or a replay."""
+        return self._replays.log_read(read, self._ledger.head_time_ns(now))
 
-    def log_full(self, now: float, full: bool) -> list[PartRequest]:  # noqa: ARG002 - as all others
-        """The disk has no room for further records; or it has again."""
+    def log_full(self, now: float, full: bool) -> list[PartRequest]:  # noqa: ARG002 - uniform
+        """The disk has no space for further records, or has space again."""
         self._intake.is_full = full
         if not full:
-            return [Note("info", "the disk has room for the log again")]
-        asks: list[PartRequest] = [
-            Note("warning", "the disk has no room for the log: events are refused")
+            return [Note("info", "the disk has space for the log again; accepting events")]
+        requests: list[PartRequest] = [
+            Note("warning", "the disk has no space for the log; refusing events")
         ]
         if self._options.retention == "lossy":
-            asks += self._ledger.make_room()
-        return asks + self._ledger.commit.please()
+            requests += self._ledger.make_room()
+        return requests + self._ledger.commit.please()
 
     # -- the network ----------------------------------------------------------------------------
 
     def _emit(self, now: float, last: int) -> list[PartRequest]:
-        """Tell the network what it was not told yet, up to this tick."""
+        """Send the network all synced ticks up to this one that it has not received."""
         first = self._emitted + 1
         if first > last:
             return []
         entries = self._tail.between(first, last)
         time_ns = self._ledger.head_time_ns(now)
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         for emit in emits_of(self._marks, first, entries, head=last, time_ns=time_ns):
             if emit.mark > self._marked:
                 self._marked = emit.mark
-                asks.append(Marked(emit.mark, self._marks.vector(emit.mark)))
-            asks.append(emit)
+                requests.append(Marked(emit.mark, self._marks.vector(emit.mark)))
+            requests.append(emit)
         self._emitted = last
         self._head_at = now + self._options.head_every_s
-        return asks
+        return requests
 
     def _head(self, now: float) -> Emission:
         self._head_at = now + self._options.head_every_s
@@ -305,20 +307,20 @@ class Origin:
         return Emission(self._marks.at(head), head=head, time_ns=time_ns)
 
     def carried(self, now: float, source: str, content: ForOrigin) -> list[PartRequest]:
-        """An edge wants something. `RemoteError` if that cannot be."""
+        """Process a request of an edge; `RemoteError` if it is invalid."""
         if not self._ledger.release.is_known(source):
-            raise RemoteError(f"{source!r} is no edge of this network")
+            raise RemoteError(f"{source!r} is not an edge of this network")
         if isinstance(content, Done):
             return self._done(now, source, content)
         if not self._is_started:
             return []
         if isinstance(content, Nack):
             time_ns = self._ledger.head_time_ns(now)
-            return self._history.nack(now, source, content.ranges, time_ns)
+            return self._replays.nack(now, source, content.ranges, time_ns)
         if isinstance(content, Replay):
             distance = self._network.distance(self.name, source)
             wanted = understood(source, content, distance, self._options, self._limits)
-            return self._history.replay(wanted, content.first)
+            return self._replays.replay(wanted, content.first)
         return self._hold(source, content)
 
     # -- release --------------------------------------------------------------------------------
@@ -327,13 +329,13 @@ class Origin:
         if done.tick > self._emitted:
             inquiry = self.inquiry
             if inquiry is not None and inquiry.believes_edges:
-                asks = self._inquired(inquiry.refuted(done.tick, edge, self._tail.last))
-                return asks + self._ledger.commit.please()
+                requests = self._apply_inquiry(inquiry.refuted(done.tick, edge, self._tail.last))
+                return requests + self._ledger.commit.please()
             raise RemoteError(
-                f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}: it is"
-                " wrong, or this log lost ticks that others have seen, and new ones in their place"
-                " will not reach them; restore the log, or stop this broker and run 'anabranch log"
-                f" renew STATE_DIRECTORY --above {done.tick}'"
+                f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}: the"
+                " edge is wrong, or this log lost ticks that others have seen and whose"
+                " replacements will not reach them; restore the log, or stop this broker and run"
+                f" 'anabranch log renew STATE_DIRECTORY --above {done.tick}'"
             )
         self._ledger.release.done(edge, done.tick, done.request)
         self._release_later(now)
@@ -342,18 +344,18 @@ class Origin:
     def _hold(self, edge: str, hold: Hold) -> list[PartRequest]:
         tail, commit = self._tail, self._ledger.commit
         if hold.tick > tail.synced and self._intake.hindrance:
-            # The tick may be one that this log has lost; whoever needs the answer asks again.
+            # The log may have lost this tick; the edge repeats its request.
             return []
         tick = min(hold.tick, tail.synced)
         if tick + 1 < tail.oldest:
             return [CarryTo(edge, NotKept(hold.request, tail.oldest))]
         if len(commit.gathering.replies) >= HOLDS_MAX:
             return []
-        asks: list[PartRequest] = [*self._ledger.release.hold(edge, tick, hold.request)]
+        requests: list[PartRequest] = [*self._ledger.release.hold(edge, tick, hold.request)]
         commit.gathering.is_dirty = True
         held = CarryTo(edge, Held(hold.request, tail.synced))
         commit.gathering.replies[edge, hold.request] = held
-        return asks + commit.please()
+        return requests + commit.please()
 
     def _released(self) -> int:
         return self._ledger.release.all_done()
@@ -367,28 +369,28 @@ class Origin:
             self._release_at = max(self._release_at, kept_until or 0.0)
 
     def _release(self, now: float) -> list[PartRequest]:
-        """Forget what nobody needs, and what was kept for long enough."""
+        """Delete ticks that no edge needs and that are older than `keep_s`."""
         self._release_at = None
         waived = self._ledger.waive_held_back()
         tick = self._released()
         if self._options.keep_s:
             chapters, synced = self._ledger.chapters, self._tail.synced
             tick = min(tick, chapters.aged(self._options.keep_s, now, synced))
-        asks = waived + self._ledger.forget(tick)
+        requests = waived + self._ledger.forget(tick)
         if self._options.keep_s:
             self._release_later(now)
-        return asks
+        return requests
 
     # -- time -----------------------------------------------------------------------------------
 
     def vector_advance(self, now: float, vector: Mapping[str, Version]) -> list[PartRequest]:
-        """The router knows these versions of interest."""
+        """The router reports these versions of interest."""
         if raise_to(self._vector, vector) and self._mark_at is None:
             self._mark_at = now + self._options.mark_after_s
         return []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When `time_passed` must be called."""
         if not self._is_started:
             return None
         is_held = bool(self._intake.hindrance)
@@ -403,32 +405,31 @@ class Origin:
         )
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """A deadline has come."""
-        asks: list[PartRequest] = []
+        requests: list[PartRequest] = []
         if self.inquiry is not None and self._intake.hindrance:
-            asks += self._inquired(self.inquiry.time_passed(now))
-            asks += self._go_on(now)
+            requests += self._apply_inquiry(self.inquiry.time_passed(now))
+            requests += self._resume_batches(now)
         is_held = bool(self._intake.hindrance)
         if self._mark_at is not None and self._mark_at <= now and not is_held:
-            asks += self._mark(now)
+            requests += self._mark(now)
         if self._release_at is not None and self._release_at <= now:
-            asks += self._release(now)
-        asks += self.staging.time_passed(now)
-        asks += self._intake.offers.time_passed(now)
+            requests += self._release(now)
+        requests += self.staging.time_passed(now)
+        requests += self._intake.offers.time_passed(now)
         old_at = self._ledger.old_at()
         if old_at is not None and old_at <= now:
-            asks += self._ledger.forget_old(now)
+            requests += self._ledger.forget_old(now)
         if self._head_at is not None and self._head_at <= now:
             if self._is_rolled_back:
                 self._head_at = None
             else:
-                asks.append(self._head(now))
+                requests.append(self._head(now))
             if self._intake.is_full and self._options.retention == "lossy":
-                asks += self._ledger.make_room()
-        return asks + self._ledger.commit.please()
+                requests += self._ledger.make_room()
+        return requests + self._ledger.commit.please()
 
     def _mark(self, now: float) -> list[PartRequest]:
-        """Append a mark, or try again later if there is no room for one."""
+        """Append a mark, or retry later if there is no space for it."""
         ticks_max = self._options.log_ticks_max + MARKS_RESERVE
         bytes_max = self._options.log_bytes_max + MARKS_RESERVE_BYTES
         is_full = self._tail.log_ticks >= ticks_max or self._ledger.chapters.size >= bytes_max

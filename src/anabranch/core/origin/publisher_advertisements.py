@@ -1,27 +1,30 @@
-"""Offers: what the publishers at one origin say that they will publish.
+"""Advertisements: the filters that the publishers at one origin promise to stay within.
 
-Sessions advertise filters; an origin offers all of them together, and routing may use that to leave
-the origin out of what it cannot match. Rules:
+Sessions advertise filters; an origin announces the union, and routing may use it to keep interest
+away from origins that cannot match it.
 
-1. An event of a session that has advertised anything, and that matches none of it, is refused for
-   ever.
-2. A session that publishes without having advertised counts as advertising everything, from its
-   first event on. So does whoever writes batches: it has no session that lasts.
-3. What nobody advertises any more is withdrawn after `advertised_for_s`, so that a publisher whose
-   connection broke finds it unchanged.
-4. An advertisement that no event can match is none; one that is no filter breaks the protocol, and
-   then nothing has changed.
-5. What is offered can be read wherever the same limits hold. A filter whose normal text, as it is
-   told to others, exceeds them is offered as everything; its session is held to it nevertheless.
-6. Events are looked at a frame at a time. A session that advertises much has an index for that
-   (`any_of`); as many sessions as `_INDEXES_MAX` do, those that published last.
-7. What a session advertises is charged to its client (`core.filter_memory`). A session that
-   advertises more than fits is cut, and told which quota that is.
-8. A session advertises `ADVERTISEMENTS_MAX` filters at most, of `ADVERTISED_CHARACTERS_MAX`
-   characters together. Long ones are read ahead (`model.read_ahead`), and here in slices; so are
-   events looked at where that takes long.
+Rules
 
-State: volatile. Clients say it again on every new connection.
+1. An event that matches none of the filters of its session, if the session has advertised any, is
+   refused finally.
+2. A session that publishes without advertising counts as advertising everything from its first
+   event on. So do batches, which have no lasting session.
+3. A filter that no session advertises any longer is withdrawn after `advertised_for_s`, so that a
+   publisher that reconnects finds it unchanged.
+4. An advertisement that no event can match is ignored; one that is not a filter violates the
+   protocol, and then nothing changes.
+5. Announced filters can be parsed wherever the same limits hold. A filter whose normal form, which
+   is sent to others, exceeds the limits is announced as everything; its session is still bound by
+   it.
+6. Events are checked one frame at a time. A session with many filters has an index (`any_of`); at
+   most `_INDEXES_MAX` sessions have one, those that published most recently.
+7. Advertisements are charged to their client (`core.filter_memory`). A session that exceeds a quota
+   is closed, and the reason names the quota.
+8. A session advertises at most `ADVERTISEMENTS_MAX` filters with `ADVERTISED_CHARACTERS_MAX`
+   characters in total. Long ones are parsed ahead (`model.read_ahead`), and processed here in
+   slices; events are also checked in slices if that takes long.
+
+State: volatile. Clients repeat their advertisements on every new connection.
 """
 
 from collections import OrderedDict
@@ -43,41 +46,40 @@ from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.read_ahead import FAILURE_BYTES, ReadAhead, Reading
 
 EVERYTHING = "TRUE"
-#: Who holds what batches need.
+#: The pseudo session of batches.
 _BATCHES = 0
-#: Each takes a quarter of a megabyte, and more with more filters.
+#: An index takes a quarter of a megabyte, and more with more filters.
 _INDEXES_MAX = 256
 _NOTHING_REFUSED: Mapping[int, PublishRefusal] = {}
-#: Characters that are read at once, and events that are looked at at once, by what that costs.
-_AT_ONCE_CHARACTERS = 1_024
-_AT_ONCE_WORK = 1_000
-#: What it costs to take an advertisement that was read; how many characters cost a microsecond if
-#: it was not.
+#: Characters that are parsed, and the cost of events that are checked, without a pause.
+_SLICE_CHARACTERS = 1_024
+_SLICE_WORK = 1_000
+#: The cost of processing a parsed advertisement; characters per microsecond of parsing.
 _TAKE_WORK = 10
 _READ_CHARACTERS = 1
 
 
 def refusal_of(texts: Sequence[str]) -> str:
-    """Why a session cannot advertise this, as far as its size tells; "" if it can (rule 8)."""
+    """Why a session cannot advertise this many or this long filters; "" if it can (rule 8)."""
     if len(texts) > ADVERTISEMENTS_MAX:
-        return f"{len(texts)} advertisements; a session has at most {ADVERTISEMENTS_MAX}"
+        return f"{len(texts)} advertisements; a session may have at most {ADVERTISEMENTS_MAX}"
     characters = sum(map(len, texts))
     if characters > ADVERTISED_CHARACTERS_MAX:
         return (
-            f"advertisements of {characters} characters; those of a session have at most"
-            f" {ADVERTISED_CHARACTERS_MAX} together, so advertise fewer and wider filters"
+            f"advertisements of {characters} characters; a session may have at most"
+            f" {ADVERTISED_CHARACTERS_MAX} in total, so advertise fewer and wider filters"
         )
     return ""
 
 
 class ReadAdvertisement(NamedTuple):
-    """An advertisement that was read."""
+    """A parsed advertisement."""
 
-    #: With its normal form, and ready to be asked about events.
+    #: With its normal form, and compiled for matching.
     filter: Filter
-    #: What others are told (rule 5).
+    #: The text that is announced to others (rule 5).
     offered: str
-    #: What it makes a broker hold, about.
+    #: Its estimated memory in a broker.
     cost: FilterCost
 
 
@@ -99,7 +101,7 @@ def _read(text: str, limits: Limits) -> ReadAdvertisement | FilterError:
             Filter.parse(normal, limits)
         except FilterError:
             return ReadAdvertisement(filter, EVERYTHING, cost)
-    # Whoever is told of it here need not parse it.
+    # Parts of this broker that receive the text need not parse it again.
     filter.remember(normal)
     return ReadAdvertisement(filter, normal, cost)
 
@@ -107,7 +109,7 @@ def _read(text: str, limits: Limits) -> ReadAdvertisement | FilterError:
 def advertisement_reading(
     text: str, limits: Limits
 ) -> Reading[_Key, ReadAdvertisement | FilterError]:
-    """To read an advertisement ahead."""
+    """The task of parsing an advertisement ahead."""
 
     def make() -> tuple[ReadAdvertisement | FilterError, int]:
         made = _read_ahead.find((text, limits)) or _read(text, limits)
@@ -124,10 +126,10 @@ class PublisherAdvertisements:
     __slots__ = (
         "_advertised",
         "_charged",
+        "_expiring",
         "_held",
         "_holders",
         "_indexed",
-        "_leaving",
         "_limits",
         "_linger_s",
         "_memory",
@@ -138,79 +140,79 @@ class PublisherAdvertisements:
     ) -> None:
         self._limits = limits
         self._memory = memory or FilterMemory(limits)
-        #: Session → its client, and what is charged to that for it.
+        #: Session → its client, and the charge for its advertisements.
         self._charged: dict[int, tuple[str, FilterCost]] = {}
         self._linger_s = options.advertised_for_s
-        #: Session → its filters; none for sessions that advertised nothing.
+        #: Session → its filters; absent if it has advertised none.
         self._advertised: dict[int, AnyOf] = {}
-        #: Sessions whose filters have an index; who published last is last.
+        #: Sessions whose filters have an index, least recently used first.
         self._indexed: OrderedDict[int, None] = OrderedDict()
-        #: What is offered: a text → the sessions that hold it, and the other way round,
+        #: Announced filters: text → the sessions that advertise it, and the inverse,
         self._holders: dict[str, set[int]] = {}
         self._held: dict[int, tuple[str, ...]] = {}
-        #: and a text that nobody holds → when it is withdrawn. The first is due first: what is
-        #: held again is gone from here, and comes last when it is let go again.
-        self._leaving: OrderedDict[str, float] = OrderedDict()
+        #: and texts that no session advertises → when they are withdrawn, in that order. A text
+        #: that is advertised again is removed from here.
+        self._expiring: OrderedDict[str, float] = OrderedDict()
 
     def advertises(
         self, now: float, session: int, texts: Sequence[str], client: str = ""
     ) -> Iterable[PartRequest]:
-        """A session advertises this and nothing else. `RemoteError` if it must not."""
+        """Replace the advertisements of a session; `RemoteError` if they are not acceptable."""
         if refusal := refusal_of(texts):
             raise RemoteError(refusal)
-        work = self._advertising(now, session, dict.fromkeys(texts), client)
-        if sum(map(len, texts)) > _AT_ONCE_CHARACTERS:
+        work = self._replace(now, session, dict.fromkeys(texts), client)
+        if sum(map(len, texts)) > _SLICE_CHARACTERS:
             return work
-        return [each for each in work if not isinstance(each, WorkDone)]
+        return [request for request in work if not isinstance(request, WorkDone)]
 
-    def _advertising(
+    def _replace(
         self, now: float, session: int, texts: Iterable[str], client: str
     ) -> Iterator[PartRequest]:
-        # Whatever was read ahead is taken at once: later it may be gone.
+        # Take all filters that were parsed ahead now, because they may be evicted later.
         limits = self._limits
         found = [(text, _read_ahead.find((text, limits))) for text in texts]
-        possible: list[ReadAdvertisement] = []
-        for text, made in found:
-            read = made or _read(text, limits)
+        satisfiable: list[ReadAdvertisement] = []
+        for text, ahead in found:
+            read = ahead or _read(text, limits)
             if isinstance(read, FilterError):
-                raise RemoteError(f"an advertisement is no filter: {read.message}") from read
+                raise RemoteError(f"an advertisement is not a filter: {read.message}") from read
             if read.filter.conjunctions:
-                possible.append(read)
-            yield WorkDone(_TAKE_WORK + (0 if made else len(text) // _READ_CHARACTERS))
+                satisfiable.append(read)
+            yield WorkDone(_TAKE_WORK + (0 if ahead else len(text) // _READ_CHARACTERS))
         if session >= 0:
-            # A join point has been charged with its pattern.
-            self._charge(session, client, [each.cost for each in possible])
+            # The filters of a join point are charged with its pattern.
+            self._charge(session, client, [advertisement.cost for advertisement in satisfiable])
         self._let_go(now, session)
         self._forget(session)
         if found:
-            filters = [each.filter for each in possible]
+            filters = [advertisement.filter for advertisement in satisfiable]
             self._advertised[session] = AnyOf(filters, self._limits)
-        yield from self._hold(session, [each.offered for each in possible])
+        yield from self._hold(session, [advertisement.offered for advertisement in satisfiable])
 
     def is_long(self, session: int, events: int) -> bool:
-        """Whether so many events of a session are to be looked at in slices."""
+        """Whether this many events of a session must be checked in slices."""
         advertised = self._advertised.get(session)
-        return advertised is not None and advertised.work_of(events) > _AT_ONCE_WORK
+        return advertised is not None and advertised.work_of(events) > _SLICE_WORK
 
     def refusals(
         self, session: int, envelopes: Sequence[Envelope]
     ) -> Generator[WorkDone, None, Mapping[int, PublishRefusal]]:
-        """Place → why the event there is refused, for all that their session did not advertise."""
+        """Position → refusal, for all events that the session did not advertise."""
         advertised = self._advertised.get(session)
         if advertised is None:
             return _NOTHING_REFUSED
-        looking = advertised.looking(envelopes)
+        matching = advertised.looking(envelopes)
         while True:
             try:
-                yield WorkDone(next(looking))
+                yield WorkDone(next(matching))
             except StopIteration as end:
                 outside: list[int] = end.value
                 break
         if advertised.is_indexed:
-            self._note_index(session)
+            self._use_index(session)
         if not outside:
             return _NOTHING_REFUSED
-        reason = f"the event is not among what its publisher advertised, which is {advertised}"
+        reason = f"the event does not match the publisher's advertisements, which are {advertised}"
         refusal = PublishRefusal(f"{reason}; advertise more, or change the event", is_final=True)
         return dict.fromkeys(outside, refusal)
 
@@ -220,15 +222,15 @@ class PublisherAdvertisements:
         return [] if is_known else self._hold(session, (EVERYTHING,))
 
     def batch_written(self, now: float) -> list[PartRequest]:
-        """Events of a batch are written."""
-        asks = self._hold(_BATCHES, (EVERYTHING,))
+        """Advertise everything for a batch (rule 2)."""
+        requests = self._hold(_BATCHES, (EVERYTHING,))
         self._let_go(now, _BATCHES)
-        return asks
+        return requests
 
     def _charge(self, session: int, client: str, costs: Sequence[FilterCost]) -> None:
-        """Charge a session for these, instead of what it had (rule 7)."""
+        """Replace the charge of a session (rule 7)."""
         names = dict.fromkeys(name for cost in costs for name in cost.names)
-        # There is no subscription, and an index only where much is published.
+        # Less than for subscriptions: an index exists only where many events are published.
         total = FilterCost(sum(cost.bytes for cost in costs) * 2 // 3, tuple(names))
         before = self._charged.pop(session, None)
         if before is not None:
@@ -238,46 +240,45 @@ class PublisherAdvertisements:
             if before is not None:
                 self._memory.charge(*before)
                 self._charged[session] = before
-            raise RemoteError(f"{len(costs)} advertisements are too much: {reason}")
+            raise RemoteError(f"{len(costs)} advertisements exceed a quota: {reason}")
         if costs:
             self._memory.charge(client, total)
             self._charged[session] = client, total
 
     def left(self, now: float, session: int) -> None:
-        """A session is over."""
         self._charge(session, "", ())
         self._forget(session)
         self._let_go(now, session)
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """Withdraw what nobody advertised for long enough."""
-        gone = []
-        while self._leaving:
-            text, due = next(iter(self._leaving.items()))
+        """Withdraw filters that no session has advertised for `advertised_for_s`."""
+        expired = []
+        while self._expiring:
+            text, due = next(iter(self._expiring.items()))
             if due > now:
                 break
-            del self._leaving[text]
-            gone.append(text)
-        return [ChangeAdvertisements((), tuple(gone))] if gone else []
+            del self._expiring[text]
+            expired.append(text)
+        return [ChangeAdvertisements((), tuple(expired))] if expired else []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
-        return next(iter(self._leaving.values()), None)
+        """When `time_passed` must be called."""
+        return next(iter(self._expiring.values()), None)
 
-    # -- who holds what ---------------------------------------------------------------------------
+    # -- announced filters ------------------------------------------------------------------------
 
     def _hold(self, session: int, texts: Iterable[str]) -> list[PartRequest]:
-        """A session that holds nothing holds this."""
+        """Set the announced filters of a session that has none."""
         held = tuple(dict.fromkeys(texts))
         if held:
             self._held[session] = held
-        fresh = []
+        added = []
         for text in held:
-            if text not in self._holders and text not in self._leaving:
-                fresh.append(text)
-            self._leaving.pop(text, None)
+            if text not in self._holders and text not in self._expiring:
+                added.append(text)
+            self._expiring.pop(text, None)
             self._holders.setdefault(text, set()).add(session)
-        return [ChangeAdvertisements(tuple(fresh), ())] if fresh else []
+        return [ChangeAdvertisements(tuple(added), ())] if added else []
 
     def _let_go(self, now: float, session: int) -> None:
         for text in self._held.pop(session, ()):
@@ -285,16 +286,16 @@ class PublisherAdvertisements:
             holders.discard(session)
             if not holders:
                 del self._holders[text]
-                self._leaving[text] = now + self._linger_s
+                self._expiring[text] = now + self._linger_s
 
     def _forget(self, session: int) -> None:
         self._advertised.pop(session, None)
         self._indexed.pop(session, None)
 
-    def _note_index(self, session: int) -> None:
-        """A session has used its index; the one that did so longest ago may lose its own."""
+    def _use_index(self, session: int) -> None:
+        """Record the use of an index; the least recently used one may be evicted."""
         self._indexed[session] = None
         self._indexed.move_to_end(session)
         if len(self._indexed) > _INDEXES_MAX:
-            longest_ago, _ = self._indexed.popitem(last=False)
-            self._advertised[longest_ago].forget_index()
+            least_recent, _ = self._indexed.popitem(last=False)
+            self._advertised[least_recent].forget_index()

@@ -1,36 +1,38 @@
-"""Publishers: which of their events the log has, so that none is taken twice.
+"""Publishers: deduplication of published events.
 
 A publisher sends an event until it is confirmed, over new sessions and after crashes of either
-side. So the origin remembers, per publisher, the newest incarnation and the highest sequence it
-took. Rules:
+side. So the origin records, per publisher, the newest incarnation and the highest accepted
+sequence.
 
-1. Within an incarnation, sequences are 1, 2, 3 … An event with the next sequence is new; one that
-   is not higher than what was taken is *known*: it is confirmed again and not appended again; one
-   that leaves a gap is refused, and told which sequence is expected.
-2. A higher incarnation ends all lower ones: their events are refused from then on. It begins with
-   sequence 1, and only when an event of it is taken; a refused one changes nothing. It is a time in
-   ns, by the clock of the client, and may lead the clock of this broker by `incarnation_lead_s`:
-   otherwise one event with the highest number of all would be the last of its publisher. What is
-   beyond is refused for the time being, with both clocks in the reason. A log may hold a higher one
-   nevertheless, from before this rule or a clock that was wrong. That incarnation goes on; no other
-   one can begin until the clock has come near it, and the refusal says what to do.
-3. *Taken* is what was appended, *safe* is what is synced. Only what is safe is confirmed.
-4. Only what is safe goes into the catalog. A crash may keep a put and lose an append that came
-   before it; a put that ran ahead would turn the lost event into a known one.
-5. Nobody is forgotten, because whoever is forgotten might repeat an event. Where there are
-   `publishers_max`, a new publisher is refused.
-6. A row that cannot be read is found again in the log, if that has an event of its publisher: the
-   last one there is the last one there was. Where it has none, the incarnation that the clock names
-   has begun, and all lower ones are over: nothing is taken twice, and what an older incarnation
-   still has to send is refused, taken before or not.
-7. A refusal is *final* if sending the event again could never help: its incarnation is over, or
-   there is no place for its publisher. A gap is not: what is missing may be on its way.
-8. In a log that was renewed, an incarnation that does not begin with sequence 1 began in the part
-   that is lost. What of it is there nobody knows, so it is over.
+Rules
 
-State: found again in the records of the log, and for records that are deleted in the catalog
-(table `publishers`), where `checkpoint` puts it before they are. Who waits for confirmation is safe
-to lose: sessions end with the process.
+1. Sequences. Within an incarnation, sequences are 1, 2, 3 … An event with the next sequence is new.
+   An event with a lower one is a *duplicate*: it is confirmed again and not appended again. An
+   event that leaves a gap is refused, and the refusal names the expected sequence.
+2. Incarnations. A higher incarnation ends all lower ones: their events are refused from then on. It
+   begins with sequence 1, and only when one of its events is accepted; a refused event changes
+   nothing. It is a time in ns of the client's clock, and may be ahead of this broker's clock by at
+   most `incarnation_lead_s`: otherwise one event with the highest possible number would be the last
+   of its publisher. A higher one is refused temporarily, with both clocks in the reason. A log may
+   contain a higher one nevertheless, from before this rule or from a wrong clock. That incarnation
+   continues; no other can begin until the clock has caught up, and the refusal names the remedy.
+3. *Taken* events are appended, *safe* events are synced. Only safe events are confirmed.
+4. Only safe events go into the catalog. A crash may keep a put and lose an earlier append; a put
+   that ran ahead would turn the lost event into a duplicate.
+5. Publishers are never deleted, because a deleted publisher might repeat an event. At
+   `publishers_max`, new publishers are refused.
+6. An unreadable row is restored from the log if the log has an event of the publisher: the last one
+   there is the last one accepted. Otherwise the incarnation of the current time has begun, and all
+   lower ones are over: no event is accepted twice, and pending events of an older incarnation are
+   refused, whether they were accepted before or not.
+7. A refusal is *final* if resending can never help: the incarnation is over, or there is no space
+   for the publisher. A gap is not final: the missing events may be in flight.
+8. In a renewed log, an incarnation that does not begin with sequence 1 began in the lost part. Its
+   accepted events are unknown, so it is over.
+
+State: restored from the records of the log and, for deleted records, from the catalog (table
+`publishers`), to which `checkpoint` writes it before they are deleted. Pending confirmations are
+safe to lose: sessions end with the process.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,23 +47,23 @@ from anabranch.model.event import Count, EventId
 from anabranch.model.instants import utc_text
 from anabranch.model.names import check_name
 
-#: Publisher and incarnation: what a confirmation counts in.
+#: Publisher and incarnation, the scope of a confirmation.
 Key = tuple[str, int]
-#: Incarnation and sequence, ordered as they were published.
+#: Incarnation and sequence, in the order of publication.
 Place = tuple[int, int]
 
 TABLE = "publishers"
-#: Incarnations that are remembered because their first event was refused.
+#: Incarnations on record because their first event was refused.
 POSTPONED_MAX = 1_024
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[Count, Count])
-#: Bytes of a publisher's name, whatever limits were in force when it came.
+#: Limit of a publisher's name, whatever the limits were when it was accepted.
 _NAME_BYTES_MAX = 65_535
 
 
 def stored(recovered: Recovered) -> tuple[dict[str, Place], list[DamagedRecord]]:
-    """Publisher → what the catalog says is safe; and the rows that cannot be read."""
+    """Publisher → its last safe event in the catalog; and the rows that cannot be read."""
     return decoded(recovered, TABLE, _read)
 
 
@@ -71,14 +73,14 @@ def _read(key: str, value: bytes) -> Place:
 
 
 class PublishRefusal(NamedTuple):
-    """Why an event is not taken."""
+    """Why an event is refused."""
 
     reason: str
-    #: Whether it never will be.
+    #: Whether resending can never help.
     is_final: bool = False
-    #: The incarnation that has begun in place of the event's; 0 if that is not why.
+    #: The incarnation that superseded the event's; 0 if that is not the reason.
     begun: int = 0
-    #: What kind of reason it is, where somebody has to know.
+    #: The kind of the reason, for programs; may be empty.
     code: str = ""
 
 
@@ -113,16 +115,16 @@ class Publishers:
         is_renewed: bool = False,
     ) -> None:
         self._is_renewed = is_renewed
-        #: New incarnations whose first event was refused for the time being; of a renewed log.
+        #: In a renewed log, new incarnations whose first event was refused temporarily.
         self._postponed: dict[Key, None] = {}
         self._known = {name: _Publisher(place, place) for name, place in stored.items()}
         self._publishers_max = publishers_max
         self._lead_ns = int(incarnation_lead_s * 1e9)
-        #: Those of whom more is safe than stored.
+        #: Publishers with safe events that are not stored yet.
         self._unstored: dict[str, None] = {}
 
     def recover(self, event_id: EventId) -> None:
-        """The log has this event. To be told in the order of the log."""
+        """Record an event that the log contains. Called in the order of the log."""
         place = (event_id.incarnation, event_id.sequence)
         publisher = self._known.get(event_id.publisher)
         if publisher is None:
@@ -135,21 +137,20 @@ class Publishers:
         self._unstored[event_id.publisher] = None
 
     def replace_lost(self, recovered: Recovered, lost: Iterable[DamagedRecord], now: float) -> None:
-        """Set rows aside that cannot be read, now that the log is read (rule 6)."""
-        for each in lost:
+        """Set unreadable rows aside, after the log was read (rule 6)."""
+        for damaged in lost:
             instead = None
-            if each.key not in self._known and _is_name(each.key):
+            if damaged.key not in self._known and _is_name(damaged.key):
                 place = (int(now * 1e9), 0)
-                self._known[each.key] = _Publisher(place, place)
+                self._known[damaged.key] = _Publisher(place, place)
                 instead = _encoder.encode(place)
-            set_aside(recovered, each, instead)
+            set_aside(recovered, damaged, instead)
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is anything of this publisher."""
         return name in self._known
 
     def knows(self, event_id: EventId) -> bool:
-        """Whether this event was taken already."""
+        """Whether this event is a duplicate."""
         publisher = self._known.get(event_id.publisher)
         return (
             publisher is not None
@@ -158,7 +159,7 @@ class Publishers:
         )
 
     def refusal(self, event_id: EventId, clock_ns: int) -> PublishRefusal | None:
-        """Why this event, which is not known, cannot be taken; None if it can."""
+        """Why this event, which is not a duplicate, is refused; None if it is acceptable."""
         publisher = self._known.get(event_id.publisher)
         highest = clock_ns + self._lead_ns
         begun = 0 if publisher is None else publisher.incarnation
@@ -166,13 +167,13 @@ class Publishers:
             return PublishRefusal(
                 f"incarnation {event_id.incarnation} ({utc_text(event_id.incarnation)}) leads this"
                 f" broker's clock ({utc_text(clock_ns)}) by more than {self._lead_ns / 1e9:g} s;"
-                " set the clock that is wrong, and start its broker or client again"
+                " correct the wrong clock and restart its broker or client"
             )
         if publisher is None:
             expected = 1
             if len(self._known) >= self._publishers_max:
                 return PublishRefusal(
-                    f"{self._publishers_max} publishers are remembered here, and no more can be"
+                    f"{self._publishers_max} publishers are on record here, the maximum"
                     " (publishers_max); publish at another broker",
                     is_final=True,
                 )
@@ -181,7 +182,7 @@ class Publishers:
             if begun >= highest:
                 advice = (
                     f"that is {utc_text(begun)}, and this broker's clock is at"
-                    f" {utc_text(clock_ns)}, so no higher one can begin here: set the clock,"
+                    f" {utc_text(clock_ns)}, so no higher one can begin here: correct the clock,"
                     " publish at another broker, or take another name"
                 )
             return PublishRefusal(
@@ -195,30 +196,30 @@ class Publishers:
         if event_id.sequence != expected:
             if self._is_lost(event_id, expected):
                 return PublishRefusal(
-                    f"incarnation {event_id.incarnation} began before the log was renewed, in the"
-                    " part that is lost; open a higher one",
+                    f"incarnation {event_id.incarnation} began before the log was renewed, in its"
+                    " lost part; open a higher one",
                     is_final=True,
                     begun=event_id.incarnation,
                 )
             return PublishRefusal(
-                f"sequence {expected} is expected, send it before {event_id.sequence}"
+                f"sequence {expected} is expected before {event_id.sequence}; send it first"
             )
         return None
 
     def _is_lost(self, event_id: EventId, expected: int) -> bool:
-        """Rule 8."""
+        """Whether the incarnation began in the lost part of a renewed log (rule 8)."""
         key = (event_id.publisher, event_id.incarnation)
         return self._is_renewed and expected == 1 and key not in self._postponed
 
     def postpone(self, event_id: EventId) -> None:
-        """This event was refused for the time being."""
+        """Record that this event was refused temporarily."""
         if self._is_renewed and event_id.sequence == 1:
             if len(self._postponed) >= POSTPONED_MAX:
                 del self._postponed[next(iter(self._postponed))]
             self._postponed[event_id.publisher, event_id.incarnation] = None
 
     def take(self, event_id: EventId) -> None:
-        """This event is appended."""
+        """Record that this event is appended."""
         publisher = self._known.get(event_id.publisher)
         if publisher is None:
             publisher = self._known[event_id.publisher] = _Publisher((0, 0), (0, 0))
@@ -228,25 +229,25 @@ class Publishers:
         )
 
     def make_safe(self, key: Key, sequence: int) -> None:
-        """Everything of this incarnation is synced up to this sequence."""
+        """Record that this incarnation is synced up to this sequence."""
         name, incarnation = key
         publisher = self._known[name]
         publisher.safe = max(publisher.safe, (incarnation, sequence))
         self._unstored[name] = None
 
     def taken(self, key: Key) -> int:
-        """The sequence up to which this incarnation, which is not over, was taken."""
+        """The last appended sequence of this incarnation; 0 if it is not the current one."""
         publisher = self._known.get(key[0])
         return publisher.taken if publisher is not None and publisher.incarnation == key[1] else 0
 
     def safe(self, key: Key) -> int:
-        """The sequence up to which this incarnation, which is not over, is safe."""
+        """The last synced sequence of this incarnation; 0 if it is not the current one."""
         publisher = self._known.get(key[0])
         incarnation, sequence = (0, 0) if publisher is None else publisher.safe
         return sequence if incarnation == key[1] else 0
 
     def checkpoint(self) -> list[Put]:
-        """What the catalog must have before records are deleted."""
+        """Puts that must precede the deletion of records."""
         puts = []
         for name in self._unstored:
             publisher = self._known[name]
@@ -266,7 +267,7 @@ def _is_name(text: str) -> bool:
 
 
 class PendingConfirmations:
-    """Sessions that wait for a confirmation."""
+    """Sessions that wait for confirmations."""
 
     __slots__ = ("_keys", "_sessions")
 
@@ -275,7 +276,7 @@ class PendingConfirmations:
         self._keys: dict[int, dict[Key, None]] = {}
 
     def add(self, session: int, key: Key) -> None:
-        """This session waits for this publisher's events."""
+        """Record that this session waits for this publisher's events."""
         sessions = self._sessions.setdefault(key, {})
         if session in sessions:
             return
@@ -283,18 +284,17 @@ class PendingConfirmations:
         self._keys.setdefault(session, {})[key] = None
 
     def left(self, session: int) -> None:
-        """This session waits for nothing any more."""
         for key in self._keys.pop(session, ()):
             del self._sessions[key][session]
             if not self._sessions[key]:
                 del self._sessions[key]
 
     def sessions(self, key: Key) -> list[int]:
-        """Who waits for this publisher's events, in the order they came."""
+        """The sessions that wait for this publisher's events, in order of arrival."""
         return list(self._sessions.get(key, ()))
 
     def satisfied(self, key: Key) -> None:
-        """All of this publisher's events are confirmed."""
+        """All events of this publisher are confirmed."""
         for session in self._sessions.pop(key, ()):
             del self._keys[session][key]
             if not self._keys[session]:

@@ -1,24 +1,26 @@
-"""Renewal: what a log that is an old copy has to look like so that its stream can go on.
+"""Log renewal: repairs a log that is an old copy so that its stream can continue.
 
-A log that was restored from a backup lacks ticks that other brokers have seen. The broker finds
-that out and refuses events (`rollback`); this is the way back. It keeps what is good, and makes
-sure that no tick stands for two events. Whoever has the disk carries it out (`store.log_repair`,
-and the simulator). Rules:
+A log that was restored from a backup lacks ticks that other brokers have seen. The broker detects
+that and refuses events (`rollback`); renewal is the way back. It keeps valid ticks, and ensures
+that no tick stands for two events. This module plans it; `store.log_repair` and the simulator,
+which access the disk, perform it.
 
-1. Ticks that the network knows and the log lacks become ticks whose event is lost, and so do some
-   more (`spare`), because ticks may have been confirmed that no neighbour has heard of. Subscribers
-   that have not got them are told that they are withheld (`lost`). The stream goes on above.
-2. A broker that started although nobody could be asked may have made ticks that stand for other
-   events elsewhere. These *disputed* ticks become lost too, and their events are appended again,
-   above. A subscriber that got them at their old ticks gets them twice.
-3. Marks at disputed ticks go: other brokers know other vectors for them.
-4. Incarnations of publishers that the log knows are over, since the lost part of the log may have
-   more of them: a publisher opens a new one, and is told that the fate of what it had not had
-   confirmed is unknown. Sinks are left alone: their batches ascend, and say by themselves what is
-   new.
-5. The edge's requests are numbered above all that it can have made, so that other origins hear it.
+Rules
 
-This module keeps no state."""
+1. Ticks that the network knows and the log lacks become ticks with a lost event, as do some more
+   (`spare`), because ticks may have been confirmed that no neighbour has received. Subscribers that
+   have not received them get them as withheld (`lost`). The stream continues above them.
+2. A broker that started while no neighbour was reachable may have appended ticks that stand for
+   other events elsewhere. These *disputed* ticks become lost too, and their events are appended
+   again, above. A subscriber that received them at their old ticks receives them twice.
+3. Marks at disputed ticks are removed: other brokers know other vectors for them.
+4. All incarnations in the log are over, because the lost part may contain more of them: a publisher
+   starts a new one, and learns that the outcome of its unconfirmed events is unknown. Sinks are not
+   affected: their batch numbers ascend, and show which batches are new.
+5. The edge's request numbers continue above all that it can have used, so that other origins accept
+   them.
+
+This module has no state."""
 
 from collections.abc import Iterable, Iterator
 
@@ -42,38 +44,38 @@ from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
 from anabranch.model.limits import STORED_LIMITS
 
-#: Ticks that are left out above all that is known.
+#: Ticks that are skipped above the newest known one.
 SPARE_TICKS = 10_000
-#: More lost ticks than this are not written one by one.
+#: Upper limit of lost ticks, which are written one by one.
 LOST_TICKS_MAX = 1 << 24
-#: An edge starts fewer times than this between a backup and the present.
+#: An upper bound of an edge's starts between a backup and the present.
 _RUN_LEAP = 1 << 16
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class LogRenewal(msgspec.Struct, frozen=True, array_like=True):
-    """What becomes of a log."""
+    """The plan of a renewal."""
 
     #: The newest tick of the log.
     last: int
-    #: Ticks from here to there stand for other events elsewhere; none if the first is higher.
+    #: Range of ticks that stand for other events elsewhere; empty if the first is higher.
     disputed_first: int
     disputed_last: int
-    #: The stream goes on after this tick, with the events of disputed ticks.
+    #: The stream continues after this tick, with the events of disputed ticks.
     base: int
 
     @property
     def disputed(self) -> range:
-        """The disputed ticks."""
         return range(self.disputed_first, self.disputed_last + 1)
 
 
 def planned(
     catalog: Catalog, first: int, last: int, *, above: int, spare: int
 ) -> LogRenewal | None:
-    """How to renew a log that has ticks `first` to `last`; None if nothing says that it has to be.
-    `above` is a tick that the operator knows of, 0 if he knows none."""
+    """The plan for a log with ticks `first` to `last`; None if nothing requires a renewal.
+
+    `above` is a tick that the operator has seen elsewhere; 0 if there is none."""
     verdict, alone = rollback.stored(_recovered(catalog))
     if verdict is None and not above:
         return None
@@ -82,8 +84,8 @@ def planned(
     base = max(known, last) + spare
     if base - last > LOST_TICKS_MAX:
         raise LocalError(
-            f"{base - last:,} ticks would be lost, more than {LOST_TICKS_MAX:,}; check who knows"
-            f" tick {known}, or take the broker out of the network and add it under a new name"
+            f"{base - last:,} ticks would be lost, more than {LOST_TICKS_MAX:,}; check who has seen"
+            f" tick {known}, or remove the broker from the network and add it under a new name"
         )
     disputed_first = max(last if start is None else start, first - 1) + 1
     return LogRenewal(last, disputed_first, min(known, last), base)
@@ -95,7 +97,7 @@ def lost_record(tick: int, time_ns: int) -> bytes:
 
 
 def again(record: bytes, time_ns: int) -> bytes | None:
-    """The event of a disputed tick as a new record; None if there is none that is kept."""
+    """The event of a disputed tick as a new record; None if the tick has no stored event."""
     found = decode_record(record)
     if not isinstance(found, EventRecord):
         return None
@@ -103,8 +105,8 @@ def again(record: bytes, time_ns: int) -> bytes | None:
 
 
 def final_puts(renewal: LogRenewal, catalog: Catalog, recent: Iterable[bytes]) -> list[Put]:
-    """What the catalog needs when the log is renewed. `recent` are the records that the catalog
-    does not speak for, as they were before (`ledger.first_needed`)."""
+    """Catalog updates that complete a renewal. `recent` are the records that the catalog does not
+    cover, before the renewal (`ledger.first_needed`)."""
     return [
         *_ended_publishers(catalog, recent),
         *_without_marks(renewal, catalog),
@@ -120,7 +122,7 @@ def _recovered(catalog: Catalog) -> Recovered:
 
 
 def _later_run(catalog: Catalog) -> list[Put]:
-    """Rule 5. Where the number cannot be read, the next start takes one from the clock."""
+    """Rule 5. If the number cannot be read, the next start takes one from the clock."""
     try:
         run = number_in(catalog.get(RUN_TABLE, {}).get(RUN_KEY, b"0"), RUN_MAX)
     except ValueError:
@@ -129,7 +131,7 @@ def _later_run(catalog: Catalog) -> list[Put]:
 
 
 def _ended_publishers(catalog: Catalog, recent: Iterable[bytes]) -> list[Put]:
-    """Rule 4: a higher incarnation has begun, without an event."""
+    """Rule 4: begin a higher incarnation without an event."""
     places, _ = publishers.stored(_recovered(catalog))
     for event_id in _ids(recent):
         place = (event_id.incarnation, event_id.sequence)
@@ -152,7 +154,7 @@ def _ids(records: Iterable[bytes]) -> Iterator[EventId]:
 
 
 def _without_marks(renewal: LogRenewal, catalog: Catalog) -> Iterator[Put]:
-    """Rule 3."""
+    """Remove marks at disputed ticks (rule 3)."""
     for tick in catalog.get(retention.MARKS, {}):
         if tick.isdecimal() and int(tick) in renewal.disputed:
             yield Put(retention.MARKS, tick, None)

@@ -1,23 +1,25 @@
-"""History: what edges ask for of ticks that were sent before.
+"""Nacks and replays: the origin resends past ticks to edges that request them.
 
-Two questions, with two kinds of answer. A *nack* names ticks that did not arrive; they are sent
-again through the network as they were sent first, with the marks they have, but only to that edge.
-A *replay* asks by filters, and is answered by a message (see `replaying`). Both are answered from
-memory where that reaches back far enough, and otherwise when the log has been read. Rules:
+A *nack* names ticks that did not arrive; they are resent through the network as they were first
+sent, with their marks, but only to that edge. A *replay* requests events that match filters, and is
+answered by a message (`ReplayRequest`). Both are answered from memory if possible, and otherwise
+after the log has been read.
 
-1. Nothing beyond what is synced is told; asking for it is no error.
-2. What the log does not have any more is withheld (a nack) or refused (a replay).
-3. One nack brings at most `nack_ticks_max` ticks and `replay_bytes_max` bytes, and the same tick
-   not again for a while (see `resending`). The rest is left to the next nack. So is what is in
-   memory, if earlier ticks have to be read: sent before them it could fill a link, or the edge,
-   and they would be dropped, time and again.
-4. At most `reads_max` reads are under way, and one per edge and replay. What would need another one
-   is left unanswered: whoever needs an answer asks again.
-5. "From a time on" is found by bisection, first in memory, then by reading single records, since
-   times never decrease with the tick. A time that has not come yet means the next tick. If ticks
-   of that time may have been forgotten, it is refused.
+Rules
 
-State: the reads under way, and what was resent lately. Safe to lose.
+1. Only synced ticks are sent; requesting later ones is not an error.
+2. Deleted ticks are withheld (nack) or refused (replay).
+3. One nack brings at most `nack_ticks_max` ticks and `replay_bytes_max` bytes, and not the same
+   tick again for a while (`RecentResends`). The rest is left to the next nack. So are ticks in
+   memory if earlier ticks have to be read first: sent before those, they could fill a link or the
+   edge, and the earlier ticks would be dropped again and again.
+4. At most `reads_max` reads are in progress, and one per edge and replay. A request that would need
+   another one is not answered; the edge repeats it.
+5. The start of a replay "from a time on" is found by bisection, first in memory, then by reading
+   single records, because times never decrease with the tick. A future time means the next tick. If
+   ticks of that time may have been deleted, the replay is refused.
+
+State: the reads in progress, and recent resends. Safe to lose.
 """
 
 from collections import deque
@@ -48,63 +50,58 @@ from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.frames import Answer, NotKept, Replay
 from anabranch.model.limits import STORED_LIMITS, Limits
 
-# Replays: the part of the past that an edge wants, by its filters.
-#
-# An edge that has to catch up asks for what matches some filters from a tick on, and gets it in
-# chunks: an answer goes up to a tick, and the edge asks from there. The origin remembers nothing
-# between two chunks. Rules:
-#
-# 1. An answer examines at most `EXAMINED_MAX` ticks, and no more than one step has time for
-#    (`step_work_max`). It ends with the first event that fills it: at most as many events and bytes
-#    as were asked for. It examines one event at least, so that there is progress.
-# 2. Everything that matches from `first` up to `through` is in the answer, or named as withheld.
-# 3. An event with a hop limit below the distance to the edge does not exist for it.
-#
-# This module keeps no state.
-#
-# Prior art: catch-up streams of durable subscriptions in Gryphon (Bhola et al., DSN 2003).
-
-
 EXAMINED_MAX = 4_096
 FILTERS_MAX = 1_024
-#: What it costs to decode an event, and one more for each so many bytes of it, which is also what a
-#: conjunction costs that searches its texts.
+#: The cost of decoding an event, and the number of its bytes that add one to it. A conjunction that
+#: searches texts also costs one for that many bytes.
 _EXAMINE_WORK = 10
-_WORKED_BYTES = 512
-#: So much is done for one answer, however small steps are.
-_LEAST_WORK = 1_000
+_WORK_BYTES = 512
+#: The minimum work for one answer, however small steps are.
+_ANSWER_WORK_MIN = 1_000
 
 
 class ReplayRequest(msgspec.Struct, frozen=True):
-    """A replay that is understood."""
+    """A validated replay: an edge that catches up requests past events that match its filters.
+
+    The edge receives them in chunks: an answer covers ticks up to `through`, and the edge continues
+    from there. The origin keeps no state between two chunks.
+
+    1. An answer examines at most `EXAMINED_MAX` ticks, and no more than fit into one step
+       (`step_work_max`). It ends with the event that fills it, at the requested number of events or
+       bytes. It examines at least one event, so that there is progress.
+    2. Every match from `first` up to `through` is in the answer, or named as withheld.
+    3. An event whose hop limit is below the distance to the edge does not exist for that edge.
+
+    Prior art: catch-up streams of durable subscriptions in Gryphon (Bhola et al., DSN 2003).
+    """
 
     edge: str
     request: int
     filters: tuple[Filter, ...]
-    #: Of all filters: an event is compared with each, in the worst case.
+    #: Total of all filters: in the worst case an event is compared with each.
     conjunctions: int
     events_max: int
     bytes_max: int
-    #: Hops from here to the edge.
+    #: Hops from this broker to the edge.
     distance: int
     time_ns: int
-    #: Of one answer.
+    #: Limit for one answer.
     work_max: int
 
 
 def understood(
     edge: str, replay: Replay, distance: int, options: Options, limits: Limits
 ) -> ReplayRequest:
-    """What an edge wants, within our own bounds."""
+    """Validate a replay and apply this broker's limits; `RemoteError` if it is invalid."""
     if len(replay.filters) > FILTERS_MAX:
         raise RemoteError(
             f"a replay has {len(replay.filters)} filters; at most {FILTERS_MAX} are allowed"
         )
     try:
         filters = tuple(Filter.parse(text, limits) for text in replay.filters)
-        conjunctions = sum(len(each.conjunctions) for each in filters)
+        conjunctions = sum(len(filter_.conjunctions) for filter_ in filters)
     except FilterError as error:
-        raise RemoteError(f"a replay has a filter that is none: {error}") from error
+        raise RemoteError(f"a replay has an invalid filter: {error}") from error
     events_max = min(max(replay.events_max, 1), options.replay_events_max)
     bytes_max = min(replay.bytes_max, options.replay_bytes_max)
     return ReplayRequest(
@@ -116,14 +113,14 @@ def understood(
         bytes_max,
         distance,
         replay.time_ns,
-        max(options.step_work_max, _LEAST_WORK),
+        max(options.step_work_max, _ANSWER_WORK_MIN),
     )
 
 
 def answer(
     wanted: ReplayRequest, first: int, entries: Sequence[Entry], head: int
 ) -> tuple[Answer, int]:
-    """What is wanted of these ticks, or the beginning of it; and the work that it took."""
+    """Answer a replay from these ticks, or from the first of them; also returns the work."""
     data: list[Datum] = []
     withheld: list[Hole] = []
     size = work = 0
@@ -132,7 +129,7 @@ def answer(
         if isinstance(entry, Datum):
             if work > wanted.work_max:
                 break
-            work += _EXAMINE_WORK + (1 + wanted.conjunctions) * len(entry.body) // _WORKED_BYTES
+            work += _EXAMINE_WORK + (1 + wanted.conjunctions) * len(entry.body) // _WORK_BYTES
             work += CHECK_WORK * len(wanted.filters) + wanted.conjunctions
             if _is_wanted(wanted, entry):
                 size += len(entry.body)
@@ -152,33 +149,33 @@ def _is_wanted(wanted: ReplayRequest, datum: Datum) -> bool:
     hop_limit = event.control.hop_limit
     if hop_limit is not None and hop_limit < wanted.distance:
         return False
-    return any(each.matches(event) for each in wanted.filters)
+    return any(filter_.matches(event) for filter_ in wanted.filters)
 
 
-#: Answers to one edge that are remembered at a time.
+#: Recent answers per edge.
 ANSWERS_MAX = 64
 
 
 class RecentResends:
-    """What was resent to whom lately, so that an impatient edge is not served twice.
+    """Recent resends per edge, so that an impatient edge is not served twice.
 
-    An edge that lacks ticks asks, and asks again when nothing comes. Answers and questions may
+    An edge that lacks ticks requests them, and again when nothing arrives. Answers and requests may
     cross, paths may be slow, and a peer may repeat itself a hundred times. So a tick goes to the
-    same edge at most once in `quiet_s`, which is half the time after which an edge asks again. The
+    same edge at most once in `quiet_s`, half the interval after which an edge repeats a nack. The
     sets are bounded: an edge with too many of them is not answered until the oldest has expired.
 
-    State: safe to lose; an edge is then answered once more.
+    State: safe to lose; an edge may then be answered once more.
     """
 
     __slots__ = ("_quiet_s", "_recent")
 
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
-        #: Edge → (when it may ask again, what it got), oldest first.
+        #: Edge → (when it expires, resent ticks), oldest first.
         self._recent: dict[str, deque[tuple[float, RangeSet]]] = {}
 
     def due(self, now: float, edge: str, ranges: Iterable[tuple[int, int]]) -> RangeSet:
-        """What of these ranges was not resent to this edge lately."""
+        """The ticks of these ranges that were not recently resent to this edge."""
         recent = self._recent.get(edge)
         while recent and recent[0][0] <= now:
             recent.popleft()
@@ -191,30 +188,30 @@ class RecentResends:
         return wanted
 
     def resent(self, now: float, edge: str, ticks: RangeSet) -> None:
-        """These ticks are on the way to this edge."""
+        """Record that these ticks were resent to this edge."""
         if ticks:
             recent = self._recent.setdefault(edge, deque())
             recent.append((now + self._quiet_s, ticks))
 
 
-#: What costs no more than this is not worth a word.
-_LITTLE_WORK = 500
+#: Work below this is not reported.
+_REPORTED_WORK_MIN = 500
 
 
 class _Resend(msgspec.Struct, frozen=True):
-    """A read for a nack."""
+    """The purpose of a read: to answer a nack."""
 
     edge: str
 
 
 class _Chunk(msgspec.Struct, frozen=True):
-    """A read for a replay."""
+    """The purpose of a read: to answer a replay."""
 
     wanted: ReplayRequest
 
 
 class _Search(msgspec.Struct, frozen=True):
-    """A read for finding the tick of a time: it is in low … high."""
+    """The purpose of a read: to find the tick of a time, which is in low … high."""
 
     wanted: ReplayRequest
     low: int
@@ -225,7 +222,7 @@ _Purpose = _Resend | _Chunk | _Search
 
 
 class Replays:
-    """Answers from memory and log. See the rules at the top of this module."""
+    """Serves nacks and replays of one log. See the rules at the top of this module."""
 
     __slots__ = ("_marks", "_options", "_reads", "_request", "_resends", "_tail")
 
@@ -239,7 +236,7 @@ class Replays:
 
     @property
     def reads(self) -> int:
-        """Reads of the log that are under way."""
+        """Log reads in progress."""
         return len(self._reads)
 
     # -- nacks ----------------------------------------------------------------------------------
@@ -247,22 +244,26 @@ class Replays:
     def nack(
         self, now: float, edge: str, ranges: Sequence[tuple[int, int]], time_ns: int
     ) -> list[PartRequest]:
-        """Resend what of these ranges can be resent now."""
+        """Resend the ticks of these ranges, as far as possible now."""
         for first, last in ranges:
             if not 1 <= first <= last:
-                raise RemoteError(f"a nack has the range {first}–{last}, which is none")
+                raise RemoteError(f"a nack has {first}–{last}, which is not a range")
         tail = self._tail
         ticks_left = self._options.nack_ticks_max
         bytes_left = self._options.replay_bytes_max
         resent = RangeSet()
-        asks: list[PartRequest] = []
-        # Every range costs one tick at least, so further ones could not be served anyway.
-        for first, last in self._by_place(self._resends.due(now, edge, ranges[:ticks_left])):
-            must_wait = first >= tail.first and any(isinstance(ask, Read) for ask in asks)
-            if ticks_left <= 0 or bytes_left <= 0 or must_wait:
+        requests: list[PartRequest] = []
+        # Every range costs at least one tick, so further ranges could not be served anyway.
+        for first, last in self._split_by_location(
+            self._resends.due(now, edge, ranges[:ticks_left])
+        ):
+            has_pending_read = first >= tail.first and any(
+                isinstance(request, Read) for request in requests
+            )
+            if ticks_left <= 0 or bytes_left <= 0 or has_pending_read:
                 break
             if last < tail.oldest:
-                asks.append(self._hole(edge, first, last, time_ns))
+                requests.append(self._withheld(edge, first, last, time_ns))
                 ticks_left -= 1
             else:
                 last = min(last, first + ticks_left - 1)
@@ -275,23 +276,23 @@ class Replays:
                     found = self._emits(edge, first, entries, time_ns)
                 if not found:
                     break
-                asks += found
+                requests += found
                 ticks_left -= last - first + 1
             resent.add(first, last)
         self._resends.resent(now, edge, resent)
-        return asks
+        return requests
 
-    def _by_place(self, ranges: RangeSet) -> Iterator[tuple[int, int]]:
-        """What exists of these ranges; each part is gone, or in the log only, or in memory."""
-        oldest, first_here, synced = self._tail.oldest, self._tail.first, self._tail.synced
+    def _split_by_location(self, ranges: RangeSet) -> Iterator[tuple[int, int]]:
+        """The existing parts of these ranges; each is deleted, or on disk only, or in memory."""
+        oldest, memory_first, synced = self._tail.oldest, self._tail.first, self._tail.synced
         for first, last in ranges:
-            places = ((1, oldest - 1), (oldest, first_here - 1), (first_here, synced))
-            for low, high in places:
+            locations = ((1, oldest - 1), (oldest, memory_first - 1), (memory_first, synced))
+            for low, high in locations:
                 start, end = max(first, low), min(last, high)
                 if start <= end:
                     yield start, end
 
-    def _hole(self, edge: str, first: int, last: int, time_ns: int) -> Emission:
+    def _withheld(self, edge: str, first: int, last: int, time_ns: int) -> Emission:
         hole = Hole(first, last, "retention")
         return Emission(self._marks.at(last), [], [], [hole], self._tail.synced, time_ns, edge)
 
@@ -304,7 +305,7 @@ class Replays:
     # -- replays --------------------------------------------------------------------------------
 
     def replay(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
-        """The next chunk of what is wanted, from a tick on; 0: from the beginning, or by time."""
+        """The next chunk of a replay from a tick on; 0: from the beginning, or by time."""
         for purpose in self._reads.values():
             if isinstance(purpose, _Chunk | _Search) and _is_same(purpose.wanted, wanted):
                 return []
@@ -319,7 +320,7 @@ class Replays:
         return self._search(wanted, tail.oldest, tail.first)
 
     def _from_time(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
-        """From the first tick of a time that is still there."""
+        """Continue from the first tick of a time, if it still exists."""
         tail = self._tail
         if first <= tail.oldest and wanted.time_ns <= tail.forgotten_ns:
             return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
@@ -341,8 +342,8 @@ class Replays:
         self, wanted: ReplayRequest, first: int, entries: Sequence[Entry]
     ) -> list[PartRequest]:
         found, work = answer(wanted, first, entries, self._tail.synced)
-        asks: list[PartRequest] = [CarryTo(wanted.edge, found)]
-        return [*asks, WorkDone(work)] if work > _LITTLE_WORK else asks
+        requests: list[PartRequest] = [CarryTo(wanted.edge, found)]
+        return [*requests, WorkDone(work)] if work > _REPORTED_WORK_MIN else requests
 
     def _search(self, wanted: ReplayRequest, low: int, high: int) -> list[PartRequest]:
         low = max(low, self._tail.oldest)
@@ -361,7 +362,7 @@ class Replays:
         return [Read(self._request, first, last, self._options.replay_bytes_max)]
 
     def log_read(self, read: LogRead, time_ns: int) -> list[PartRequest]:
-        """The log was read for somebody."""
+        """Continue the request that this read was for."""
         purpose = self._reads.pop(read.request, None)
         if purpose is None:
             return []
@@ -369,7 +370,7 @@ class Replays:
         entries = [entry_of(tick, record) for tick, record in records]
         if isinstance(purpose, _Search):
             return self._searched(purpose, read.first, entries)
-        # The log may have lost its beginning meanwhile.
+        # The start of the log may have been deleted in the meantime.
         lost = max(self._tail.oldest - read.first, 0)
         if isinstance(purpose, _Resend):
             return [*self._emits(purpose.edge, read.first + lost, entries[lost:], time_ns)]

@@ -1,24 +1,26 @@
-"""Release: how far the log of a stream may be deleted.
+"""Retention: how far the log of a stream may be deleted, and checkpoints of the log.
 
-Every edge of the network tells, now and then, up to which tick it needs nothing any more: it is
-*done*. What all edges are done with may be deleted; an edge that was never heard of is done with
-what was deleted before, and nothing else. Rules:
+Every edge of the network reports occasionally up to which tick it needs nothing: it is *done* with
+those ticks. Ticks that all edges are done with may be deleted. An edge that has never reported is
+done with the ticks that were deleted before, and no others.
 
-1. An edge's done never goes back by itself: what says less than is known is old, and ignored.
-2. A *hold* lowers it: a subscription that moves to an edge may stand behind what that edge is done
-   with. It is granted if the log still has what it asks for, and answered when it is on disk. It
-   lasts until the edge says more.
-3. What an edge said before a hold and arrives after it is void: the numbers of its requests tell.
-   An edge that does not number is believed.
-4. An edge that has left the network needs nothing. Its row goes with the next checkpoint.
-5. *Waive.* A subscription may hold back a limited number of bytes of the log
-   (`held_back_bytes_max`). Beyond that its edge counts as done, whatever it says, and the
-   subscription is told later that the ticks are withheld. So one client that never acknowledges
-   cannot fill a log and stop every publisher.
+Rules
 
-State: in the catalog (table `done`), where a hold is put at once, and the rest before records are
-deleted. A value that is too low after a crash only delays deletion. A row that cannot be read, or
-says more than the log has, counts as that of an edge that was never heard of.
+1. An edge's done position never decreases by itself: a report below it is out of date and ignored.
+2. *Hold.* A hold lowers it: a subscription that moves to an edge may be behind that edge's done
+   position. A hold is granted if the log still has the ticks, and answered once it is on disk. It
+   lasts until the edge reports more.
+3. A report that was sent before a hold and arrives after it is void, as the request numbers show. A
+   report without a number is accepted.
+4. An edge that has left the network needs nothing. Its row is deleted with the next checkpoint.
+5. *Waive.* A subscription may hold back a limited number of log bytes (`held_back_bytes_max`).
+   Beyond that its edge counts as done regardless of its reports, and the subscription later
+   receives the ticks as withheld. So a client that never acknowledges cannot fill a log and stop
+   every publisher.
+
+State: in the catalog (table `done`). Holds are written at once, the rest before records are
+deleted. A value that is too low after a crash only delays deletion. An edge whose row cannot be
+read, or is beyond the end of the log, counts as one that has never reported.
 """
 
 from collections import deque
@@ -43,9 +45,9 @@ _decoder = msgspec.msgpack.Decoder(tuple[Position, Count])
 
 
 class Retention:
-    """What each edge is done with. See the rules at the top of this module."""
+    """The done positions of all edges. See the rules at the top of this module."""
 
-    __slots__ = ("_done", "_holds", "_left", "_stored")
+    __slots__ = ("_departed_edges", "_done", "_holds", "_stored")
 
     def __init__(self, edges: Iterable[str], recovered: Recovered, forgotten: int) -> None:
         last = recovered.last_tick
@@ -53,11 +55,11 @@ class Retention:
         def read(edge: str, value: bytes) -> _Stored:
             found = _decoder.decode(value)
             if found[0] > last:
-                raise ValueError(f"{edge!r} is done with tick {found[0]}, and the newest is {last}")
+                raise ValueError(f"{edge!r} is done with tick {found[0]}, but the newest is {last}")
             return found
 
         stored = rows(recovered, TABLE, read)
-        #: Invariant: every edge of the network is in here, in the order of the network.
+        #: Invariant: contains every edge of the network, in the order of the network.
         self._done: dict[str, int] = {}
         #: Edge → request number of its newest hold.
         self._holds: dict[str, int] = {}
@@ -65,45 +67,46 @@ class Retention:
         for edge in edges:
             found = stored.get(edge, (forgotten, 0))
             self._done[edge], self._holds[edge] = self._stored[edge] = found
-        #: Edges that are in the catalog only.
-        self._left = [edge for edge in stored if edge not in self._done]
+        #: Edges that are in the catalog but no longer in the network.
+        self._departed_edges = [edge for edge in stored if edge not in self._done]
 
     def is_known(self, edge: str) -> bool:
-        """Whether there is such an edge in the network."""
+        """Whether this is an edge of the network."""
         return edge in self._done
 
     def done(self, edge: str, tick: int, request: int) -> None:
-        """This edge is done with everything up to this tick."""
+        """Process an edge's report that it is done up to this tick."""
         if request == 0 or request >= self._holds[edge]:
             self._done[edge] = max(self._done[edge], tick)
 
     def hold(self, edge: str, tick: int, request: int) -> list[Put]:
-        """This edge needs everything after this tick, from now on; what to put for it."""
+        """Keep everything after this tick for an edge; returns the puts for it."""
         self._holds[edge] = max(self._holds[edge], request)
         self._done[edge] = min(self._done[edge], tick)
         return [self._put(edge)]
 
     def waive(self, tick: int) -> list[str]:
-        """Keep nothing up to this tick for any edge (rule 5); return the edges that needed it."""
+        """Release everything up to this tick (rule 5); returns the edges that needed it."""
         needing = self.needing(tick)
         for edge in needing:
             self._done[edge] = tick
         return needing
 
     def all_done(self) -> int:
-        """What every edge is done with."""
+        """The tick up to which every edge is done."""
         return min(self._done.values())
 
     def needing(self, tick: int) -> list[str]:
-        """The edges that are not done with this tick."""
         return [edge for edge, done in self._done.items() if done < tick]
 
     def checkpoint(self) -> list[Put]:
-        """What the catalog should have before records are deleted."""
-        now = {edge: (tick, self._holds[edge]) for edge, tick in self._done.items()}
-        gone = [Put(TABLE, edge, None) for edge in self._left]
-        self._left = []
-        return gone + [self._put(edge) for edge, each in now.items() if each != self._stored[edge]]
+        """Puts that must precede the deletion of records."""
+        current = {edge: (tick, self._holds[edge]) for edge, tick in self._done.items()}
+        deletions = [Put(TABLE, edge, None) for edge in self._departed_edges]
+        self._departed_edges = []
+        return deletions + [
+            self._put(edge) for edge, row in current.items() if row != self._stored[edge]
+        ]
 
     def _put(self, edge: str) -> Put:
         found = self._stored[edge] = (self._done[edge], self._holds[edge])
@@ -115,9 +118,9 @@ _NEVER = float("inf")
 
 
 class LogSection(msgspec.Struct, array_like=True, gc=False):
-    """Some neighbouring ticks."""
+    """A run of consecutive ticks."""
 
-    #: When its first, and when its last tick was seen.
+    #: When its first and its last tick were seen.
     began_s: float
     seen_s: float
     last: int = 0
@@ -125,128 +128,115 @@ class LogSection(msgspec.Struct, array_like=True, gc=False):
 
 
 class LogSections:
-    """Chapters: how old and how large the parts of a log are, for logs that are long.
+    """Age and size of a long log, in sections.
 
-    A limit of age or of bytes has to know where the log is too old or too large, though most of it
-    is on disk only. Nothing is kept per tick: neighbouring ticks form a *chapter*, with its last
-    tick, the time of that, and its bytes. Rules:
+    The limits of age and size require the point where a log is too old or too large, although most
+    of it is only on disk. Nothing is kept per tick: consecutive ticks form a *section*, with its
+    last tick, that tick's time, and its size in bytes.
 
-    1. A chapter is closed once it spans a 64th of the age limit, of the time for which ticks are
-       kept, or of the bytes that are allowed. So there are some hundreds of them at most, however
-       long the log, if what is too old is forgotten.
-    2. Age goes by chapters: a tick is too old when the last tick of its chapter is. That is never
-       too early, and at most a 64th of the limit too late.
-    3. Bytes are those of records. A chapter of which a part is forgotten counts as a whole until
-       all of it is: never too little, and at most a 64th of the limit too much.
-    4. *Seen* is when this life first knew of a tick: when it was made, or, for one that a restart
-       found with a time that is yet to come, the restart. So a clock that went back delays what is
-       forgotten by no more than the limit itself, and nothing is forgotten earlier for it.
+    Rules
 
-    State: in the checkpoint, and built from the records after it when a broker starts.
+    1. A section is closed once it spans a 64th of the age limit, of the retention time, or of the
+       size limit. So there are at most some hundreds of them, regardless of the length of the log,
+       provided that old ones are deleted.
+    2. Age is decided per section: a tick is too old when the last tick of its section is. That is
+       never too early, and late by at most a 64th of the limit.
+    3. Size is that of the records. A partly deleted section counts completely until all of it is
+       deleted: never too little, and too much by at most a 64th of the limit.
+    4. A tick is *seen* when this life first knew of it: at its append or, for one that a restart
+       found with a future time, at the restart. So a clock that went back delays deletion by at
+       most the limit itself, and never causes an early one.
+
+    State: in the checkpoint, and rebuilt from the records after it at a start.
     """
 
-    __slots__ = ("_age_s_max", "_bytes_part", "_chapters", "_span_s", "size")
+    __slots__ = ("_age_s_max", "_bytes_part", "_sections", "_span_s", "size")
 
     def __init__(self, age_s_max: float | None, bytes_max: int, keep_s: float = 0.0) -> None:
         self._age_s_max = age_s_max
         self._span_s = min(age_s_max or _NEVER, keep_s or _NEVER) / _PARTS
         self._bytes_part = bytes_max // _PARTS
         #: Oldest first.
-        self._chapters: deque[LogSection] = deque()
-        #: Bytes of all of them.
+        self._sections: deque[LogSection] = deque()
+        #: Total size in bytes.
         self.size = 0
 
     def __len__(self) -> int:
-        return len(self._chapters)
+        return len(self._sections)
 
     def add(self, tick: int, size: int, seen_s: float) -> None:
-        """The next tick, with the bytes of its record."""
-        chapters = self._chapters
-        last = chapters[-1] if chapters else None
+        """Add the next tick, with the size of its record."""
+        sections = self._sections
+        last = sections[-1] if sections else None
         if last is None or last.size >= self._bytes_part or seen_s - last.began_s >= self._span_s:
             last = LogSection(seen_s, seen_s)
-            chapters.append(last)
+            sections.append(last)
         last.last = tick
         last.seen_s = seen_s
         last.size += size
         self.size += size
 
-    def restore(self, chapters: Iterable[LogSection], now: float) -> None:
-        """What a checkpoint kept; before anything is added."""
-        for each in chapters:
-            began_s, seen_s = min(each.began_s, now), min(each.seen_s, now)
-            self._chapters.append(LogSection(began_s, seen_s, each.last, each.size))
-            self.size += each.size
+    def restore(self, sections: Iterable[LogSection], now: float) -> None:
+        """Restore the sections of a checkpoint, before anything is added."""
+        for section in sections:
+            began_s, seen_s = min(section.began_s, now), min(section.seen_s, now)
+            self._sections.append(LogSection(began_s, seen_s, section.last, section.size))
+            self.size += section.size
 
     def up_to(self, tick: int) -> tuple[LogSection, ...]:
-        """What there is up to a tick, oldest first; one that goes on beyond it counts whole."""
+        """The sections up to a tick, oldest first; one that extends beyond it keeps its size."""
         found = []
         began_after = 0
-        for each in self._chapters:
+        for section in self._sections:
             if began_after < tick:
-                found.append(LogSection(each.began_s, each.seen_s, min(each.last, tick), each.size))
-            began_after = each.last
+                found.append(
+                    LogSection(
+                        section.began_s, section.seen_s, min(section.last, tick), section.size
+                    )
+                )
+            began_after = section.last
         return tuple(found)
 
     def forget(self, tick: int) -> None:
-        """The log begins after this tick."""
-        chapters = self._chapters
-        while chapters and chapters[0].last <= tick:
-            self.size -= chapters.popleft().size
+        """Start the log after this tick."""
+        sections = self._sections
+        while sections and sections[0].last <= tick:
+            self.size -= sections.popleft().size
 
     def old_at(self, synced: int) -> float | None:
-        """When the oldest chapter will be too old; None if none will, or it is not all synced."""
+        """When the oldest section is too old; None if there is no limit, or it is not synced."""
         if self._age_s_max is None:
             return None
         return self.aged_at(self._age_s_max, synced)
 
     def aged_at(self, age_s: float, synced: int) -> float | None:
-        """When the oldest chapter will be of this age; None if there is none that is all synced."""
-        if not self._chapters or self._chapters[0].last > synced:
+        """When the oldest section reaches this age; None if no section is synced completely."""
+        if not self._sections or self._sections[0].last > synced:
             return None
-        return self._chapters[0].seen_s + age_s
+        return self._sections[0].seen_s + age_s
 
     def too_old(self, now: float, synced: int) -> int:
         """The newest synced tick that is too old; 0 if there is none."""
         return 0 if self._age_s_max is None else self.aged(self._age_s_max, now, synced)
 
     def aged(self, age_s: float, now: float, synced: int) -> int:
-        """The newest synced tick of this age; 0 if there is none."""
+        """The newest synced tick of at least this age; 0 if there is none."""
         found = 0
-        for chapter in self._chapters:
-            if chapter.last > synced or chapter.seen_s + age_s > now:
+        for section in self._sections:
+            if section.last > synced or section.seen_s + age_s > now:
                 break
-            found = chapter.last
+            found = section.last
         return found
 
     def beyond(self, bytes_max: int) -> int:
-        """The tick up to which to forget so that at most so many bytes stay; 0 if they do."""
+        """The tick up to which to delete so that at most `bytes_max` remain; 0 if they do."""
         size, found = self.size, 0
-        for chapter in self._chapters:
+        for section in self._sections:
             if size <= bytes_max:
                 break
-            size -= chapter.size
-            found = chapter.last
+            size -= section.size
+            found = section.last
         return found
-
-
-# Checkpoints: what the catalog knows of a log, so that a start need not read all of it.
-#
-# Everything an origin promised can be found in its log, but a long log takes long to read. So now
-# and then, after `checkpoint_ticks` synced ticks, the catalog takes over what the records up to a
-# tick told: which events of each publisher are safe (`publishers`), which marks there are, and how
-# old and how large the log is. A start reads the records after that tick, and no others. Rules:
-#
-# 1. A checkpoint is of a synced tick. Its row is put after all that it stands for; a crash keeps
-#    puts in their order, so where it is, the rest is too.
-# 2. A log that ends before its checkpoint has lost what was on disk: the broker does not start.
-# 3. Where a row that it stands for cannot be read (`marks`, `publishers`), it is void: the whole
-#    log is read. Its row goes before the unreadable one, so that no later start believes it.
-# 4. Marks are put one by one, once, and taken out when the log has forgotten them or keeps no
-#    vector for them any more. Rows beyond the checkpoint are left over from a crash; the log has
-#    them too.
-#
-# Tables: `marks` (tick → vector), and the row `checkpoint` of `stream`.
 
 
 STREAM = "stream"
@@ -255,10 +245,29 @@ KEY = "checkpoint"
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """How far the catalog speaks for the log, and what was true there."""
+    """A checkpoint: state of the log in the catalog, so that a start need not read all records.
+
+    The log is enough to restore every guarantee of an origin, but a long log takes long to read. So
+    after every `checkpoint_ticks` synced ticks, the catalog takes over the state that the records
+    up to a tick carry: which events of each publisher are safe (`publishers`), the marks, and the
+    age and size of the log. A start reads only the records after that tick.
+
+    Rules
+
+    1. A checkpoint is for a synced tick. Its row is written after everything that it covers; a
+       crash keeps puts in their order, so if the row is on disk, the rest is too.
+    2. A log that ends before its checkpoint has lost synced records: the broker does not start.
+    3. If a row that it covers (`marks`, `publishers`) cannot be read, it is void: the whole log is
+       read. Its row is deleted before the unreadable one, so that no later start trusts it.
+    4. Marks are written one by one, once, and deleted when the log has deleted them or no longer
+       keeps a vector for them. Rows beyond the checkpoint are left over from a crash; the log has
+       them too.
+
+    Tables: `marks` (tick → vector), and the row `checkpoint` of `stream`.
+    """
 
     tick: Position = 0
-    #: No tick after it was made before this.
+    #: No later tick is older than this.
     time_ns: Nanoseconds = 0
     chapters: tuple[LogSection, ...] = ()
 
@@ -272,15 +281,15 @@ Vector = dict[str, Version]
 
 
 def read_checkpoint(value: bytes) -> Checkpoint:
-    """The row `checkpoint` of `stream`."""
+    """Decode the row `checkpoint` of `stream`; `ValueError` if its content is impossible."""
     found = Checkpoint(*_checkpoint_decoder.decode(value))
     last = 0
-    for chapter in found.chapters:
-        if not (isfinite(chapter.began_s) and isfinite(chapter.seen_s)) or chapter.size < 0:
-            raise ValueError("a chapter has a time or a size that cannot be")
-        if not last <= chapter.last <= found.tick:
-            raise ValueError("its chapters are not in order")
-        last = chapter.last
+    for section in found.chapters:
+        if not (isfinite(section.began_s) and isfinite(section.seen_s)) or section.size < 0:
+            raise ValueError("a section has an impossible time or size")
+        if not last <= section.last <= found.tick:
+            raise ValueError("its sections are not in order")
+        last = section.last
     return found
 
 
@@ -295,7 +304,7 @@ def _read_mark(key: str, value: bytes) -> tuple[int, Vector]:
 
 
 class StoredMarks:
-    """The marks that the catalog has. See rule 4 at the top of this module."""
+    """The marks in the catalog. See rule 4 of `Checkpoint`."""
 
     __slots__ = ("_ticks",)
 
@@ -303,7 +312,7 @@ class StoredMarks:
         self._ticks = dict.fromkeys(sorted(ticks))
 
     def puts(self, marks: InterestMarks, synced: int) -> list[Put]:
-        """What makes the catalog have the marks there are, as far as they are synced."""
+        """Puts that update the catalog to the present synced marks."""
         kept = {tick: vector for tick, vector in marks if 0 < tick <= synced}
         puts = [Put(MARKS, str(tick), None) for tick in self._ticks if tick not in kept]
         for tick, vector in kept.items():
@@ -314,5 +323,5 @@ class StoredMarks:
 
 
 def checkpoint_put(checkpoint: Checkpoint) -> Put:
-    """The row of a checkpoint; to be put last."""
+    """The put of a checkpoint's row; it must come last."""
     return Put(STREAM, KEY, _checkpoint_encoder.encode(checkpoint))

@@ -1,37 +1,37 @@
-"""Rollback: whether the log that an origin starts with is an old copy of its stream.
+"""Rollback detection: whether the log that an origin starts with is an old copy of its stream.
 
 A log that was restored from a backup, or whose end was cut off, looks like any other. If its origin
-went on with it, new events would get ticks that edges have seen already; edges would drop them as
-repetitions, and their publishers would be told that they are safe. Nothing in the log shows that,
-but the neighbours of the origin know how far the stream had come. Theory of operation:
+continued with it, new events would get ticks that edges have already seen; edges would drop them as
+duplicates although their publishers received confirmations. Nothing in the log shows that, but the
+origin's neighbours know how far the stream had advanced.
 
-    every broker    remembers the newest tick it saw of each stream        `StreamWitness`
-    greeting        tells the neighbour what is known of its stream        `Hello`
-    an origin       appends nothing until its neighbours have told         `RollbackInquiry`
+    every broker    records the newest tick it has seen of each stream     `StreamWitness`
+    greeting        reports that tick to the stream's broker               `Hello`
+    an origin       appends nothing until its neighbours have reported     `RollbackInquiry`
 
-Rules:
+Rules
 
-1. A starting origin is *asking*: it appends no tick, neither event nor mark nor part of a batch,
-   and refuses events for the time being. It takes events when a neighbour that knows the stream has
-   greeted, and all others have or `ask_again_s` has passed; or when `start_alone_after_s` has
-   passed, which is a warning. A neighbour that knows nothing of a stream that has ticks (a relay
-   that lost its state) does not answer. A broker without neighbours has nobody to ask.
-2. It is *rolled back* if a neighbour knows a tick that this log never had, or has seen the event of
-   a tick that this log made at another time. The first neighbour that greets in this life can know
-   nothing of this life, so any tick beyond the start counts. It then refuses all events, confirms
-   nothing that is under way, says so at error level, and writes the verdict to the catalog: only
-   `anabranch log renew` takes it back.
-3. An origin that goes on alone writes down from which tick on (`alone`): what it makes after that
-   may stand in the place of lost ticks. The row goes when a neighbour greets and does not object.
-   Until its removal is on disk no neighbour is told of the stream (`is_leaving_alone`): otherwise
-   a crash would bring the row back, and what the neighbour learned would refute a good log.
-4. A neighbour *vouches* for the log if it knows the stream, and no tick beyond the start. An edge
-   that is done with a tick that does not exist (`Done`) makes an origin rolled back only if no
-   neighbour vouched for it, and not in the first life of its disk. Otherwise the edge is wrong.
-5. What a witness tells comes from frames that the router has accepted. Clients cannot influence it.
+1. A starting origin is *asking*: it appends no tick (event, mark or part of a batch) and refuses
+   events temporarily. It accepts events when a neighbour that has seen the stream has greeted, and
+   all others have too or `ask_again_s` has passed; or when `start_alone_after_s` has passed, with a
+   warning. A neighbour that has seen nothing of a stream with ticks (a relay that lost its state)
+   does not count. A broker without neighbours accepts events at once.
+2. The origin is *rolled back* if a neighbour has seen a tick that this log never had, or the event
+   of a tick that this log appended at another time. The first neighbour that greets in this life
+   cannot have seen ticks of this life, so any tick beyond the start counts. The origin then refuses
+   all events, confirms no pending ones, logs an error, and writes the verdict to the catalog: only
+   `anabranch log renew` removes it.
+3. An origin that continues alone records the tick after which it did (`alone`): its later ticks may
+   replace lost ones. The row is removed when a neighbour greets without contradiction. Until the
+   removal is on disk, the stream is not announced to neighbours (`is_leaving_alone`): otherwise a
+   crash would restore the row, and the neighbours' knowledge would refute a good log.
+4. A neighbour *vouches* for the log if it has seen the stream, and no tick beyond the start. An
+   edge that is done with a nonexistent tick (`Done`) makes an origin rolled back only if no
+   neighbour has vouched for it, and not in the first life of its disk. Otherwise the edge is wrong.
+5. A witness only uses frames that the router has accepted. Clients cannot influence it.
 
-State: a witness writes what it knows once a second while that changes. Losing it is safe in so far
-as other neighbours, or none, are asked.
+State: a witness saves its knowledge at most once a second while it changes. Losing it is safe
+insofar as other neighbours are asked, or none.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -46,31 +46,31 @@ from anabranch.model.frame_parts import Nanoseconds, Position
 from anabranch.model.frames import Hello, Knowledge, LinkFrame, MarkIs
 from anabranch.model.mesh_frames import Copies
 
-#: Table of what a witness knows, by stream.
+#: Table of a witness: stream → knowledge of it.
 HEARD = "heard"
-#: Table of what an origin knows about its log; its rows are below.
+#: Table of an origin's state of its log; its rows are below.
 TABLE = "rollback"
 ROLLED_BACK = "verdict"
 ALONE = "alone"
-#: The newest of the lost ticks of a log that was renewed,
+#: The newest lost tick of a renewed log,
 RENEWED = "renewed"
-#: and what is to be done, while that is under way (`store.log_repair`).
+#: and the plan of a renewal in progress (`store.log_repair`).
 RENEWING = "renewing"
 _TICK_MAX = 1 << 62
-#: A witness writes at most this often.
+#: A witness saves its knowledge at most this often.
 WRITE_EVERY_S = 1.0
 
-ASKING = "this broker has started and waits for what its neighbours know of its stream; send again"
+ASKING = "this broker has started and waits for its neighbours' knowledge of its stream; send again"
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class KnownStream(msgspec.Struct, array_like=True):
-    """What a broker knows of the stream of another one."""
+    """A broker's knowledge of another broker's stream."""
 
-    #: The newest tick that is known to exist.
+    #: The newest tick known to exist.
     newest: int = 0
-    #: The newest tick whose event was seen, and when that tick was made.
+    #: The newest tick whose event was seen, and the time of that tick.
     seen: int = 0
     seen_ns: int = 0
 
@@ -78,10 +78,10 @@ class KnownStream(msgspec.Struct, array_like=True):
 class RollbackVerdict(msgspec.Struct, frozen=True, array_like=True):
     """Why a log counts as rolled back."""
 
-    #: The newest tick of the stream that is known anywhere, and who knows it.
+    #: The newest tick of the stream that any broker has seen, and that broker.
     newest: Position
     witness: str
-    #: Ticks of this log up to this one are those that the network knows.
+    #: Ticks of this log up to this one agree with the network.
     start: Position
 
 
@@ -90,18 +90,18 @@ _verdict_decoder = msgspec.msgpack.Decoder(RollbackVerdict)
 
 
 class StoredRollback(NamedTuple):
-    """What the catalog says about the log."""
+    """The catalog's state of the log."""
 
     verdict: RollbackVerdict | None = None
-    #: The tick after which the origin went on alone, if no neighbour has greeted since.
+    #: The tick after which the origin continued alone, if no neighbour has greeted since.
     alone: int | None = None
 
 
 def stored(recovered: Recovered) -> StoredRollback:
-    """Read it, and set aside what cannot be read."""
+    """Read the catalog, and set unreadable rows aside."""
     good, bad = decoded(recovered, TABLE, _read)
-    for each in bad:
-        set_aside(recovered, each, b"0" if each.key == RENEWED else None)
+    for damaged in bad:
+        set_aside(recovered, damaged, b"0" if damaged.key == RENEWED else None)
     verdict, alone = good.get(ROLLED_BACK), good.get(ALONE)
     return StoredRollback(
         verdict if isinstance(verdict, RollbackVerdict) else None,
@@ -110,8 +110,10 @@ def stored(recovered: Recovered) -> StoredRollback:
 
 
 def is_renewed(recovered: Recovered) -> bool:
-    """Whether the log was ever renewed; also if the row that says so cannot be read."""
-    is_damaged = any((each.table, each.key) == (TABLE, RENEWED) for each in recovered.damaged)
+    """Whether the log was ever renewed, even if the row that records it cannot be read."""
+    is_damaged = any(
+        (damaged.table, damaged.key) == (TABLE, RENEWED) for damaged in recovered.damaged
+    )
     return is_damaged or RENEWED in recovered.catalog.get(TABLE, {})
 
 
@@ -119,7 +121,7 @@ def _read(key: str, value: bytes) -> RollbackVerdict | int:
     if key == ROLLED_BACK:
         return _verdict_decoder.decode(value)
     if key not in (ALONE, RENEWED):
-        raise ValueError(f"the table {TABLE!r} has no such key")
+        raise ValueError(f"table {TABLE!r} has no such key")
     return number_in(value, _TICK_MAX)
 
 
@@ -127,22 +129,22 @@ def _read(key: str, value: bytes) -> RollbackVerdict | int:
 
 
 class StreamWitness:
-    """What one broker knows of the streams of others. See the rules at the top of this module."""
+    """One broker's knowledge of other streams. See the rules at the top of this module."""
 
-    __slots__ = ("_changed", "_heard", "_left", "_write_at")
+    __slots__ = ("_changed", "_departed_streams", "_known", "_write_at")
 
     def __init__(self, name: str, streams: Iterable[str], recovered: Recovered) -> None:
-        #: Invariant: there is one for every stream but the own, and for no other name.
-        self._heard = {stream: KnownStream() for stream in streams if stream != name}
+        #: Invariant: one entry for every stream except this broker's, and no others.
+        self._known = {stream: KnownStream() for stream in streams if stream != name}
         found = rows(recovered, HEARD, _read_heard)
-        self._heard |= {stream: each for stream, each in found.items() if stream in self._heard}
+        self._known |= {stream: known for stream, known in found.items() if stream in self._known}
         #: Rows of streams that have left the network.
-        self._left = [stream for stream in found if stream not in self._heard]
+        self._departed_streams = [stream for stream in found if stream not in self._known]
         self._changed: dict[str, None] = {}
         self._write_at = 0.0
 
     def saw(self, frame: LinkFrame) -> None:
-        """The router has accepted this frame."""
+        """Record a frame that the router has accepted."""
         if isinstance(frame, Knowledge):
             newest, data = max(frame.head, frame.mark), frame.data
         elif isinstance(frame, Copies):
@@ -151,35 +153,34 @@ class StreamWitness:
             newest, data = frame.mark, []
         else:
             return
-        heard = self._heard.get(frame.stream)
-        if heard is None:
+        known = self._known.get(frame.stream)
+        if known is None:
             return
         if data:
             last = data[-1]
             newest = max(newest, last.tick)
-            if last.tick > heard.seen:
-                heard.seen, heard.seen_ns = last.tick, last.time_ns
-        if newest > heard.newest:
-            heard.newest = newest
+            if last.tick > known.seen:
+                known.seen, known.seen_ns = last.tick, last.time_ns
+        if newest > known.newest:
+            known.newest = newest
             self._changed[frame.stream] = None
 
     def of(self, stream: str) -> KnownStream:
-        """What is known of a stream."""
-        return self._heard.get(stream) or KnownStream()
+        return self._known.get(stream) or KnownStream()
 
     def next_deadline(self) -> float | None:
-        """When `puts` has something to write."""
-        return self._write_at if self._changed or self._left else None
+        """When `puts` has something to save."""
+        return self._write_at if self._changed or self._departed_streams else None
 
     def puts(self, now: float) -> list[Effect]:
-        """What to write: nothing, if that is too early."""
-        if now < self._write_at or not (self._changed or self._left):
+        """Rows to save; none if it is too early."""
+        if now < self._write_at or not (self._changed or self._departed_streams):
             return []
         self._write_at = now + WRITE_EVERY_S
-        heard = self._heard
-        puts: list[Effect] = [Put(HEARD, stream, None) for stream in self._left]
-        puts += [Put(HEARD, each, _encoder.encode(heard[each])) for each in self._changed]
-        self._left = []
+        known = self._known
+        puts: list[Effect] = [Put(HEARD, stream, None) for stream in self._departed_streams]
+        puts += [Put(HEARD, stream, _encoder.encode(known[stream])) for stream in self._changed]
+        self._departed_streams = []
         self._changed = {}
         return puts
 
@@ -192,17 +193,17 @@ def _read_heard(_stream: str, value: bytes) -> KnownStream:
 
 
 class LogView(NamedTuple):
-    """The log of an origin at one moment."""
+    """An origin's log at one moment."""
 
-    #: The newest tick that the network was told, and the newest tick, synced or not.
+    #: The newest tick sent to the network, and the newest tick, synced or not.
     emitted: int
     last: int
-    #: When a tick was made; None if memory does not tell.
+    #: The time of a tick; None if it is not in memory.
     time_of: Callable[[int], int | None]
 
 
 class RollbackInquiry:
-    """What the neighbours of a starting origin know. See the rules at the top of this module."""
+    """The inquiry of a starting origin. See the rules at the top of this module."""
 
     __slots__ = (
         "_alone",
@@ -231,34 +232,34 @@ class RollbackInquiry:
         *,
         is_first_life: bool,
     ) -> None:
-        """`start`: the newest tick of the log; `known`: what the catalog says."""
+        """`start`: the newest tick of the log; `known`: the catalog's state."""
         self._name = name
         self._options = options
         self._start = start
-        #: The newest tick of the log when it was looked at last.
+        #: The newest tick of the log at the last check.
         self._last = start
         self._is_first_life = is_first_life
         #: Neighbours that have not greeted in this life.
         self._silent = dict.fromkeys(neighbours)
-        #: Whether any has, and whether one of them knew the stream.
+        #: Whether any neighbour has greeted, and whether one of them had seen the stream.
         self._is_greeted = False
         self._is_answered = False
-        #: When asking ends; None if it has.
+        #: When the inquiry ends; None if it has ended.
         self._deadline: float | None = None
         self._alone = known.alone
         self.verdict = known.verdict
-        #: Whether the row `alone` is removed in memory and not yet on disk.
+        #: Whether the row `alone` is removed in memory but not yet on disk.
         self.is_leaving_alone = False
         #: Whether the origin may append ticks.
         self.is_open = False
-        #: Whether a neighbour that knows the stream agrees with the log.
+        #: Whether a neighbour that has seen the stream agrees with the log.
         self.is_vouched = False
 
     @property
     def hindrance(self) -> str:
-        """Why no event is taken; "" if it is."""
+        """Why events are refused; "" if they are accepted."""
         if self.verdict is not None:
-            return self._remedy(self.verdict)
+            return self._rollback_message(self.verdict)
         return "" if self.is_open else ASKING
 
     @property
@@ -269,9 +270,9 @@ class RollbackInquiry:
         return "open" if self.is_open else "asking"
 
     def begin(self, now: float) -> list[Effect]:
-        """The life of the broker begins."""
+        """Start the inquiry."""
         if self.verdict is not None:
-            return [Note("error", self._remedy(self.verdict))]
+            return [Note("error", self._rollback_message(self.verdict))]
         if not self._silent:
             self.is_open = True
             return []
@@ -279,26 +280,26 @@ class RollbackInquiry:
         return []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When `time_passed` must be called."""
         return self._deadline
 
     def time_passed(self, now: float) -> list[Effect]:
-        """The deadline may have come."""
+        """End the inquiry if its deadline has passed."""
         if self._deadline is None or self._deadline > now:
             return []
         self._deadline = None
         self.is_open = True
         if self._is_answered:
             return []
-        who = f"none of {', '.join(self._silent)} was reached"
+        unreached = f"none of {', '.join(self._silent)} was reached"
         note = Note(
             "warning",
-            f"{'no neighbour knew the stream' if self._is_greeted else who} within"
-            f" {self._options.start_alone_after_s:g} s: the stream {self._name!r} goes on after"
-            f" tick {self._start}, and nobody could say whether this log is the newest copy",
+            f"{'no neighbour had seen the stream' if self._is_greeted else unreached} within"
+            f" {self._options.start_alone_after_s:g} s: stream {self._name!r} continues after"
+            f" tick {self._start}, and it is unknown whether this log is the newest copy",
         )
         if self._alone is not None or self._is_greeted:
-            # Those that have greeted hear of the stream: it is not alone.
+            # Neighbours that greeted receive the stream, so the origin is not alone.
             return [note]
         self._alone = self._start
         return [note, Put(TABLE, ALONE, b"%d" % self._start)]
@@ -310,7 +311,7 @@ class RollbackInquiry:
         hello: Hello,
         log: LogView,
     ) -> list[Effect]:
-        """A neighbour has greeted."""
+        """Process a neighbour's greeting."""
         is_first = peer in self._silent
         self._silent.pop(peer, None)
         start = self._start if self._alone is None else self._alone
@@ -338,11 +339,11 @@ class RollbackInquiry:
 
     @property
     def believes_edges(self) -> bool:
-        """Whether an edge that knows a tick beyond the newest is right (rule 4)."""
+        """Whether to trust an edge that reports a tick beyond the newest one (rule 4)."""
         return not self.is_vouched and not self._is_first_life
 
     def refuted(self, newest: int, witness: str, last: int) -> list[Effect]:
-        """Somebody knows a tick that this log, which ends with `last`, does not have."""
+        """Another broker has seen a tick that this log, which ends with `last`, lacks."""
         if self.verdict is not None and self.verdict.newest >= newest:
             return []
         self._deadline = None
@@ -351,19 +352,19 @@ class RollbackInquiry:
         self.verdict = verdict = RollbackVerdict(newest, witness, start)
         return [
             Put(TABLE, ROLLED_BACK, _encoder.encode(verdict)),
-            Note("error", self._remedy(verdict)),
+            Note("error", self._rollback_message(verdict)),
         ]
 
-    def _remedy(self, verdict: RollbackVerdict) -> str:
-        made = ""
+    def _rollback_message(self, verdict: RollbackVerdict) -> str:
+        suffix = ""
         if self._last > verdict.start:
-            made = (
-                f" Ticks {verdict.start + 1} to {self._last} were made since, and subscribers may"
-                " have missed them: 'log renew' publishes their events again."
+            suffix = (
+                f" Ticks {verdict.start + 1} to {self._last} were appended since, and subscribers"
+                " may have missed them: 'log renew' publishes their events again."
             )
         return (
             f"the log of {self._name!r} is an old copy: it goes up to tick {verdict.start}, but"
-            f" {verdict.witness!r} knows tick {verdict.newest} of its stream. Events are refused."
-            f" Stop the broker; then restore the newest log, or run"
-            f" 'anabranch log renew STATE_DIRECTORY', and start it again.{made}"
+            f" {verdict.witness!r} has seen tick {verdict.newest} of its stream. Events are"
+            f" refused. Stop the broker; then restore the newest log, or run"
+            f" 'anabranch log renew STATE_DIRECTORY', and restart it.{suffix}"
         )

@@ -1,25 +1,26 @@
-"""Tokens: events that are staged, chunk by chunk, and belong to no batch yet.
+"""Staged events: chunks of events under tokens, waiting for a commit.
 
-Whoever stages events chooses a *token* for them, unique in the network, and sends them in chunks.
-Later a commit names the token. Rules:
+A client that stages events chooses a *token* for them, unique in the network, and sends them in
+chunks. A later commit names the token.
 
-1. Chunks come in order, from index 0; the last one says so, and makes the token complete.
-2. Every chunk is a row of its own, so that nothing is written twice. Rows of a token are deleted
-   from the last chunk to the first: what a crash leaves of them is not complete, and no commit
-   takes it.
-3. All that is here is in memory too, within `stage_bytes_max` and `stage_tokens_max`, of which one
-   client has at most `client_stage_bytes_max` and `client_stage_tokens_max`, and once: as the bytes
-   of its row, which the store writes. Events are decoded when a batch takes them. A chunk counts
-   for some bytes even if it is empty. What batches have taken still counts for its bytes, and no
-   longer for its tokens.
-4. A token to which nothing was added for `stage_keep_s` goes, unless it was *taken* for a batch. A
-   clock that went back between two lives makes nothing stay longer than that.
+Rules
 
-5. A chunk that cannot be read, or is not there, ends its token: the chunks after it are set aside
-   with it, and what is left is not complete, so no commit takes it.
+1. Chunks arrive in order, from index 0; the last one is marked and completes the token.
+2. Every chunk has its own row, so nothing is written twice. The rows of a token are deleted from
+   the last chunk to the first: the rest that a crash may leave is incomplete, and no commit accepts
+   it.
+3. Staged events are also in memory, once, as the bytes of their rows. They are limited by
+   `stage_bytes_max` and `stage_tokens_max` in total, and by `client_stage_bytes_max` and
+   `client_stage_tokens_max` per client. Events are decoded when a batch takes them. A chunk counts
+   for some bytes even if it is empty. Tokens in a batch still count for their bytes, but no longer
+   for their number.
+4. A token to which nothing was added for `stage_keep_s` expires, unless a batch has *taken* it. A
+   clock that went back between two lives does not extend that time.
+5. A chunk that cannot be read, or is missing, ends its token: the chunks after it are set aside
+   with it, and the rest is incomplete, so no commit accepts it.
 
-Table `stage`: token NUL index → [time, whether it is the last, drafts]. So what is staged survives
-a crash as soon as it is synced.
+Table `stage`: token NUL index → [time, whether it is the last, drafts]. Staged events survive a
+crash once they are synced.
 """
 
 from collections.abc import Iterable
@@ -35,25 +36,25 @@ from anabranch.model.limits import STORED_LIMITS
 from anabranch.model.names import check_name
 
 TABLE = "stage"
-#: What a chunk, and an event in it, take beside the event's bytes, roughly.
+#: Approximate overhead of a chunk, and of an event in it.
 _CHUNK_BYTES = 256
 _EVENT_BYTES = 64
 
 _INDEX_MAX = 1 << 62
 _NAME_BYTES_MAX = 65_535
-#: A draft was checked when it came; now it only has to be one, whatever the limits are.
-_ANY_DRAFT = replace(STORED_LIMITS, name_bytes_max=_NAME_BYTES_MAX)
+#: Stored drafts were checked on arrival; now they only have to decode, within any limits.
+_STORED_DRAFT_LIMITS = replace(STORED_LIMITS, name_bytes_max=_NAME_BYTES_MAX)
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class ChunkRow(msgspec.Struct, frozen=True, array_like=True):
-    """One row of `stage`."""
+    """A row of the table `stage`."""
 
     time_ns: int
     is_last: bool
     drafts: list[bytes]
-    #: Who staged it.
+    #: The client that staged it.
     client: str = ""
 
 
@@ -61,18 +62,18 @@ _decoder = msgspec.msgpack.Decoder(ChunkRow)
 
 
 class StagedChunk(msgspec.Struct, frozen=True, eq=False):
-    """One chunk: its row, and what is known of it without decoding that."""
+    """One chunk: its encoded row, and the properties that are needed without decoding it."""
 
     data: bytes
     events: int
-    #: What it counts for.
+    #: Bytes that count against the quotas.
     size: int
     time_ns: int
     is_last: bool
     client: str
 
     def drafts(self) -> list[bytes]:
-        """Its events: a copy, which whoever asks does not keep."""
+        """Decode its events; callers should not keep the copy."""
         return _decoder.decode(self.data).drafts
 
 
@@ -82,24 +83,24 @@ def _chunk(data: bytes, row: ChunkRow) -> StagedChunk:
 
 
 class StagedToken:
-    """What is staged under one name."""
+    """The events staged under one token."""
 
     __slots__ = ("chunks", "client", "events", "is_complete", "name", "size", "time_s")
 
     def __init__(self, name: str, client: str) -> None:
         self.name = name
-        #: Who staged its first chunk, and whose quota it counts against.
+        #: The client that staged its first chunk; its quota is charged.
         self.client = client
         self.chunks: list[StagedChunk] = []
         self.is_complete = False
-        #: When the last chunk came.
+        #: Arrival of the last chunk.
         self.time_s = 0.0
-        #: Of all chunks together; the size in bytes.
+        #: Totals over all chunks; the size is in bytes.
         self.events = 0
         self.size = 0
 
     def add(self, chunk: StagedChunk, time_s: float) -> None:
-        """The next chunk."""
+        """Add the next chunk."""
         self.chunks.append(chunk)
         self.is_complete = chunk.is_last
         self.time_s = time_s
@@ -107,27 +108,26 @@ class StagedToken:
         self.size += chunk.size
 
     def key(self, index: int) -> str:
-        """The key of a chunk's row."""
         return f"{self.name}\0{index}"
 
 
 class StagedTokens:
-    """All that is staged at one origin. See the rules at the top of this module."""
+    """The staged events of one origin. See the rules at the top of this module."""
 
-    __slots__ = ("_by_client", "_open", "_options", "_size", "_tokens_by_client")
+    __slots__ = ("_bytes_by_client", "_open", "_options", "_size", "_tokens_by_client")
 
     def __init__(self, recovered: Recovered, options: Options, now: float) -> None:
         self._options = options
-        #: Name → what no batch has taken, by the time of its last chunk.
+        #: Token → staged events that no batch has taken, by arrival of the last chunk.
         self._open: dict[str, StagedToken] = {}
-        #: Bytes of these, and of what batches have taken.
+        #: Their bytes, including those that batches have taken.
         self._size = 0
-        #: The same by client.
-        self._by_client: dict[str, int] = {}
-        #: Client → its tokens in `_open`.
+        #: The same per client.
+        self._bytes_by_client: dict[str, int] = {}
+        #: Client → number of its tokens in `_open`.
         self._tokens_by_client: dict[str, int] = {}
-        found = [_token(*each, now) for each in _stored(recovered).items()]
-        for token in sorted(found, key=lambda each: each.time_s):
+        found = [_token(*item, now) for item in _stored(recovered).items()]
+        for token in sorted(found, key=lambda item: item.time_s):
             self._put(token)
             self._count(token.client, token.size)
 
@@ -143,51 +143,53 @@ class StagedTokens:
 
     def _count(self, client: str, size: int) -> None:
         self._size += size
-        _add(self._by_client, client, size)
+        _add(self._bytes_by_client, client, size)
 
     def find(self, name: str) -> StagedToken | None:
-        """What is staged under this name, if no batch has taken it."""
+        """The token of this name, if it exists and no batch has taken it."""
         return self._open.get(name)
 
     @property
     def count(self) -> int:
-        """The tokens that no batch has taken."""
+        """The number of tokens that no batch has taken."""
         return len(self._open)
 
     @property
     def size(self) -> int:
-        """The bytes of all that is staged, for batches that are under way too."""
+        """The bytes of all staged events, including those of batches in progress."""
         return self._size
 
     def never_fits(self, name: str, drafts: list[bytes]) -> bool:
-        """Whether a token with this chunk is more than all that may be staged."""
+        """Whether a token with this chunk exceeds the whole quota."""
         token = self._open.get(name)
         size = size_of(drafts) + (0 if token is None else token.size)
         return size > min(self._options.stage_bytes_max, self._options.client_stage_bytes_max)
 
     def why_full(self, name: str, drafts: list[bytes], client: str) -> str:
-        """Why there is no room for this chunk of a client; "" if there is."""
+        """Why there is no space for a client's chunk; "" if there is."""
         token, quota = self._open.get(name), self._options.client_stage_bytes_max
         owner = client if token is None else token.client
-        size = self._by_client.get(owner, 0)
+        size = self._bytes_by_client.get(owner, 0)
         if size + size_of(drafts) > quota:
             return f"client {owner!r} has staged {size} of {quota} bytes (client_stage_bytes_max)"
         if self._size + size_of(drafts) > self._options.stage_bytes_max:
             bytes_max = self._options.stage_bytes_max
-            return f"{self._size} bytes are staged, and {bytes_max} may be (stage_bytes_max)"
+            return f"{self._size} of {bytes_max} bytes are staged (stage_bytes_max)"
         return "" if token is not None else self._why_no_token(client)
 
     def _why_no_token(self, client: str) -> str:
-        own, quota = self._tokens_by_client.get(client, 0), self._options.client_stage_tokens_max
-        if own >= quota:
-            return f"client {client!r} has staged {own} of {quota} tokens (client_stage_tokens_max)"
+        count, quota = self._tokens_by_client.get(client, 0), self._options.client_stage_tokens_max
+        if count >= quota:
+            return (
+                f"client {client!r} has staged {count} of {quota} tokens (client_stage_tokens_max)"
+            )
         if len(self._open) >= self._options.stage_tokens_max:
-            return f"{len(self._open)} tokens are staged, and no more may be (stage_tokens_max)"
+            return f"{len(self._open)} tokens are staged, the maximum (stage_tokens_max)"
         return ""
 
     def add(self, now: float, name: str, drafts: list[bytes], is_last: bool, client: str) -> Put:
-        """Take the next chunk of a token; what to put for it."""
-        # The one that was added to last goes last.
+        """Add the next chunk of a token; returns the put for it."""
+        # The token with the latest chunk moves to the end.
         token = self._pop(name) or StagedToken(name, client)
         self._put(token)
         key = token.key(len(token.chunks))
@@ -198,12 +200,12 @@ class StagedTokens:
         return Put(TABLE, key, chunk.data)
 
     def take(self, names: Iterable[str]) -> list[StagedToken]:
-        """Those of these tokens that are here, for a batch."""
+        """Remove those of these tokens that exist, for a batch."""
         found = map(self._pop, names)
         return [token for token in found if token is not None]
 
     def drop(self, tokens: Iterable[StagedToken]) -> list[Put]:
-        """Forget tokens that were taken; what to put for that."""
+        """Delete tokens that were taken; returns the puts for that."""
         puts = []
         for token in tokens:
             self._count(token.client, -token.size)
@@ -212,7 +214,7 @@ class StagedTokens:
         return puts
 
     def old(self, now: float) -> list[str]:
-        """The tokens that have waited too long."""
+        """The tokens that have expired."""
         names = []
         for token in self._open.values():
             if token.time_s + self._options.stage_keep_s > now:
@@ -221,7 +223,7 @@ class StagedTokens:
         return names
 
     def old_at(self) -> float | None:
-        """When `old` has something to tell."""
+        """When the next token expires."""
         first = next(iter(self._open.values()), None)
         return None if first is None else first.time_s + self._options.stage_keep_s
 
@@ -236,12 +238,12 @@ def _add(counts: dict[str, int], client: str, more: int) -> None:
 
 
 def size_of(drafts: list[bytes]) -> int:
-    """What a chunk of these takes."""
+    """The bytes for which a chunk of these drafts counts."""
     return _CHUNK_BYTES + _EVENT_BYTES * len(drafts) + sum(map(len, drafts))
 
 
 def _stored(recovered: Recovered) -> dict[str, list[StagedChunk]]:
-    """Token → its chunks from the first on, as far as they are there; the rest is set aside."""
+    """Token → its chunks up to the first gap; later chunks are set aside."""
     good, bad = decoded(recovered, TABLE, _read)
     chunks: dict[str, dict[int, StagedChunk]] = {}
     for name, index, chunk in good.values():
@@ -254,10 +256,10 @@ def _stored(recovered: Recovered) -> dict[str, list[StagedChunk]]:
         del whole[name][first:]
         for index in sorted(index for index in rows if index > first):
             key = f"{name}\0{index}"
-            reason = f"chunk {first} of its token, before it, is not there"
+            reason = f"chunk {first} of its token, before it, is missing"
             bad.append(DamagedRecord(TABLE, key, raw[key], reason))
-    for each in bad:
-        set_aside(recovered, each)
+    for record in bad:
+        set_aside(recovered, record)
     return {name: rows for name, rows in whole.items() if rows}
 
 
@@ -266,7 +268,7 @@ def _read(key: str, value: bytes) -> tuple[str, int, StagedChunk]:
     check_name(name, "the token", _NAME_BYTES_MAX)
     row = _decoder.decode(value)
     for draft in row.drafts:
-        check_draft(draft, _ANY_DRAFT)
+        check_draft(draft, _STORED_DRAFT_LIMITS)
     return name, number_in(index, _INDEX_MAX), _chunk(value, row)
 
 

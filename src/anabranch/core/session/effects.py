@@ -1,10 +1,10 @@
-"""What a client's session asks for: frames for the broker, and news for the application.
+"""Effects of a client's session: frames for the broker, and reports for the application.
 
-A session never acts. Every method returns a list of the values below; whoever drives it (a client
-library with a socket, or the simulator) performs them in order. Frames are lost if there is no
-connection, which is no harm: whatever matters is said again after the next one.
+A session performs no I/O. Every method returns a list of the values below, and the driver (a client
+library with a socket, or the simulator) performs them in order. Frames without a connection are
+dropped, which is harmless: the session sends everything that matters again on the next connection.
 
-What is told about a subscription comes in this order, per stream:
+Effects of a subscription come in this order, per stream:
 
     TellStart · DeliverToApplication and TellWithheld, ticks ascending · TellEnded or TellCut
 """
@@ -20,42 +20,41 @@ StartKind = Literal["now", "beginning", "tick", "time", "resume"]
 
 
 class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a session behaves where a client may choose. Times are in seconds."""
+    """Options of a client's session. Times are in seconds."""
 
-    #: Events that wait for confirmation, sent or not; `publish` refuses to take more.
+    #: Unconfirmed events, sent or not, and their bytes; beyond these `publish` raises an error.
     unconfirmed_max: int = 4_096
     unconfirmed_bytes_max: int = 64 * 1024 * 1024
-    #: Events that may be on the way to the broker without being confirmed.
+    #: Events in flight to the broker that are not confirmed.
     in_flight_max: int = 1_024
-    #: What one `Publish` frame holds.
+    #: Events and bytes per `Publish` frame.
     frame_events_max: int = 256
     frame_bytes_max: int = 1_048_576
-    #: Events that were sent and not confirmed for this long are sent again, doubling up to eight
-    #: times of it.
+    #: Events that are not confirmed for this long are resent, backing off to eight times that.
     resend_after_s: float = 5.0
-    #: Chunks and commits that may wait for an answer.
+    #: Unanswered chunks and commits.
     staging_max: int = 64
-    #: What was refused is sent again after this long, likewise.
+    #: Refused events, chunks and commits are resent after this long, with the same back-off.
     refused_again_s: float = 0.25
-    #: Acknowledgements are gathered for this long, or until a quarter of the window has arrived.
+    #: Acknowledgements are collected for this long, or until a quarter of the window has arrived.
     ack_after_s: float = 0.05
 
 
 class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a client has to know to come back to a durable subscription, here or elsewhere.
+    """The state that a client needs to resume a durable subscription, at this or another broker.
 
-    A client that keeps this on disk keeps `number` and `acked`; `received` is about what this very
-    process has in hand, and a new process begins with none of it."""
+    A client that saves it to disk saves `number` and `acked`; `received` describes the present
+    process, and a new process starts without it."""
 
     name: str
     filter: str
-    #: The last ownership number this client used; 0 if it never did, or forgot it.
+    #: The last ownership number that this client used; 0 if it used none, or lost it.
     number: int = 0
-    #: Stream → the application has dealt with everything up to this tick.
+    #: Stream → the application has acknowledged everything up to this tick.
     acked: Mapping[str, int] = {}
-    #: Stream → the application was given everything up to this tick.
+    #: Stream → the application has received everything up to this tick.
     received: Mapping[str, int] = {}
-    #: `resume` once the subscription stood; before that, what was asked for.
+    #: `resume` once the broker has accepted the subscription; before that, the requested start.
     start: StartKind = "resume"
     start_time_ns: int = 0
     start_ticks: Mapping[str, int] = {}
@@ -64,46 +63,46 @@ class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionEffect(msgspec.Struct, frozen=True, gc=False):
-    """Something to be done, or to be told to the application."""
+    """An action for the driver, or a report to the application."""
 
 
 class SendFrame(SessionEffect, frozen=True):
-    """Send this to the broker."""
+    """Send a frame to the broker."""
 
     frame: AnyClientFrame
 
 
 class Confirm(SessionEffect, frozen=True):
-    """All events of this incarnation up to this sequence are safe."""
+    """All events of this incarnation up to this sequence are durable."""
 
     incarnation: int
     sequence: int
 
 
 class TellPublishRefused(SessionEffect, frozen=True):
-    """The broker does not take this event and what followed it.
+    """The broker refused this event and all later ones.
 
-    If that is final, they will never be in the log, and this incarnation takes no more; otherwise
-    the session sends them again by itself."""
+    If the refusal is final, they will never be in the log, and this incarnation is closed;
+    otherwise the session resends them itself."""
 
     incarnation: int
     sequence: int
     reason: str
     final: bool
-    #: The higher incarnation that has begun, if this one is over for that; 0 otherwise.
+    #: The higher incarnation that superseded this one; 0 if that is not the reason.
     begun: int = 0
     code: str = ""
 
 
 class TellStands(SessionEffect, frozen=True):
-    """The broker has the subscription. Starts are told one by one."""
+    """The broker accepted the subscription. The start of each stream is reported separately."""
 
     subscription: str
     number: int
 
 
 class TellStart(SessionEffect, frozen=True):
-    """From this tick of the stream on, the application gets every match, once and in order."""
+    """From this tick of the stream on, the application receives every match, once and in order."""
 
     subscription: str
     stream: str
@@ -111,19 +110,19 @@ class TellStart(SessionEffect, frozen=True):
 
 
 class DeliverToApplication(SessionEffect, frozen=True):
-    """A match."""
+    """A matching event."""
 
     subscription: str
     stream: str
     tick: int
-    #: The origin's clock when the tick was made.
+    #: The origin's clock when it accepted the event.
     time_ns: int
     #: The encoded event.
     body: bytes
 
 
 class TellWithheld(SessionEffect, frozen=True):
-    """There may have been matches in these ticks; they will not come."""
+    """These ticks may contain matches, but will not be delivered."""
 
     subscription: str
     stream: str
@@ -133,16 +132,16 @@ class TellWithheld(SessionEffect, frozen=True):
 
 
 class TellEnded(SessionEffect, frozen=True):
-    """The application unsubscribed; it has every match up to these ticks, and gets no more."""
+    """The subscription ended on request; the application has every match up to these ticks."""
 
     subscription: str
     ticks: Mapping[str, int]
 
 
 class TellCut(SessionEffect, frozen=True):
-    """The subscription is over although the application did not ask for it; "": the session is.
+    """The subscription was closed without a request of the application; "": the session was.
 
-    A durable one lives on without this session: with its standing it can be taken up again."""
+    A durable subscription continues to exist, and can be resumed from its resume point."""
 
     subscription: str
     reason: str
@@ -152,7 +151,7 @@ class TellCut(SessionEffect, frozen=True):
 
 
 class TellRefused(SessionEffect, frozen=True):
-    """The broker does not grant the subscription. A durable one that once stood still stands."""
+    """The broker refused the subscription. A durable one that existed before still exists."""
 
     subscription: str
     reason: str
@@ -162,17 +161,17 @@ class TellRefused(SessionEffect, frozen=True):
 
 
 class TellOfBatch(SessionEffect, frozen=True):
-    """The broker answers a chunk or a commit."""
+    """The broker's reply to a chunk or a commit."""
 
     request: int
 
 
 class TellStaged(TellOfBatch, frozen=True):
-    """A chunk is safe."""
+    """The chunk is durable."""
 
 
 class TellCommitted(TellOfBatch, frozen=True):
-    """A batch is in the stream, all of it, once."""
+    """The batch is in the stream, completely and once."""
 
     sink: str
     batch: int
@@ -183,7 +182,7 @@ class TellCommitted(TellOfBatch, frozen=True):
 
 
 class TellStagingRefused(TellOfBatch, frozen=True):
-    """A chunk or a commit is not granted; if that is not final, the session asks again."""
+    """The broker refused a chunk or a commit; unless that is final, the session retries."""
 
     reason: str
     final: bool
@@ -192,19 +191,19 @@ class TellStagingRefused(TellOfBatch, frozen=True):
 
 
 class TellAnswer(SessionEffect, frozen=True):
-    """The broker answers a question about its log."""
+    """The broker's reply to a log query."""
 
     answer: Described | Fetched | Refused
 
 
 class TellDefined(SessionEffect, frozen=True):
-    """The broker answers what was asked about a pattern."""
+    """The broker's reply to a pattern request."""
 
     request: int
     pattern: str
-    #: Whether it was to be dropped, and not defined.
+    #: Whether the request was to drop the pattern rather than define it.
     is_drop: bool
-    #: Why that is not granted; "" if it is.
+    #: Why the broker refused it; "" if it did not.
     reason: str = ""
     #: As in the frame `Refused`.
     code: Code = ""

@@ -1,26 +1,29 @@
-"""The publishing half of a client's session: every event once, in order, until it is confirmed.
+"""Publishing half of a client's session: events, staged batches and advertisements.
 
-Events get their identity here: (client, incarnation, sequence), sequences from 1 without a gap.
-They wait until the broker confirms them, and are sent again, from the first unconfirmed one on,
-whenever they may have got lost. Repeating is harmless: the origin knows the last sequence it has of
-each incarnation, so it takes an event once and confirms a repetition. Rules:
+Events get their identity here: (client, incarnation, sequence), with sequences from 1 without a
+gap. They are kept until the broker confirms them, and resent from the first unconfirmed one on
+whenever they may have been lost. Resending is harmless: the origin records the last sequence of
+each incarnation, so it accepts an event once and confirms a duplicate.
 
-1. An incarnation belongs to one origin. Nobody but that origin knows whether an unconfirmed event
-   is in its log, so a publisher with unconfirmed events stays with it until it answers, however
-   long that takes; `may_move` says when it may go. Elsewhere it begins a new, higher incarnation,
-   and so it does after a restart that lost this module's state. What was unconfirmed at such a
-   loss is in the log or not, never twice; the application cannot know which.
-2. On one connection events go out in order, at most `in_flight_max` beyond the confirmed. A new
-   connection begins again after the last confirmed one.
-3. A refused event, and all that were sent after it, are sent again after a pause that doubles with
-   every refusal and falls back with every confirmation.
-4. A final refusal takes the event and all later ones out of the queue, tells the application, and
-   closes the incarnation. Their sequences are not used again: a copy of the refused event that is
-   still somewhere on its way must not be taken for another one.
-5. The queue is bounded in events and bytes; beyond that `publish` is the caller's mistake.
+Rules for events
 
-The state is lost with the process; the application keeps the number of the last incarnation it
-used, and whatever events it must not lose, until they are confirmed.
+1. An incarnation belongs to one origin. Only that origin can tell whether an unconfirmed event is
+   in its log, so a publisher with unconfirmed events stays with it until it answers, however long
+   that takes; `may_move` reports when it may move. At another broker the publisher starts a new,
+   higher incarnation, as it does after a restart that lost this state. An event that was
+   unconfirmed at such a loss is in the log once or not at all; the application cannot find out
+   which.
+2. On one connection, events are sent in order, at most `in_flight_max` beyond the confirmed ones. A
+   new connection continues after the last confirmed event.
+3. A refused event, and all events sent after it, are resent after a pause that doubles with every
+   refusal and is reset by every confirmation.
+4. A final refusal removes the event and all later ones from the queue, reports them to the
+   application, and closes the incarnation. Their sequences are not used again: a copy of the
+   refused event that is still in flight must not be taken for another event.
+5. The queue is bounded in events and bytes; `publish` raises an error beyond that.
+
+State: lost with the process. The application saves the number of the last incarnation, and keeps
+events that it must not lose until they are confirmed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,11 +59,11 @@ from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.event import Event, EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
-_PATIENCE_MAX = 8
+_BACKOFF_MAX = 8
 
 
 class SessionPublisher:
-    """The events of one publisher that are not confirmed yet."""
+    """The unconfirmed events of one publisher. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -82,35 +85,34 @@ class SessionPublisher:
         self._waiting_bytes = 0
         self._last = 0
         self._confirmed = 0
-        #: Up to here everything is on its way. Invariant: confirmed ≤ sent ≤ last.
+        #: Everything up to here is in flight or confirmed. Invariant: confirmed ≤ sent ≤ last.
         self._sent = 0
-        #: The same over all connections: the broker can confirm no more than this.
+        #: The same over all connections: the broker can confirm at most this sequence.
         self._sent_ever = 0
-        #: When `_sent` falls back to `_confirmed`; None while nothing is on its way.
+        #: When `_sent` falls back to `_confirmed`; None while nothing is in flight.
         self._resend_at: float | None = None
-        #: Nothing is sent before this, after a refusal.
+        #: After a refusal, when sending resumes.
         self._pause_until: float | None = None
-        #: Factors of the two intervals, 1 … 8.
-        self._silences = 1
-        self._refusals = 1
+        #: Back-off factors of the two intervals, 1 … 8.
+        self._resend_factor = 1
+        self._refused_factor = 1
 
     @property
     def incarnation(self) -> int:
-        """The incarnation of events published now; 0 if there is none."""
+        """The current incarnation; 0 if there is none."""
         return self._incarnation
 
     def unconfirmed(self) -> list[bytes]:
-        """The encoded events that wait for confirmation, in order."""
         return list(self._waiting.values())
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The sequences of the last event, and of the last that is confirmed; the same if none
-        waits for confirmation."""
+        """The sequences of the last event and of the last confirmed one; equal if none is
+        unconfirmed."""
         return self._last, self._confirmed if self._waiting else self._last
 
     def may_move(self) -> bool:
-        """Whether nothing binds the publisher to this broker."""
+        """Whether no event binds the publisher to this broker."""
         return not self._waiting
 
     def open_incarnation(self, incarnation: int) -> None:
@@ -118,11 +120,12 @@ class SessionPublisher:
         if self._waiting:
             raise LocalError(
                 f"{len(self._waiting)} events of incarnation {self._incarnation} are unconfirmed;"
-                " wait for them, then open the next"
+                " wait for their confirmation before opening the next"
             )
         if incarnation <= self._incarnation:
             raise LocalError(
-                f"incarnation {incarnation} is not higher than {self._incarnation}; let it grow"
+                f"incarnation {incarnation} is not higher than {self._incarnation}; use a higher"
+                " one"
             )
         self._incarnation = incarnation
         self._closed = False
@@ -132,9 +135,9 @@ class SessionPublisher:
     def publish(
         self, now: float, events: Sequence[Event], time_ns: int
     ) -> tuple[list[EventId], SessionEffects]:
-        """Take these events, all or (with an error) none."""
+        """Queue these events and send them; all of them, or none in case of an error."""
         if self._incarnation == 0 or self._closed:
-            raise LocalError("there is no incarnation to publish with; open one first")
+            raise LocalError("no incarnation is open; open one before publishing")
         ids = [
             EventId(self._publisher, self._incarnation, self._last + place)
             for place in range(1, len(events) + 1)
@@ -147,7 +150,7 @@ class SessionPublisher:
         if not self.has_room(len(bodies), size):
             raise LocalError(
                 f"{len(self._waiting)} events with {self._waiting_bytes} bytes are unconfirmed;"
-                " wait until some are, or allow for more in the options"
+                " wait for confirmations, or raise the limits in the session options"
             )
         for body in bodies:
             self._last += 1
@@ -156,7 +159,7 @@ class SessionPublisher:
         return ids, self._send(now)
 
     def has_room(self, events: int = 1, size: int = 0) -> bool:
-        """Whether `publish` would take this many events with this many bytes."""
+        """Whether `publish` would accept this many events with this many bytes."""
         return (
             len(self._waiting) + events <= self._options.unconfirmed_max
             and self._waiting_bytes + size <= self._options.unconfirmed_bytes_max
@@ -165,18 +168,16 @@ class SessionPublisher:
     # -- the connection -------------------------------------------------------------------------
 
     def connected(self, now: float) -> SessionEffects:
-        """There is a connection; whatever is unconfirmed goes out on it."""
+        """Send all unconfirmed events on a new connection."""
         self._connected = True
         self._rewind()
         return self._send(now)
 
     def disconnected(self) -> None:
-        """There is none any more."""
         self._connected = False
         self._rewind()
 
     def confirmed(self, now: float, frame: Confirmed) -> SessionEffects:
-        """The broker has some of it for good."""
         if (frame.publisher, frame.incarnation) != (self._publisher, self._incarnation):
             return []
         if frame.sequence > self._sent_ever:
@@ -189,51 +190,49 @@ class SessionPublisher:
             self._waiting_bytes -= len(self._waiting.pop(sequence))
         self._confirmed = frame.sequence
         self._sent = max(self._sent, self._confirmed)
-        self._silences = self._refusals = 1
+        self._resend_factor = self._refused_factor = 1
         self._resend_at = None
         return [Confirm(self._incarnation, self._confirmed), *self._send(now)]
 
     def refused(self, now: float, frame: PublishRefused) -> SessionEffects:
-        """The broker did not take some of it."""
         if (frame.publisher, frame.incarnation) != (self._publisher, self._incarnation):
             return []
         if not self._confirmed < frame.sequence <= self._sent:
-            # It is to be sent again anyway: this refusal follows from an earlier one.
+            # It will be resent anyway: this refusal is a consequence of an earlier one.
             return []
         self._sent = frame.sequence - 1
         final = frame.is_final
         if final:
             self._close(frame.sequence)
         else:
-            self._pause_until = now + self._options.refused_again_s * self._refusals
-            self._refusals = min(2 * self._refusals, _PATIENCE_MAX)
+            self._pause_until = now + self._options.refused_again_s * self._refused_factor
+            self._refused_factor = min(2 * self._refused_factor, _BACKOFF_MAX)
         if self._sent == self._confirmed:
             self._resend_at = None
         why = (frame.reason, final, frame.begun, frame.code)
         return [TellPublishRefused(self._incarnation, frame.sequence, *why)]
 
     def time_passed(self, now: float) -> SessionEffects:
-        """A deadline may have come."""
         if self._resend_at is not None and now >= self._resend_at:
             self._sent = self._confirmed
             self._resend_at = None
-            self._silences = min(2 * self._silences, _PATIENCE_MAX)
+            self._resend_factor = min(2 * self._resend_factor, _BACKOFF_MAX)
         return self._send(now)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
+        """When `time_passed` must be called."""
         if not self._connected:
             return None
         if self._pause_until is None or self._resend_at is None:
             return self._resend_at if self._pause_until is None else self._pause_until
         return min(self._pause_until, self._resend_at)
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------
 
     def _rewind(self) -> None:
         self._sent = self._confirmed
         self._resend_at = self._pause_until = None
-        self._silences = self._refusals = 1
+        self._resend_factor = self._refused_factor = 1
 
     def _close(self, first: int) -> None:
         for sequence in range(first, self._last + 1):
@@ -252,11 +251,11 @@ class SessionPublisher:
             effects.append(SendFrame(Publish(self._next_bodies(top))))
         self._sent_ever = max(self._sent_ever, self._sent)
         if self._sent > self._confirmed and self._resend_at is None:
-            self._resend_at = now + self._options.resend_after_s * self._silences
+            self._resend_at = now + self._options.resend_after_s * self._resend_factor
         return effects
 
     def _next_bodies(self, top: int) -> list[bytes]:
-        """What the next frame holds: at least one event."""
+        """The events of the next frame, at least one."""
         bodies: list[bytes] = []
         size = 0
         while self._sent < top and len(bodies) < self._options.frame_events_max:
@@ -270,30 +269,31 @@ class SessionPublisher:
 
 
 _FIRST, END = 1 << 32, 1 << 40
-_STAGING_PATIENCE_MAX = 8
+_STAGING_BACKOFF_MAX = 8
 
 
 class SessionStaging:
-    """The staging half of a client's session: chunks and commits, each until it is answered.
+    """Staging half of a client's session: chunks and commits, each kept until it is answered.
 
-    Rules:
+    Rules
 
-    1. What was not answered when the connection was lost is sent again over the next one to this
-       broker, in order. Repeating is harmless: the broker knows a chunk by its token and index, and
-       a batch by its sink and number. On one connection nothing is sent twice but by rule 2.
-    2. What is refused as `busy` is sent again after a pause, which doubles with every refusal and
-       falls back with every other answer. So is a chunk that lacks those before it, as long as one
-       of these waits here; if they were answered, the broker has dropped them. Any other refusal is
-       final; both are told. After a pause only the first open chunk of each token goes out, and the
-       others when that is answered: a full broker is not sent megabytes in vain.
-    3. The requests of this half have numbers of their own, above those of subscriptions and below
-       `END`, so that a refusal finds the part that it is for.
-    4. Nobody but this broker knows the fate of what is unanswered, so the client stays with it
-       until it is, or until nobody waits for it any more (`withdraw`).
-    5. At most `staging_max` requests wait; more is the caller's mistake.
+    1. Unanswered requests are resent, in order, on the next connection to this broker. Resending is
+       harmless: the broker identifies a chunk by its token and index, and a batch by its sink and
+       number. On one connection, only rule 2 sends a request twice.
+    2. A request refused as `busy` is resent after a pause, which doubles with every refusal and is
+       reset by any other reply. The same holds for a chunk that arrived before its predecessors, as
+       long as one of them is open here; if they were answered, the broker has dropped them. Any
+       other refusal is final; both kinds are reported. After a pause, only the first open chunk of
+       each token is sent, and the others once that is answered, so that a full broker does not
+       receive megabytes in vain.
+    3. The requests of this half have their own numbers, above those of subscriptions and below
+       `END`, so that a refusal identifies the part it is for.
+    4. Only this broker can tell the outcome of an unanswered request, so the client stays with it
+       until it answers, or until the application no longer waits (`withdraw`).
+    5. At most `staging_max` requests may be open; the caller gets an error beyond that.
 
-    The state is lost with the process. Whoever comes after it stages anew, with other tokens, and
-    commits the same batch: that is known, or it is not.
+    State: lost with the process. Its successor stages the events again with other tokens and
+    commits the same batch number, which the broker recognises if it was committed.
     """
 
     def __init__(self, options: SessionOptions, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -301,65 +301,71 @@ class SessionStaging:
         self._limits = limits
         self._connected = False
         self._last = _FIRST - 1
-        #: Number → what is not answered, in the order in which it was asked for.
+        #: Number → unanswered request, in the order of the requests.
         self._open: dict[int, Stage | Commit] = {}
-        #: Those of them that were refused for the time being, and until when nothing is sent again.
-        self._again: set[int] = set()
-        self._again_at: float | None = None
-        #: Factor of the pause, 1 … 8.
-        self._refusals = 1
+        #: Those refused temporarily, and when they are resent.
+        self._refused_requests: set[int] = set()
+        self._retry_at: float | None = None
+        #: Back-off factor, 1 … 8.
+        self._retry_factor = 1
 
     # -- the application ------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything is answered."""
+        """Whether all requests are answered."""
         return not self._open
 
     def has_room(self) -> bool:
-        """Whether another request is taken."""
+        """Whether another request is accepted."""
         return len(self._open) < self._options.staging_max
 
     def draft(self, event: Event, time_ns: int = 0, place: str = "the event") -> bytes:
-        """An event as it is staged."""
+        """Encode an event for staging."""
         return encode_draft(event, time_ns, self._limits, place)
 
     def stage(
         self, token: str, index: int, drafts: Sequence[bytes], is_last: bool
     ) -> tuple[int, SessionEffects]:
-        """Stage a chunk; its number, under which the answer is told."""
-        return self._ask(Stage(self._next(), token, index, list(drafts), is_last))
+        """Stage a chunk; returns the request number that the reply carries."""
+        return self._request(Stage(self._next(), token, index, list(drafts), is_last))
 
     def commit(
         self, sink: str, query: str, batch: int, tokens: Iterable[str]
     ) -> tuple[int, SessionEffects]:
-        """Commit a batch; its number, under which the answer is told."""
-        return self._ask(Commit(self._next(), sink, query, batch, tuple(tokens)))
+        """Commit a batch; returns the request number that the reply carries."""
+        return self._request(Commit(self._next(), sink, query, batch, tuple(tokens)))
 
     def discard(self, tokens: Iterable[str]) -> SessionEffects:
-        """Nobody will commit these. If that gets lost, they are dropped later."""
+        """Discard staged tokens. If the frame is lost, the broker drops them after a timeout."""
         frame = Discard(tuple(tokens))
         named = {*frame.tokens}
         self.withdraw(
-            [n for n, each in self._open.items() if isinstance(each, Stage) and each.token in named]
+            [
+                number
+                for number, request in self._open.items()
+                if isinstance(request, Stage) and request.token in named
+            ]
         )
         return [SendFrame(frame)] if self._connected else []
 
     def withdraw(self, requests: Iterable[int]) -> None:
-        """Nobody waits for these any more."""
+        """Stop waiting for these requests."""
         for number in requests:
             self._open.pop(number, None)
-            self._again.discard(number)
-        # What waited for the answer to one of these waits no longer.
-        self._again_at = (self._again_at or 0.0) if self._again else None
+            self._refused_requests.discard(number)
+        # Requests that waited for one of these can be resent at once.
+        self._retry_at = (self._retry_at or 0.0) if self._refused_requests else None
 
     def _next(self) -> int:
         if not self.has_room():
-            raise LocalError(f"{len(self._open)} chunks and commits wait for an answer; wait too")
+            raise LocalError(
+                f"{len(self._open)} chunks and commits are unanswered; wait for replies"
+            )
         self._last += 1
         return self._last
 
-    def _ask(self, frame: Stage | Commit) -> tuple[int, SessionEffects]:
+    def _request(self, frame: Stage | Commit) -> tuple[int, SessionEffects]:
         self._open[frame.request] = frame
         return frame.request, [SendFrame(frame)] if self._connected else []
 
@@ -367,81 +373,77 @@ class SessionStaging:
 
     @staticmethod
     def is_own(request: int) -> bool:
-        """Whether this number is that of a chunk or a commit."""
+        """Whether this is the number of a chunk or a commit."""
         return _FIRST <= request < END
 
     def connected(self) -> SessionEffects:
-        """There is a connection; what is unanswered goes out on it."""
+        """Resend unanswered requests on a new connection."""
         self._connected = True
-        self._forget_refusals()
+        self._reset_retries()
         return [SendFrame(frame) for frame in self._open.values()]
 
     def disconnected(self) -> None:
-        """There is none any more."""
         self._connected = False
-        self._forget_refusals()
+        self._reset_retries()
 
-    def _forget_refusals(self) -> None:
-        self._again.clear()
-        self._again_at = None
-        self._refusals = 1
+    def _reset_retries(self) -> None:
+        self._refused_requests.clear()
+        self._retry_at = None
+        self._retry_factor = 1
 
     def staged(self, now: float, frame: Staged) -> SessionEffects:
-        """A chunk is safe."""
         return [TellStaged(frame.request)] if self._answered(now, frame.request) else []
 
     def committed(self, now: float, frame: Committed) -> SessionEffects:
-        """A batch is in the log."""
         if not self._answered(now, frame.request):
             return []
         what = (frame.sink, frame.batch, frame.first, frame.last, frame.was_known)
         return [TellCommitted(frame.request, *what)]
 
     def refused(self, now: float, frame: Refused) -> SessionEffects:
-        """Something is not granted, or not now."""
+        """Process a refusal, which may be temporary."""
         number = frame.request
         if number not in self._open:
             return []
-        may_follow = frame.code == UNKNOWN_TOKEN and self._follows_another(number)
-        is_final = frame.code != BUSY and not may_follow
+        is_out_of_order = frame.code == UNKNOWN_TOKEN and self._has_open_predecessor(number)
+        is_final = frame.code != BUSY and not is_out_of_order
         if is_final:
             self._answered(now, number)
         else:
-            self._again.add(number)
-            if self._again_at is None:
-                self._again_at = now + self._options.refused_again_s * self._refusals
-                self._refusals = min(2 * self._refusals, _STAGING_PATIENCE_MAX)
+            self._refused_requests.add(number)
+            if self._retry_at is None:
+                self._retry_at = now + self._options.refused_again_s * self._retry_factor
+                self._retry_factor = min(2 * self._retry_factor, _STAGING_BACKOFF_MAX)
         return [TellStagingRefused(number, frame.reason, is_final, frame.code)]
 
-    def _follows_another(self, number: int) -> bool:
-        """Whether a chunk before this one is not answered."""
+    def _has_open_predecessor(self, number: int) -> bool:
+        """Whether an earlier chunk of the same token is unanswered."""
         frame = self._open[number]
-        chunks = [each for each in self._open.values() if isinstance(each, Stage)]
+        chunks = [chunk for chunk in self._open.values() if isinstance(chunk, Stage)]
         return isinstance(frame, Stage) and any(
-            each.token == frame.token and each.index < frame.index for each in chunks
+            chunk.token == frame.token and chunk.index < frame.index for chunk in chunks
         )
 
     def _answered(self, now: float, number: int) -> bool:
-        self._refusals = 1
-        self._again.discard(number)
-        if self._again and self._again_at is None:
-            self._again_at = now
+        self._retry_factor = 1
+        self._refused_requests.discard(number)
+        if self._refused_requests and self._retry_at is None:
+            self._retry_at = now
         return self._open.pop(number, None) is not None
 
     # -- time -----------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> SessionEffects:
-        """A deadline may have come."""
-        if self._again_at is None or now < self._again_at:
+        if self._retry_at is None or now < self._retry_at:
             return []
-        self._again_at = None
-        numbers = self._firsts() if self._refusals > 1 else self._open
-        again = [number for number in numbers if number in self._again]
-        self._again.difference_update(again)
-        return [SendFrame(self._open[number]) for number in again]
+        self._retry_at = None
+        numbers = self._first_open() if self._retry_factor > 1 else self._open
+        resent = [number for number in numbers if number in self._refused_requests]
+        self._refused_requests.difference_update(resent)
+        return [SendFrame(self._open[number]) for number in resent]
 
-    def _firsts(self) -> Iterable[int]:
-        """All commits, and the first chunk of each token."""
+    def _first_open(self) -> Iterable[int]:
+        """All commits, and the first open chunk of each token."""
         tokens: set[str] = set()
         for number, frame in self._open.items():
             if not isinstance(frame, Stage):
@@ -451,72 +453,75 @@ class SessionStaging:
                 yield number
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
-        return self._again_at
+        """When `time_passed` must be called."""
+        return self._retry_at
 
 
 EVERYTHING = "TRUE"
 
 
 class SessionAdvertisements:
-    """What a session says that it will publish.
+    """The advertisements of a session: filters that its events will match.
 
-    The broker is told the whole list of advertised filters, whenever it changes and on every new
-    connection, before any event. Events that match none of them are refused; with an empty list
-    everything may be published. Rules:
+    The session sends the complete list of filters whenever it changes, and on every new connection
+    before any event. The broker refuses events that match none of them; with an empty list, the
+    session may publish any event.
 
-    1. What is withdrawn is told to be there still until every event that was published before is
-       confirmed, since such an event may have to be sent again. Likewise that everything may be
-       published, where nothing was advertised before.
-    2. What is too much for the broker is told as a promise of everything: that costs traffic, and
+    Rules
+
+    1. A withdrawn filter stays on the list until every event published before is confirmed, because
+       such an event may have to be resent. The same holds for the permission to publish anything,
+       if nothing was advertised before.
+    2. A list that exceeds the broker's limits is replaced by `EVERYTHING`. That costs traffic but
        no event.
 
-    State: the list, which the application states again after a crash.
+    State: the list, which the application supplies again after a crash.
     """
 
-    __slots__ = ("_filters", "_is_connected", "_leaving")
+    __slots__ = ("_filters", "_is_connected", "_withdrawn")
 
     def __init__(self) -> None:
         self._filters: tuple[str, ...] = ()
-        #: Withdrawn ones → the last event that may need them.
-        self._leaving: dict[str, int] = {}
+        #: Withdrawn filter → the last event that may need it.
+        self._withdrawn: dict[str, int] = {}
         self._is_connected = False
 
     def advertise(self, filters: Sequence[str], last: int, confirmed: int) -> SessionEffects:
-        """From now on events match one of these, or there are none of these.
+        """Replace the list of filters; an empty list allows any event.
 
-        `last` and `confirmed` are the sequences of the events that were published and that are
-        safe."""
+        `last` and `confirmed` are the sequences of the last published and the last confirmed event.
+        """
         before, self._filters = self._filters, tuple(dict.fromkeys(filters))
         if before == self._filters:
             return []
         if confirmed < last:
-            self._leaving |= dict.fromkeys(before or (EVERYTHING,), last)
+            self._withdrawn |= dict.fromkeys(before or (EVERYTHING,), last)
         for text in self._filters:
-            self._leaving.pop(text, None)
-        return self._told()
+            self._withdrawn.pop(text, None)
+        return self._announce()
 
     def confirmed(self, last: int, confirmed: int) -> SessionEffects:
-        """Some events are safe, perhaps all."""
+        """Remove withdrawn filters that no unconfirmed event needs."""
         is_all = confirmed == last
-        gone = [text for text, needed in self._leaving.items() if is_all or needed <= confirmed]
-        for text in gone:
-            del self._leaving[text]
-        return self._told() if gone else []
+        expired = [
+            text for text, needed in self._withdrawn.items() if is_all or needed <= confirmed
+        ]
+        for text in expired:
+            del self._withdrawn[text]
+        return self._announce() if expired else []
 
     def connected(self) -> SessionEffects:
-        """There is a connection, which knows of nothing."""
+        """Announce the list on a new connection."""
         self._is_connected = True
-        return self._told() if self._filters else []
+        return self._announce() if self._filters else []
 
     def disconnected(self) -> None:
-        """There is none any more."""
         self._is_connected = False
 
-    def _told(self) -> SessionEffects:
+    def _announce(self) -> SessionEffects:
         if not self._is_connected:
             return []
-        every = [*self._filters, *self._leaving] if self._filters else []
-        if len(every) > ADVERTISEMENTS_MAX or sum(map(len, every)) > ADVERTISED_CHARACTERS_MAX:
-            every = [EVERYTHING]
-        return [SendFrame(Advertises(every))]
+        filters = [*self._filters, *self._withdrawn] if self._filters else []
+        if len(filters) > ADVERTISEMENTS_MAX or sum(map(len, filters)) > ADVERTISED_CHARACTERS_MAX:
+            filters = [EVERYTHING]
+        return [SendFrame(Advertises(filters))]

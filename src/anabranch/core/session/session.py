@@ -1,28 +1,28 @@
-"""A client's session with one broker, without the connection: pure, like the broker's core.
+"""A client's session with one broker, independent of the connection and free of I/O.
 
-    session = Session("till-3", incarnation=7)
+    session = ClientSession("till-3", incarnation=7)
     perform(session.subscribe(now, "orders", "kind = 'order'", quality="durable"))
     perform(session.connected(now))
     perform(session.frame(now, frame))
 
-A session is for one broker and for any number of connections to it, one after the other. It takes
-calls of the application, frames of the broker and the passing of time, and returns effects
-(`effects`). Its parts are independent: `publishing` says how events are published exactly once,
-`subscribing` how matches are delivered exactly once, `staging` how batches are committed exactly
-once, `defining` how patterns begin; their rules are the promises. Beside them, `fetching` reads the
-broker's log, and promises nothing that outlives a connection.
+A session serves one broker over any number of successive connections. It takes calls of the
+application, frames of the broker and the passing of time, and returns effects (`effects`). Its
+parts are independent: `publish` publishes events and commits batches exactly once, `subscribe`
+delivers matches exactly once, and `queries` defines patterns. Their rules are the guarantees.
+`queries` also reads the broker's log; such a request does not survive a reconnect.
 
-Moving to another broker: the subscriptions go at once,
+To move to another broker, move the subscriptions at once:
 
-    new = Session("till-3")
+    new = ClientSession("till-3")
     for standing in old.standings():
         new.take_over(now, old.let_go(standing.name))
 
-the publisher when nothing binds it any more: as long as `old.may_move_publisher()` is false, the
-client keeps a connection (or tries to) to the old broker too; then `new.open_incarnation(8)`.
+Move the publisher when nothing binds it to the old broker: while `old.may_move_publisher()` is
+false, the client stays connected to the old broker too, or keeps reconnecting; after that, call
+`new.open_incarnation(8)`.
 
-Nothing in here reads a clock; `now` is in seconds and never goes back. A frame that breaks the
-protocol raises `RemoteError`; whoever drives the session then closes the connection.
+The session reads no clock; `now` is in seconds and never goes back. A frame that violates the
+protocol raises `RemoteError`; the driver then closes the connection.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,17 +80,17 @@ class ClientSession:
         options: SessionOptions = SessionOptions(),  # noqa: B008
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        """`incarnation` is higher than any this client ever used; 0: it does not publish here."""
+        """`incarnation` is higher than any that this client used before; 0: do not publish here."""
         self.client = client
         self._limits = limits
         self._is_connected = False
-        self._publishing = SessionPublisher(client, incarnation, options, limits)
-        self._advertising = SessionAdvertisements()
-        self._subscribing = SessionSubscriptions(options)
-        #: Chunks and commits; see there.
+        self._publisher = SessionPublisher(client, incarnation, options, limits)
+        self._advertisements = SessionAdvertisements()
+        self._subscriptions = SessionSubscriptions(options)
+        #: Chunks and commits.
         self.staging = SessionStaging(options, limits)
-        self._fetching = SessionFetches()
-        #: Patterns; see there.
+        self._fetches = SessionFetches()
+        #: Pattern definitions.
         self.defining = SessionPatterns()
 
     # -- publishing -----------------------------------------------------------------------------
@@ -98,28 +98,28 @@ class ClientSession:
     def publish(
         self, now: float, *events: Event, time_ns: int = 0
     ) -> tuple[list[EventId], SessionEffects]:
-        """Publish events in this order. `Confirm` follows, for each or for several at once."""
-        return self._publishing.publish(now, events, time_ns)
+        """Publish events in this order. `Confirm` follows, for one or several events at a time."""
+        return self._publisher.publish(now, events, time_ns)
 
     def advertise(self, filters: Sequence[str]) -> SessionEffects:
-        """Publish only what matches one of these filters from now on; with none, anything."""
-        return self._advertising.advertise(filters, *self._publishing.progress)
+        """Publish only events that match one of these filters from now on; with none, any event."""
+        return self._advertisements.advertise(filters, *self._publisher.progress)
 
     def has_room(self, events: int = 1, size: int = 0) -> bool:
-        """Whether `publish` would take this many events with this many encoded bytes."""
-        return self._publishing.has_room(events, size)
+        """Whether `publish` would accept this many events with this many encoded bytes."""
+        return self._publisher.has_room(events, size)
 
     def unconfirmed(self) -> list[bytes]:
         """The encoded events that wait for confirmation, in order."""
-        return self._publishing.unconfirmed()
+        return self._publisher.unconfirmed()
 
     def may_move_publisher(self) -> bool:
-        """Whether the publisher may go on at another broker, with a new incarnation."""
-        return self._publishing.may_move() and self.staging.is_idle and self.defining.is_idle
+        """Whether the publisher may continue at another broker, with a new incarnation."""
+        return self._publisher.may_move() and self.staging.is_idle and self.defining.is_idle
 
     def open_incarnation(self, incarnation: int) -> None:
         """Publish with this incarnation from now on; it is higher than any used before."""
-        self._publishing.open_incarnation(incarnation)
+        self._publisher.open_incarnation(incarnation)
 
     # -- subscribing ----------------------------------------------------------------------------
 
@@ -136,9 +136,10 @@ class ClientSession:
         window: int = 256,
         manual_ack: bool = False,
     ) -> SessionEffects:
-        """Subscribe. `start="resume"` comes back to a durable subscription of which nothing is
-        known but its name; with a `ResumePoint` in hand, use `take_over`. A reliable one goes on
-        after `start_ticks`."""
+        """Subscribe.
+
+        `start="resume"` resumes a durable subscription of which only the name is known; with a
+        `ResumePoint`, use `take_over`. A reliable subscription resumes after `start_ticks`."""
         standing = ResumePoint(
             name=name,
             filter=filter_text,
@@ -151,112 +152,112 @@ class ClientSession:
         return self._subscribe(now, standing, quality)
 
     def take_over(self, now: float, standing: ResumePoint) -> SessionEffects:
-        """Come back to a durable subscription, from another broker or another life."""
+        """Resume a durable subscription, from another broker or another process."""
         return self._subscribe(now, standing, "durable")
 
     def _subscribe(self, _now: float, standing: ResumePoint, quality: Quality) -> SessionEffects:
         Filter.parse(standing.filter, self._limits)
-        return self._subscribing.subscribe(standing, quality)
+        return self._subscriptions.subscribe(standing, quality)
 
     def unsubscribe(self, _now: float, name: str) -> SessionEffects:
-        """End a subscription; `TellEnded` follows when the broker knows where."""
-        return self._subscribing.unsubscribe(name)
+        """End a subscription; `TellEnded` follows with the ticks where it ended."""
+        return self._subscriptions.unsubscribe(name)
 
-    def ack(self, _now: float, every: Mapping[str, Mapping[str, int] | None]) -> SessionEffects:
-        """The application has dealt with everything up to these ticks of each subscription that is
-        named, or (None) with all it was given of it."""
-        return self._subscribing.ack(every)
+    def ack(self, _now: float, acks: Mapping[str, Mapping[str, int] | None]) -> SessionEffects:
+        """Acknowledge everything up to these ticks of each named subscription; None: everything
+        that was delivered to it."""
+        return self._subscriptions.ack(acks)
 
     def standings(self) -> list[ResumePoint]:
-        """The state of all durable subscriptions, for keeping it."""
-        return self._subscribing.standings()
+        """The resume points of all durable subscriptions, for the application to save."""
+        return self._subscriptions.standings()
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a subscription, ending ones included."""
-        return self._subscribing.find(name) is not None
+        """Whether the session has this subscription, including one that is ending."""
+        return self._subscriptions.find(name) is not None
 
     def is_ending(self, name: str) -> bool:
-        """Whether the application wanted this subscription to end."""
-        subscription = self._subscribing.find(name)
+        """Whether the application has ended this subscription."""
+        subscription = self._subscriptions.find(name)
         return subscription is not None and subscription.wants_end
 
     def progress(self, name: str) -> Mapping[str, int]:
-        """Stream → the application was given everything up to this tick."""
-        subscription = self._subscribing.find(name)
+        """Stream → the application has received everything up to this tick."""
+        subscription = self._subscriptions.find(name)
         return {} if subscription is None else subscription.received()
 
     def received(self, name: str, streams: Iterable[str]) -> dict[str, int] | None:
-        """The same of those of these streams that it has; None if there is no such
-        subscription."""
-        subscription = self._subscribing.find(name)
+        """The same for those of these streams that it has; None if the subscription is unknown."""
+        subscription = self._subscriptions.find(name)
         if subscription is None:
             return None
         return subscription.received(streams)
 
     def let_go(self, name: str) -> ResumePoint:
-        """Take a durable subscription out of this session, for another one to take over."""
-        return self._subscribing.let_go(name)
+        """Remove a durable subscription from this session, for another session to take over."""
+        return self._subscriptions.let_go(name)
 
     # -- reading the broker's log ---------------------------------------------------------------
 
     def describe(self) -> tuple[int, SessionEffects]:
-        """Ask what the broker's stream holds. `TellAnswer` follows, with the number given here,
-        unless the connection is lost before."""
-        return self._fetching.describe()
+        """Request a description of the broker's stream. `TellAnswer` follows with the returned
+        request number, unless the connection is lost first."""
+        return self._fetches.describe()
 
     def fetch(
         self, first: int, last: int, filter_text: str, bytes_max: int
     ) -> tuple[int, SessionEffects]:
-        """Ask for some of its events; likewise."""
-        return self._fetching.fetch(first, last, filter_text, bytes_max)
+        """Request events of the broker's stream; `TellAnswer` follows in the same way."""
+        return self._fetches.fetch(first, last, filter_text, bytes_max)
 
     # -- the connection -------------------------------------------------------------------------
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection."""
         return self._is_connected
 
     def connected(self, now: float) -> SessionEffects:
-        """There is a new connection: greet, subscribe everything, send what is unconfirmed."""
+        """Start a new connection: greet, subscribe again, resend unconfirmed events."""
         if self._is_connected:
-            raise LocalError("the session has a connection; say when it is gone, then connect anew")
+            raise LocalError(
+                "the session is already connected; call disconnected() before connected()"
+            )
         self._is_connected = True
         greeting = SendFrame(Connect(PROTOCOL_VERSION, self.client))
-        again = [*self._subscribing.connected(), *self._advertising.connected()]
-        again += self._publishing.connected(now)
-        return [greeting, *again, *self.staging.connected(), *self.defining.connected()]
+        resent = [*self._subscriptions.connected(), *self._advertisements.connected()]
+        resent += self._publisher.connected(now)
+        return [greeting, *resent, *self.staging.connected(), *self.defining.connected()]
 
     def disconnected(self, _now: float) -> SessionEffects:
-        """The connection is gone, and whatever was on its way."""
+        """The connection is closed, and frames in flight are lost."""
         if not self._is_connected:
             return []
         self._is_connected = False
-        self._publishing.disconnected()
-        self._advertising.disconnected()
+        self._publisher.disconnected()
+        self._advertisements.disconnected()
         self.staging.disconnected()
-        self._fetching.disconnected()
+        self._fetches.disconnected()
         self.defining.disconnected()
-        return self._subscribing.disconnected()
+        return self._subscriptions.disconnected()
 
     def frame(self, now: float, frame: AnyClientFrame) -> SessionEffects:
-        """The broker says something."""
+        """Process a frame of the broker."""
         if not self._is_connected:
             return []
         match frame:
             case Deliver():
-                return self._subscribing.deliver(now, frame)
+                return self._subscriptions.deliver(now, frame)
             case StartsAt() | Withheld():
-                return self._subscribing.ticks(now, frame)
+                return self._subscriptions.ticks(now, frame)
             case Confirmed():
-                effects = self._publishing.confirmed(now, frame)
-                return effects + self._advertising.confirmed(*self._publishing.progress)
+                effects = self._publisher.confirmed(now, frame)
+                return effects + self._advertisements.confirmed(*self._publisher.progress)
             case PublishRefused():
-                return self._publishing.refused(now, frame)
+                return self._publisher.refused(now, frame)
             case Subscribed():
-                return self._subscribing.subscribed(frame)
+                return self._subscriptions.subscribed(frame)
             case Unsubscribed():
-                return self._subscribing.unsubscribed(frame)
+                return self._subscriptions.unsubscribed(frame)
             case Staged():
                 return self.staging.staged(now, frame)
             case Committed():
@@ -268,25 +269,24 @@ class ClientSession:
             case Refused() if self.defining.is_own(frame.request):
                 return self.defining.answered(frame)
             case Described() | Fetched():
-                return self._fetching.answered(frame)
-            case Refused() if self._fetching.is_own(frame.request):
-                return self._fetching.answered(frame)
+                return self._fetches.answered(frame)
+            case Refused() if self._fetches.is_own(frame.request):
+                return self._fetches.answered(frame)
             case Refused():
-                return self._subscribing.refused(frame)
+                return self._subscriptions.refused(frame)
             case Cut(subscription=""):
                 return [TellCut("", frame.reason, None, frame.code)]
             case Cut():
-                return self._subscribing.cut(frame)
+                return self._subscriptions.cut(frame)
             case Alive():
                 return []
-        raise RemoteError(f"a broker does not say {type(frame).__name__} to a client")
+        raise RemoteError(f"a broker must not send {type(frame).__name__} to a client")
 
     def time_passed(self, now: float) -> SessionEffects:
-        """A deadline has come."""
-        effects = [*self._subscribing.time_passed(now), *self._publishing.time_passed(now)]
+        effects = [*self._subscriptions.time_passed(now), *self._publisher.time_passed(now)]
         return [*effects, *self.staging.time_passed(now)]
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` is wanted."""
-        parts = (self._subscribing, self._publishing, self.staging)
+        """When `time_passed` must be called."""
+        parts = (self._subscriptions, self._publisher, self.staging)
         return earliest(*[part.next_deadline() for part in parts])

@@ -14,8 +14,8 @@ MUTANTS: dict[str, Mutant] = {
         "events are confirmed before they are on disk",
         Edit(
             f"{_INTAKE}._take",
-            "self._waiting.add(session, key)",
-            "asks.append(SendClient(session, Confirmed(*key, event_id.sequence)))",
+            "self._pending.add(session, key)",
+            "requests.append(SendClient(session, Confirmed(*key, event_id.sequence)))",
         ),
         seed=16,
         anomaly="lost",
@@ -30,9 +30,9 @@ MUTANTS: dict[str, Mutant] = {
         "ticks leave the origin before they are on disk",
         Edit(
             f"{_ORIGIN}.client_frame",
-            "asks = self._intake.publish(now, session, frame, client)",
-            "asks = self._intake.publish(now, session, frame, client)\n"
-            "asks += self._emit(now, self._tail.last)",
+            "requests = self._intake.publish(now, session, frame, client)",
+            "requests = self._intake.publish(now, session, frame, client)\n"
+            "requests += self._emit(now, self._tail.last)",
         ),
         seed=17,
         anomaly="phantom",
@@ -61,7 +61,7 @@ MUTANTS: dict[str, Mutant] = {
             "work_max = self.config.options.step_work_max",
             "if self.has_work_left and self._stimuli:\n"
             "    self._work.clear()\n"
-            "    self._long.clear()\n"
+            "    self._long_work.clear()\n"
             "work_max = self.config.options.step_work_max",
         ),
         seed=27,
@@ -83,7 +83,7 @@ MUTANTS: dict[str, Mutant] = {
         "an edge leaves before others have its events",
         Edit(
             f"{_BROKER}.is_drained",
-            "home.is_drained(departure) and not self._syncs and not self.is_working",
+            "services.is_drained(departure) and not self._syncs and not self.is_working",
             "True",
         ),
         seed=189,
@@ -93,8 +93,11 @@ MUTANTS: dict[str, Mutant] = {
         "events of a batch are appended before its intent is on disk",
         Edit(
             f"{_BATCHES}._intend",
-            "asks.append(sink.put(row))",
-            "sink.put(row)\nwork.is_intended = True\nasks += self._advance(now, sink)\nreturn None",
+            "requests.append(sink.put(row))",
+            "sink.put(row)\n"
+            "work.is_intended = True\n"
+            "requests += self._advance(now, sink)\n"
+            "return None",
         ),
         Edit(
             f"{_BATCHES}._append",
@@ -108,11 +111,11 @@ MUTANTS: dict[str, Mutant] = {
         "staged events are dropped before their batch is on disk",
         Edit(
             f"{_BATCHES}._append",
-            "return asks",
+            "return requests",
             "if is_all:\n"
-            "    asks += self._tokens.drop(work.tokens)\n"
+            "    requests += self._tokens.drop(work.tokens)\n"
             "    work.tokens = []\n"
-            "return asks",
+            "return requests",
         ),
         seed=31,
         anomaly="torn-batch",
@@ -133,8 +136,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
         Edit(
             f"{_BATCHES}._finish",
-            "asks += _told(sink, work)",
-            "sink.row = replace(sink.row, batch=batch)\nasks += _told(sink, work)",
+            "requests += _replies(sink, work)",
+            "sink.row = replace(sink.row, batch=batch)\nrequests += _replies(sink, work)",
         ),
         seed=31,
         anomaly="double-batch",
@@ -144,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit(
             f"{_BATCHES}._intend",
             "gathering.intended.append(frame.sink)",
-            "gathering.intended.append(frame.sink)\nasks += _told(sink, work)",
+            "gathering.intended.append(frame.sink)\nrequests += _replies(sink, work)",
         ),
         seed=31,
         anomaly="wrongly-known",

@@ -9,8 +9,8 @@ MUTANTS: dict[str, Mutant] = {
         "a client takes what it has had",
         Edit(
             "anabranch.core.session.subscribe:SessionSubscription.deliver",
-            "known = reach.received",
-            "known = 0",
+            "received = positions.received",
+            "received = 0",
         ),
         seed=2,
         anomaly="duplicate",

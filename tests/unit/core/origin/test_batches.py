@@ -306,7 +306,7 @@ def test_sinks_without_events_are_bounded_too() -> None:
     stager = Stager(Options(publishers_max=2))
     for name in ("one", "two"):
         stager.committed(0, sink=name)
-    assert "2 sinks are remembered" in stager.refusal(stager.commit(0, sink="three")).reason
+    assert "2 sinks are on record" in stager.refusal(stager.commit(0, sink="three")).reason
     assert stager.committed(1, sink="two").was_known is False
 
 

@@ -60,6 +60,6 @@ def test_a_truncated_record_is_a_local_error(record: AnyRecord) -> None:
     ],
 )
 def test_bytes_that_are_no_record_are_a_local_error(data: bytes) -> None:
-    with pytest.raises(LocalError, match="none that this version can read") as caught:
+    with pytest.raises(LocalError, match="cannot be read by this version") as caught:
         decode_record(data)
     assert len(str(caught.value)) < 400

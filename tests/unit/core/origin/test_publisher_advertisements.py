@@ -186,9 +186,9 @@ def test_what_is_no_filter_or_too_much_breaks_the_protocol(texts: list[str]) -> 
 def test_advertisements_of_too_many_characters_are_refused_before_they_are_read() -> None:
     offers = made()
     text = "x" * (ADVERTISED_CHARACTERS_MAX // 2)
-    with pytest.raises(RemoteError, match="is no filter"):
+    with pytest.raises(RemoteError, match="is not a filter"):
         advertised(offers, 0.0, 1, [f"{text} = "[3:], text])
-    with pytest.raises(RemoteError, match=r"have at most 262144 together"):
+    with pytest.raises(RemoteError, match=r"have at most 262144 in total"):
         advertised(offers, 0.0, 1, [text, f"{text}y"])
 
 
@@ -214,7 +214,7 @@ def test_what_was_read_ahead_is_found_and_means_the_same() -> None:
     assert advertised(offers, 0.0, 1, texts[:5]) == [
         ChangeAdvertisements(tuple(f"price = {n}" for n in range(5)), ())
     ]
-    with pytest.raises(RemoteError, match="is no filter"):
+    with pytest.raises(RemoteError, match="is not a filter"):
         advertised(offers, 0.0, 1, texts)
 
 

@@ -175,7 +175,7 @@ def test_a_neighbour_that_knows_more_stops_the_origin() -> None:
     assert levels(effects) == ["error"]
     assert rows(effects).keys() == {ROLLED_BACK}
     assert made.state == "rolled-back"
-    assert "'r' knows tick 100" in made.hindrance
+    assert "'r' has seen tick 100" in made.hindrance
     assert "anabranch log renew" in made.hindrance
     # Nobody takes that back, nor is it said again.
     assert made.told(0.2, "s", hello(90), view()) == []

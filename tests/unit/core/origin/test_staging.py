@@ -58,7 +58,7 @@ def test_chunks_come_in_order_and_one_before_its_turn_may_come_again() -> None:
     stager.stage("t", 1, is_last=False)
     early = stager.stage("t", 3, index=2)
     assert stager.refusal(early).code == UNKNOWN_TOKEN
-    assert "chunk 1 of 't' is not here" in stager.refusal(early).reason
+    assert "chunk 1 of 't' is missing" in stager.refusal(early).reason
     stager.stage("t", 2, index=1, is_last=False)
     again = stager.stage("t", 3, index=2)
     stager.sync_all()
@@ -156,7 +156,7 @@ def test_tokens_are_bounded_and_empty_chunks_count_too() -> None:
 def test_a_token_that_is_more_than_may_be_staged_is_refused_for_good() -> None:
     stager = Stager(Options(stage_bytes_max=2 * size_of([draft(1), draft(2)])))
     large = stager.refusal(stager.stage("t", *range(100)))
-    assert (large.code, "is all that a client may stage" in large.reason) == (TOO_LARGE, True)
+    assert (large.code, "the most that a client may stage" in large.reason) == (TOO_LARGE, True)
     for index in range(2):
         stager.stage("u", 1, 2, index=index, is_last=False)
     stager.sync_all()
@@ -211,7 +211,7 @@ def test_what_nobody_commits_is_dropped_with_a_note() -> None:
     notes = [ask for ask in stager.wait(2.0) if isinstance(ask, Note)]
     stager.sync_all()
     assert [note.text for note in notes] == [
-        "1 tokens were dropped, 't' the first: not committed within 60 s"
+        "1 staged tokens were dropped, 't' first: not committed within 60 s"
     ]
     assert list(stager.rows("stage")) == ["t2\x000"]
     # What is still being added to stays.

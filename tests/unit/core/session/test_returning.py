@@ -106,7 +106,7 @@ def test_frames_without_a_connection_are_ignored() -> None:
 
 
 def test_a_session_has_one_connection_at_a_time() -> None:
-    with pytest.raises(LocalError, match="connection"):
+    with pytest.raises(LocalError, match="already connected"):
         subscriber().connected(1.0)
 
 

@@ -187,5 +187,5 @@ def test_requests_are_bounded() -> None:
     session.staging.stage("t", 0, [], False)
     session.staging.commit("s", "q", 0, [])
     assert not session.staging.has_room()
-    with pytest.raises(LocalError, match="2 chunks and commits wait"):
+    with pytest.raises(LocalError, match="2 chunks and commits are unanswered"):
         session.staging.stage("t", 1, [], True)
